@@ -1,0 +1,106 @@
+"""The ledger port: append-only files of entries, one writer each, fenced by whoever takes over (DESIGN §7, "Ledger").
+
+`segments.file_ledger.FileLedgerStore` is the one users run; the simulation has its own with crash semantics. Both pass
+one contract suite. Entry ids count up from 0 in every ledger; segments are named by path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from txnwire.errors import ServiceError
+
+
+class LedgerFenced(ServiceError):
+    """Another owner has fenced this ledger: nothing more may be acked or exposed from it by this writer."""
+
+
+class LedgerFailed(ServiceError):
+    """A sync or write failed; the ledger is dead (▲ §7: never retried). The caller gives the segment up or rolls."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatistics:
+    entries: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a fenced ledger holds, durably: entries 0 … `entries` - 1. A torn tail behind them has been cut off."""
+
+    entries: int
+    bytes: int
+
+
+class LedgerWriter(Protocol):
+    """The open ledger of one segment. Appending and syncing are apart, so that one sync serves many appends."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def last_confirmed(self) -> int:
+        """The last entry id that is durable and that this writer may still expose; -1 for none."""
+
+    @property
+    def bytes(self) -> int:
+        """Appended so far: the caller rolls to a new ledger when this passes its bound (64 MiB by default)."""
+
+    def append(self, entry: bytes) -> int:
+        """Buffer one entry and return its entry id. Raises `LedgerFailed` or `LedgerFenced`."""
+
+    async def sync(self) -> int:
+        """Make everything appended before this call durable, check the fence, advance `last_confirmed`, return it.
+
+        ▲ The fence is checked after the sync and before the last confirmed entry moves. Raises `LedgerFenced` or
+        `LedgerFailed`; either is final.
+        """
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> Sequence[tuple[int, bytes]]:
+        """Confirmed entries from `first` to at most `last` (inclusive), as many as fit in `max_bytes`, at least one."""
+
+    async def close(self, footer: bytes) -> Recovered:
+        """Sync, write `footer` beside the ledger and end it. The caller then records its length in `/ledger`."""
+
+    def abandon(self) -> None:
+        """Let go at once, writing nothing more (ownership lost, process going down)."""
+
+
+class LedgerStore(Protocol):
+    @property
+    def kind(self) -> str:
+        """The `store` field of `/ledger`: "file", "memory"."""
+
+    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> LedgerWriter:
+        """A new, empty ledger, durable before this returns. Raises `LedgerFailed` if it already exists."""
+
+    async def fence(self, segment: str, ledger_id: int) -> Recovered:
+        """Take a ledger from whoever writes it: fence durably, ▲ sync what is read before counting it, validate every
+        entry's checksum from the start. A torn or corrupt *tail* ends it. Nothing is written to the
+        foreign file itself. Idempotent. A ledger that was never created counts as empty (its creator died).
+        Raises `DataCorrupt` naming file and offset where a damaged entry is followed by whole ones.
+        """
+
+    async def read(
+        self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
+    ) -> Sequence[tuple[int, bytes]]:
+        """Entries of a closed ledger, as `LedgerWriter.read`; `last` never passes its closed length. Raises
+        `DataCorrupt` naming file and offset, `InvalidArgument` for a ledger that is not there."""
+
+    async def read_footer(self, segment: str, ledger_id: int) -> bytes | None:
+        """What `close` wrote; None where the owner died before. Raises `DataCorrupt` if it is damaged."""
+
+    async def write_footer(self, segment: str, ledger_id: int, footer: bytes) -> None:
+        """A successor's footer for a ledger it has fenced (a file of its own). Atomic and durable."""
+
+    async def delete(self, segment: str, ledger_id: int) -> None:
+        """Remove a ledger and what stands beside it. Idempotent."""
+
+    async def list(self) -> Sequence[tuple[str, int]]:
+        """Every (segment, ledger id) present, for `txnctl check`."""
+
+    async def close(self) -> None:
+        """Stop threads, close files. Bounded."""

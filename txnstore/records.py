@@ -1,0 +1,213 @@
+"""The values in etcd: one-line JSON with stable field order and `"v":1` first (DESIGN §4).
+
+`encode` and `decode` are the only way in and out. A record with an unknown version, or that does not parse, raises
+`DataCorrupt` naming its key; unknown fields of a known version are ignored, so that a newer writer may add some.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from txnwire.errors import DataCorrupt
+
+OPEN: Final = "OPEN"
+COMMITTED: Final = "COMMITTED"
+ABORTED: Final = "ABORTED"
+
+REASON_CLIENT: Final = "client"
+REASON_TIMEOUT: Final = "timeout"
+REASON_FENCED: Final = "fenced"
+REASON_ADMIN: Final = "admin"
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """`/txn/<txnId>`. Written once OPEN, once decided: `version == 1` *is* OPEN (DESIGN §5).
+
+    `timeout_ms`, `created_ms`, `finalized_ms`: absolute epoch milliseconds. `attempt`: hex, the identity under which a
+    lost begin is repeated. `writers`: None counts all, a list only these (hex, 16 digits)."""
+
+    v: int = 1
+    state: str
+    timeout_ms: int
+    created_ms: int
+    finalized_ms: int = 0
+    owner: str = "anonymous"
+    name: str | None = None
+    txn_key: str | None = None
+    key_epoch: int | None = None
+    attempt: str = ""
+    reason: str | None = None
+    writers: list[str] | None = None
+    end_attempt: str | None = None
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`/txn-op/<txnId>/<seq>`. `positions` of an ack: `[ledger_id, entry_id, count, hex bitmap of indexes or ""]`;
+    for a cumulative ack `cumulative` is true and there is exactly one. A write's position is not known yet."""
+
+    v: int
+    kind: str
+    segment: str
+    subscription: str | None = None
+    cumulative: bool = False
+    positions: list[tuple[int, int, int, str]] | None = None
+    producer: str | None = None
+    sequence_id: int | None = None
+    writer: str | None = None
+    messages: int = 0
+    bytes: int = 0
+
+
+class TxnSeq(msgspec.Struct, frozen=True, kw_only=True):
+    """`/txn-seq/<tcid>`: `next` is the first counter of the next block to be taken; every open transaction with a
+    counter below `indexed_below` has its deadline key."""
+
+    v: int = 1
+    next: int
+    indexed_below: int = 1
+
+
+class TxnName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    v: int
+    txn_id: str
+    outcome: str | None = None
+    writers: list[str] | None = None
+    collected_ms: int = 0
+
+
+class OutcomeBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """`/txn-outcome/<tcid>/<block>`: base64 bitmaps, LSB first, of 4 096 ids; `touched_ms` for its 7 days."""
+
+    v: int = 1
+    decided: str
+    committed: str
+    touched_ms: int
+
+
+class AbortedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`max_position` `[ledger_id, entry_id]`, or None where nobody knew it (▲ §5: leftovers of an ownerless segment)."""
+
+    v: int = 1
+    max_position: tuple[int, int] | None
+
+
+class Watermark(msgspec.Struct, frozen=True, kw_only=True):
+    v: int = 1
+    position: tuple[int, int]
+
+
+class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of a topic's DAG; `state` ACTIVE or SEALED; hash range inclusive."""
+
+    id: int
+    lo: int
+    hi: int
+    state: str
+    parents: list[int]
+    children: list[int]
+
+
+class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`/topic/<topic>`: the DAG whose active leaves tile 0000–ffff exactly (DESIGN §8)."""
+
+    v: int = 1
+    epoch: int
+    next_segment_id: int
+    segments: list[SegmentEntry]
+    policies: dict[str, Any] = {}
+    created_ms: int = 0
+
+
+class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`closed_length`: entries in it once closed, None while open."""
+
+    ledger_id: int
+    closed_length: int | None = None
+    bytes: int = 0
+    store: str = "file"
+
+
+class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept."""
+
+    v: int = 1
+    ledgers: list[LedgerInfo]
+    sealed: tuple[int, int] | None = None
+    trimmed_below: tuple[int, int] | None = None
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`start`: `{"kind": "earliest"|"latest"|"timestamp"|"message_id", …}`; `latest` is resolved at creation into
+    `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered."""
+
+    v: int = 1
+    type: str
+    start: dict[str, Any]
+    positions: dict[str, tuple[int, int]] = {}
+    properties: dict[str, str] = {}
+    created_ms: int = 0
+
+
+class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`/assignment/<topic>/<subscription>`: `consumers` are `name@incarnation` (hex), each with its segments' paths."""
+
+    v: int = 1
+    epoch: int
+    consumers: dict[str, list[str]]
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """`/owner/<segment>`: on the broker's lease; the key's create revision is the ownership epoch."""
+
+    v: int = 1
+    broker: str
+    address: str
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """`/broker/<id>`, `/tc/<tcid>`, `/leader/<what>`: who, where."""
+
+    v: int = 1
+    id: str
+    address: str
+
+
+class GcHorizon(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest decision revision whose header has been collected."""
+
+    v: int = 1
+    revision: int
+
+
+class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
+    """`/incarnation`: a random id the store got when it was first used; ledgers carry it (DESIGN §4, last rule)."""
+
+    v: int = 1
+    id: str
+    created_ms: int
+
+
+RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode(record_type: type[RecordT], value: bytes, *, key: bytes) -> RecordT:
+    """Parse the value of `key`; raises `DataCorrupt` that names the key and what is wrong."""
+    decoder = _decoders.get(record_type)
+    if decoder is None:
+        decoder = _decoders[record_type] = msgspec.json.Decoder(record_type)
+    try:
+        record: RecordT = decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise DataCorrupt(f"{key.decode(errors='replace')}: not a {record_type.__name__} record: {error}") from error
+    if (version := getattr(record, "v", 1)) != 1:
+        raise DataCorrupt(f"{key.decode(errors='replace')}: {record_type.__name__} version {version} is not supported")
+    return record

@@ -1,0 +1,218 @@
+"""The metadata store as the rest of the code sees it: three nouns (key, lease, watch) and conditional commits.
+
+It names the three abilities PIP-471 ("A note on metadata-store backends") asks of a metadata store:
+*partition keys* (`Commit.partition_key`; on one etcd cluster all partitions coincide), *sequential keys* (op keys carry
+`<epoch>-<counter>`, see `txnstore.keys`) and *secondary indexes* (index keys put and deleted in the record's own commit).
+
+Two backends pass one contract suite: `EtcdStore`, the only one a user ever runs, and `MemoryStore`, the simulation's.
+Keys and values are bytes; keys are given without the configured prefix, which the store adds and removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+NO_LEASE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    key: bytes
+    value: bytes
+    version: int
+    create_revision: int
+    mod_revision: int
+    lease: int = NO_LEASE
+
+
+class Target(IntEnum):
+    """What of a key is compared; numbers are etcd's `CompareTarget`. An absent key has 0 for every number."""
+
+    VERSION = 0
+    CREATE = 1
+    MOD = 2
+    LEASE = 4
+
+
+class Relation(IntEnum):
+    """Numbers are etcd's `CompareResult`."""
+
+    EQUAL = 0
+    GREATER = 1
+    LESS = 2
+    NOT_EQUAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`target(key) relation value`. With `range_end` it must hold for every key in [key, range_end); over an empty
+    range it is evaluated once with all numbers 0, so `CREATE EQUAL 0` over a range means "the range is empty"."""
+
+    key: bytes
+    target: Target
+    relation: Relation
+    value: int
+    range_end: bytes | None = None
+
+
+def absent(key: bytes) -> Compare:
+    return Compare(key, Target.VERSION, Relation.EQUAL, 0)
+
+
+def version_is(key: bytes, version: int) -> Compare:
+    return Compare(key, Target.VERSION, Relation.EQUAL, version)
+
+
+def created_at(key: bytes, revision: int) -> Compare:
+    return Compare(key, Target.CREATE, Relation.EQUAL, revision)
+
+
+def unchanged_since(key: bytes, mod_revision: int) -> Compare:
+    """The record is still the one read at `mod_revision`; 0 means "still absent"."""
+    return Compare(key, Target.MOD, Relation.EQUAL, mod_revision)
+
+
+def range_is_empty(start: bytes, end: bytes) -> Compare:
+    return Compare(start, Target.CREATE, Relation.EQUAL, 0, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: bytes
+    value: bytes
+    lease: int = NO_LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """One key, or with `range_end` every key in [key, range_end)."""
+
+    key: bytes
+    range_end: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    key: bytes
+    range_end: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One conditional write: if every compare holds, all puts and deletes happen at one revision; else `else_reads`
+    are read. No key is written twice. `partition_key` is the transaction id (or empty); `reserve` marks a write that
+    ends or cleans up and so may use the space above the soft limit (DESIGN §4)."""
+
+    compares: tuple[Compare, ...] = ()
+    puts: tuple[Put, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    else_reads: tuple[Read, ...] = ()
+    partition_key: bytes = b""
+    reserve: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """A definite verdict. `revision` is the store's revision of the request that gave it.
+
+    `repeated` is True where an earlier sending of the same commit went unanswered: a refusal may then be due to that
+    earlier sending having landed. Only the caller's own identity in `reads` (an attempt, a unique key) can tell.
+    `reads` holds one tuple of records per else-read, and only where `succeeded` is False.
+    """
+
+    succeeded: bool
+    revision: int
+    reads: tuple[tuple[KeyValue, ...], ...] = ()
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """All records of a range in key order, at one `revision`."""
+
+    revision: int
+    records: tuple[KeyValue, ...]
+
+
+class EventKind(IntEnum):
+    PUT = 0
+    DELETE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change. For DELETE only `record.key` and `record.mod_revision` (the deletion's) are meaningful."""
+
+    kind: EventKind
+    record: KeyValue
+
+
+@dataclass(frozen=True, slots=True)
+class WatchBatch:
+    """Events in revision order; `revision` is the highest that has been delivered *whole*, always that of an event.
+
+    With `resync` the watch had been compacted away: `events` are PUTs of everything present at `revision`, and what
+    the follower knows beyond them has been deleted in between. Nothing at or below `revision` follows.
+    """
+
+    revision: int
+    events: tuple[Event, ...]
+    resync: bool = False
+
+
+class Watch(Protocol):
+    """Follows a range for ever, over lost connections and restarts of the store. Cancel-safe; `close()` ends it."""
+
+    def __aiter__(self) -> AsyncIterator[WatchBatch]: ...
+    async def close(self) -> None: ...
+
+
+class Lease(Protocol):
+    """A lease kept alive by the store's own task. It only speeds up fail-over; safety is always a compare."""
+
+    @property
+    def id(self) -> int: ...
+
+    def valid(self) -> bool:
+        """Whether it surely has not expired: TTL minus a margin since the *sending* of the last answered keep-alive."""
+
+    async def wait_lost(self) -> None:
+        """Return once the lease is known to be gone, or can no longer be counted on."""
+
+    async def revoke(self) -> None:
+        """End it and its keys now. Idempotent; gives up quietly (and logs) if the store cannot be reached in 2 s."""
+
+
+class MetadataStore(Protocol):
+    async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
+        """Linearizable read. Raises `StoreUnavailable`."""
+
+    async def get_many(self, keys: Sequence[bytes], *, timeout_s: float = 10.0) -> tuple[int, list[KeyValue | None]]:
+        """Several keys at one revision (split into pinned requests as needed), and that revision."""
+
+    async def range(
+        self, start: bytes, end: bytes, *, revision: int = 0, keys_only: bool = False, limit: int = 0,
+        timeout_s: float = 30.0,
+    ) -> RangeResult:
+        """Every record in [start, end), in pages pinned at one revision (`revision`, or the one of the first page).
+        `limit` (0: none) bounds the answer, not etcd's work: bound the range by keys. Raises `StoreUnavailable`, and
+        `Compacted` where `revision` is gone."""
+
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        """A definite verdict on one conditional write, coalesced with others on its way (group commit).
+
+        Raises `StoreUnavailable`: definitely not applied, now or later. `OutcomeUnknown`: the time ran out while its fate
+        was open; the store goes on repeating it until the verdict is definite, and until then sends no other write
+        of its keys. `StoreFull`: refused, definitely not applied.
+        """
+
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
+        """Every change in [start, end) at or after `from_revision`."""
+
+    async def grant_lease(self, ttl_s: float, *, timeout_s: float = 10.0) -> Lease: ...
+
+    async def close(self) -> None:
+        """Fail what is waiting with `StoreUnavailable` or `OutcomeUnknown`, close watches and connections. Bounded."""

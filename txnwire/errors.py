@@ -1,0 +1,240 @@
+"""Every error that crosses a face of txnstore, as one tree, and its mapping to and from the wire.
+
+    TxnError
+    ├── CallerError                 the request itself is wrong, or comes too late; repeating it cannot help
+    │   ├── InvalidArgument         a malformed name, id, option or frame
+    │   ├── MessageTooLarge
+    │   ├── Unauthorized
+    │   ├── NotAllowed              not the holder: a stale assignment or key epoch
+    │   ├── TopicNotFound
+    │   ├── TopicExists             with another shape
+    │   ├── SubscriptionNotFound
+    │   ├── TxnNotFound             an id that was never given out
+    │   ├── InvalidTxnState         the transaction has ended the other way round; says why
+    │   │   └── ExpiredTransaction  it was fenced by a newer holder of its transaction key
+    │   ├── TxnConflict             the operation and the transaction exclude each other: abort it
+    │   ├── ProducerFenced          a newer producer of the same name has connected
+    │   ├── SequenceGap             a send does not follow the one it names as its predecessor
+    │   └── WouldBlock              a `_nowait` call found its buffer full
+    └── ServiceError                the system could not do it
+        ├── NotOwner                retriable: look up the owner again
+        ├── SegmentSealed           retriable elsewhere: the layout has moved on
+        ├── StoreUnavailable        retriable: definitely not applied
+        ├── StoreFull               retriable: above the soft limit of etcd's quota
+        ├── Overloaded              retriable: a bound was reached
+        ├── ConnectionLost          retriable: the fate of unanswered requests is unknown
+        ├── Timeout                 retriable: the fate of the request is unknown
+        ├── OutcomeUnknown          the outcome can no longer, or not yet, be told
+        ├── DataCorrupt             an acknowledged byte is not what was written; names file and offset
+        └── InternalError           a bug, or an answer nobody expected
+
+`retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on.
+`requires_abort`: the transaction the call belonged to must be aborted.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import grpc
+
+from txnwire.proto import txn_pb2 as pb
+
+
+class TxnError(Exception):
+    """Base of every error raised across a face. `str(error)` says what was expected, what was found, what to do."""
+
+    code: ClassVar[pb.ErrorCode.ValueType] = pb.ERROR_CODE_INTERNAL
+    grpc_status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    retriable: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+    requires_abort: ClassVar[bool] = False
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class CallerError(TxnError):
+    code = pb.ERROR_CODE_INVALID_ARGUMENT
+    grpc_status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class InvalidArgument(CallerError, ValueError):
+    pass
+
+
+class MessageTooLarge(CallerError):
+    code = pb.ERROR_CODE_MESSAGE_TOO_LARGE
+    grpc_status = grpc.StatusCode.OUT_OF_RANGE
+
+
+class Unauthorized(CallerError):
+    code = pb.ERROR_CODE_UNAUTHORIZED
+    grpc_status = grpc.StatusCode.PERMISSION_DENIED
+    fatal = True
+
+
+class NotAllowed(CallerError):
+    code = pb.ERROR_CODE_NOT_ALLOWED
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+    fatal = True
+
+
+class TopicNotFound(CallerError):
+    code = pb.ERROR_CODE_TOPIC_NOT_FOUND
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
+class TopicExists(CallerError):
+    code = pb.ERROR_CODE_TOPIC_EXISTS
+    grpc_status = grpc.StatusCode.ALREADY_EXISTS
+
+
+class SubscriptionNotFound(CallerError):
+    code = pb.ERROR_CODE_SUBSCRIPTION_NOT_FOUND
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
+class TxnNotFound(CallerError):
+    code = pb.ERROR_CODE_TXN_NOT_FOUND
+    grpc_status = grpc.StatusCode.NOT_FOUND
+    requires_abort = True
+
+
+class InvalidTxnState(CallerError):
+    code = pb.ERROR_CODE_INVALID_TXN_STATE
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ExpiredTransaction(InvalidTxnState):
+    code = pb.ERROR_CODE_EXPIRED_TRANSACTION
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+    fatal = True
+
+
+class TxnConflict(CallerError):
+    code = pb.ERROR_CODE_TXN_CONFLICT
+    grpc_status = grpc.StatusCode.ABORTED
+    requires_abort = True
+
+
+class ProducerFenced(CallerError):
+    code = pb.ERROR_CODE_PRODUCER_FENCED
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+    fatal = True
+
+
+class SequenceGap(CallerError):
+    code = pb.ERROR_CODE_SEQUENCE_GAP
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class WouldBlock(CallerError):
+    code = pb.ERROR_CODE_WOULD_BLOCK
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class ServiceError(TxnError):
+    pass
+
+
+class NotOwner(ServiceError):
+    code = pb.ERROR_CODE_NOT_OWNER
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+    retriable = True
+
+
+class SegmentSealed(ServiceError):
+    code = pb.ERROR_CODE_SEGMENT_SEALED
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+    retriable = True
+
+
+class StoreUnavailable(ServiceError):
+    code = pb.ERROR_CODE_STORE_UNAVAILABLE
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+    retriable = True
+
+
+class StoreFull(ServiceError):
+    code = pb.ERROR_CODE_STORE_FULL
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    retriable = True
+
+
+class Overloaded(ServiceError):
+    code = pb.ERROR_CODE_OVERLOADED
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    retriable = True
+
+
+class ConnectionLost(ServiceError):
+    code = pb.ERROR_CODE_CONNECTION_LOST
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+    retriable = True
+
+
+class Timeout(ServiceError, TimeoutError):
+    code = pb.ERROR_CODE_TIMEOUT
+    grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
+    retriable = True
+
+
+class OutcomeUnknown(ServiceError):
+    code = pb.ERROR_CODE_OUTCOME_UNKNOWN
+    grpc_status = grpc.StatusCode.UNKNOWN
+
+
+class DataCorrupt(ServiceError):
+    code = pb.ERROR_CODE_DATA_CORRUPT
+    grpc_status = grpc.StatusCode.DATA_LOSS
+    fatal = True
+
+
+class InternalError(ServiceError):
+    code = pb.ERROR_CODE_INTERNAL
+    grpc_status = grpc.StatusCode.INTERNAL
+
+
+def _leaves(cls: type[TxnError]) -> list[type[TxnError]]:
+    found = [] if cls in (TxnError, CallerError, ServiceError) else [cls]
+    for child in cls.__subclasses__():
+        found += _leaves(child)
+    return found
+
+
+ERRORS_BY_CODE: dict[int, type[TxnError]] = {cls.code: cls for cls in _leaves(TxnError)}
+
+_FALLBACK_BY_STATUS: dict[grpc.StatusCode, type[TxnError]] = {
+    grpc.StatusCode.UNAVAILABLE: ConnectionLost,
+    grpc.StatusCode.CANCELLED: ConnectionLost,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Timeout,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthorized,
+    grpc.StatusCode.PERMISSION_DENIED: Unauthorized,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.DATA_LOSS: DataCorrupt,
+}
+
+
+def to_wire(error: BaseException) -> pb.Error:
+    """The wire form of any exception; one that is not a `TxnError` becomes INTERNAL with its type named."""
+    if isinstance(error, TxnError):
+        return pb.Error(code=error.code, message=str(error))
+    if isinstance(error, TimeoutError):
+        return pb.Error(code=Timeout.code, message=str(error) or "timed out in the server")
+    return pb.Error(code=InternalError.code, message=f"{type(error).__name__}: {error}")
+
+
+def from_wire(error: pb.Error) -> TxnError:
+    """The exception for a wire error; a code this version does not know becomes `InternalError` and says so."""
+    cls = ERRORS_BY_CODE.get(error.code)
+    if cls is None:
+        return InternalError(f"error code {error.code} is unknown to this version: {error.message}")
+    return cls(error.message)
+
+
+def from_grpc(status: grpc.StatusCode, details: str | None) -> TxnError:
+    """The exception for a call that ended with a gRPC status and no error of ours."""
+    return _FALLBACK_BY_STATUS.get(status, InternalError)(f"{status.name}: {details or 'no details'}")

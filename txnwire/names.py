@@ -1,0 +1,111 @@
+"""Names of topics, segments, subscriptions, producers and brokers, with their validation.
+
+Source: DESIGN §3; the scheme `segment://` and its `<lo>-<hi>-<id>` descriptor are PIP-471's, "Scalable topics".
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from txnwire.errors import InvalidArgument
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})\Z")
+
+TOPIC_SCHEME = "topic://"
+SEGMENT_SCHEME = "segment://"
+
+
+def validate_name(name: str, *, part: str) -> str:
+    """Return `name` if it is a legal name, else raise `InvalidArgument` that says which `part` is wrong and why."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise InvalidArgument(
+            f"{part} {name!r} is not a legal name: expected a letter or digit, then up to 127 letters, digits, "
+            "dots, underscores or hyphens"
+        )
+    return name
+
+
+class TopicName(NamedTuple):
+    """`topic://tenant/namespace/name`; `path` is the form used inside etcd keys, without the scheme."""
+
+    tenant: str
+    namespace: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.tenant}/{self.namespace}/{self.name}"
+
+    def __str__(self) -> str:
+        return TOPIC_SCHEME + self.path
+
+    @staticmethod
+    def parse(text: str) -> TopicName:
+        """Parse `topic://tenant/namespace/name`; raises `InvalidArgument` naming the wrong part."""
+        return _parse_topic(text)
+
+    @staticmethod
+    def from_path(path: str) -> TopicName:
+        return _parse_topic(TOPIC_SCHEME + path)
+
+
+@lru_cache(maxsize=4096)
+def _parse_topic(text: str) -> TopicName:
+    if not isinstance(text, str) or not text.startswith(TOPIC_SCHEME):
+        raise InvalidArgument(f"topic {text!r}: expected topic://tenant/namespace/name")
+    parts = text[len(TOPIC_SCHEME) :].split("/")
+    if len(parts) != 3:
+        raise InvalidArgument(f"topic {text!r} has {len(parts)} parts: expected topic://tenant/namespace/name")
+    for part, value in zip(("tenant", "namespace", "topic name"), parts, strict=True):
+        validate_name(value, part=f"{part} of {text!r}:")
+    return TopicName(*parts)
+
+
+class SegmentName(NamedTuple):
+    """`segment://tenant/namespace/name/<lo>-<hi>-<id>`: inclusive 16-bit hash range, then an id unique in its topic.
+
+    Names of segments are passed around as their `path` (`tenant/namespace/name/0000-7fff-3`), the form in etcd keys.
+    """
+
+    topic: TopicName
+    lo: int
+    hi: int
+    segment_id: int
+
+    @property
+    def descriptor(self) -> str:
+        return f"{self.lo:04x}-{self.hi:04x}-{self.segment_id}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.topic.path}/{self.descriptor}"
+
+    def __str__(self) -> str:
+        return SEGMENT_SCHEME + self.path
+
+    @staticmethod
+    def parse(text: str) -> SegmentName:
+        """Parse `segment://…` ; raises `InvalidArgument` naming the wrong part."""
+        return _parse_segment(text)
+
+    @staticmethod
+    def from_path(path: str) -> SegmentName:
+        return _parse_segment(SEGMENT_SCHEME + path)
+
+
+@lru_cache(maxsize=16384)
+def _parse_segment(text: str) -> SegmentName:
+    if not isinstance(text, str) or not text.startswith(SEGMENT_SCHEME):
+        raise InvalidArgument(f"segment {text!r}: expected segment://tenant/namespace/name/<lo>-<hi>-<id>")
+    topic_path, _, descriptor = text[len(SEGMENT_SCHEME) :].rpartition("/")
+    topic = _parse_topic(TOPIC_SCHEME + topic_path)
+    match = _DESCRIPTOR.match(descriptor)
+    if match is None:
+        raise InvalidArgument(f"segment {text!r}: descriptor {descriptor!r} is not <lo>-<hi>-<id>, as in 0000-7fff-3")
+    lo, hi = int(match[1], 16), int(match[2], 16)
+    if lo > hi:
+        raise InvalidArgument(f"segment {text!r}: its hash range is empty, {match[1]} is above {match[2]}")
+    return SegmentName(topic, lo, hi, int(match[3]))

@@ -1,0 +1,760 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_UNSPECIFIED: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_ARGUMENT: _ClassVar[ErrorCode]
+    ERROR_CODE_MESSAGE_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_UNAUTHORIZED: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_ALLOWED: _ClassVar[ErrorCode]
+    ERROR_CODE_TOPIC_NOT_FOUND: _ClassVar[ErrorCode]
+    ERROR_CODE_TOPIC_EXISTS: _ClassVar[ErrorCode]
+    ERROR_CODE_SUBSCRIPTION_NOT_FOUND: _ClassVar[ErrorCode]
+    ERROR_CODE_TXN_NOT_FOUND: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_TXN_STATE: _ClassVar[ErrorCode]
+    ERROR_CODE_EXPIRED_TRANSACTION: _ClassVar[ErrorCode]
+    ERROR_CODE_TXN_CONFLICT: _ClassVar[ErrorCode]
+    ERROR_CODE_PRODUCER_FENCED: _ClassVar[ErrorCode]
+    ERROR_CODE_SEQUENCE_GAP: _ClassVar[ErrorCode]
+    ERROR_CODE_WOULD_BLOCK: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_OWNER: _ClassVar[ErrorCode]
+    ERROR_CODE_SEGMENT_SEALED: _ClassVar[ErrorCode]
+    ERROR_CODE_STORE_UNAVAILABLE: _ClassVar[ErrorCode]
+    ERROR_CODE_STORE_FULL: _ClassVar[ErrorCode]
+    ERROR_CODE_OVERLOADED: _ClassVar[ErrorCode]
+    ERROR_CODE_CONNECTION_LOST: _ClassVar[ErrorCode]
+    ERROR_CODE_TIMEOUT: _ClassVar[ErrorCode]
+    ERROR_CODE_OUTCOME_UNKNOWN: _ClassVar[ErrorCode]
+    ERROR_CODE_DATA_CORRUPT: _ClassVar[ErrorCode]
+    ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+
+class TxnState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TXN_STATE_UNSPECIFIED: _ClassVar[TxnState]
+    TXN_STATE_OPEN: _ClassVar[TxnState]
+    TXN_STATE_COMMITTED: _ClassVar[TxnState]
+    TXN_STATE_ABORTED: _ClassVar[TxnState]
+
+class TxnAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TXN_ACTION_COMMIT: _ClassVar[TxnAction]
+    TXN_ACTION_ABORT: _ClassVar[TxnAction]
+
+class SubscriptionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUBSCRIPTION_TYPE_STREAM: _ClassVar[SubscriptionType]
+    SUBSCRIPTION_TYPE_QUEUE: _ClassVar[SubscriptionType]
+
+class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ISOLATION_READ_COMMITTED: _ClassVar[Isolation]
+    ISOLATION_READ_UNCOMMITTED: _ClassVar[Isolation]
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPRESSION_NONE: _ClassVar[Compression]
+    COMPRESSION_ZSTD: _ClassVar[Compression]
+ERROR_CODE_UNSPECIFIED: ErrorCode
+ERROR_CODE_INVALID_ARGUMENT: ErrorCode
+ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode
+ERROR_CODE_UNAUTHORIZED: ErrorCode
+ERROR_CODE_NOT_ALLOWED: ErrorCode
+ERROR_CODE_TOPIC_NOT_FOUND: ErrorCode
+ERROR_CODE_TOPIC_EXISTS: ErrorCode
+ERROR_CODE_SUBSCRIPTION_NOT_FOUND: ErrorCode
+ERROR_CODE_TXN_NOT_FOUND: ErrorCode
+ERROR_CODE_INVALID_TXN_STATE: ErrorCode
+ERROR_CODE_EXPIRED_TRANSACTION: ErrorCode
+ERROR_CODE_TXN_CONFLICT: ErrorCode
+ERROR_CODE_PRODUCER_FENCED: ErrorCode
+ERROR_CODE_SEQUENCE_GAP: ErrorCode
+ERROR_CODE_WOULD_BLOCK: ErrorCode
+ERROR_CODE_NOT_OWNER: ErrorCode
+ERROR_CODE_SEGMENT_SEALED: ErrorCode
+ERROR_CODE_STORE_UNAVAILABLE: ErrorCode
+ERROR_CODE_STORE_FULL: ErrorCode
+ERROR_CODE_OVERLOADED: ErrorCode
+ERROR_CODE_CONNECTION_LOST: ErrorCode
+ERROR_CODE_TIMEOUT: ErrorCode
+ERROR_CODE_OUTCOME_UNKNOWN: ErrorCode
+ERROR_CODE_DATA_CORRUPT: ErrorCode
+ERROR_CODE_INTERNAL: ErrorCode
+TXN_STATE_UNSPECIFIED: TxnState
+TXN_STATE_OPEN: TxnState
+TXN_STATE_COMMITTED: TxnState
+TXN_STATE_ABORTED: TxnState
+TXN_ACTION_COMMIT: TxnAction
+TXN_ACTION_ABORT: TxnAction
+SUBSCRIPTION_TYPE_STREAM: SubscriptionType
+SUBSCRIPTION_TYPE_QUEUE: SubscriptionType
+ISOLATION_READ_COMMITTED: Isolation
+ISOLATION_READ_UNCOMMITTED: Isolation
+COMPRESSION_NONE: Compression
+COMPRESSION_ZSTD: Compression
+
+class Frame(_message.Message):
+    __slots__ = ("version", "commands")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    commands: _containers.RepeatedCompositeFieldContainer[Command]
+    def __init__(self, version: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "join_subscription", "assignment", "leave_subscription", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HELLO_OK_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    NEW_TXN_FIELD_NUMBER: _ClassVar[int]
+    NEW_TXN_OK_FIELD_NUMBER: _ClassVar[int]
+    ADD_PARTITION_TO_TXN_FIELD_NUMBER: _ClassVar[int]
+    ADD_SUBSCRIPTION_TO_TXN_FIELD_NUMBER: _ClassVar[int]
+    END_TXN_FIELD_NUMBER: _ClassVar[int]
+    END_TXN_OK_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCE_SESSION_FIELD_NUMBER: _ClassVar[int]
+    TC_CLIENT_CONNECT_FIELD_NUMBER: _ClassVar[int]
+    TC_CLIENT_CONNECT_OK_FIELD_NUMBER: _ClassVar[int]
+    WATCH_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    WATCH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LIST_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_REPLY_FIELD_NUMBER: _ClassVar[int]
+    JOIN_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    OPEN_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    OPEN_PRODUCER_OK_FIELD_NUMBER: _ClassVar[int]
+    SEND_FIELD_NUMBER: _ClassVar[int]
+    SEND_OK_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_OK_FIELD_NUMBER: _ClassVar[int]
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    REWIND_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    END_OF_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_POSITIONS_OK_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    error: Error
+    ok: Ok
+    hello: Hello
+    hello_ok: HelloOk
+    ping: Ping
+    new_txn: NewTxn
+    new_txn_ok: NewTxnOk
+    add_partition_to_txn: AddPartitionToTxn
+    add_subscription_to_txn: AddSubscriptionToTxn
+    end_txn: EndTxn
+    end_txn_ok: EndTxnOk
+    announce_session: AnnounceSession
+    tc_client_connect: TcClientConnect
+    tc_client_connect_ok: TcClientConnectOk
+    watch_cluster: WatchCluster
+    cluster: Cluster
+    watch_layout: WatchLayout
+    layout: Layout
+    create_topic: CreateTopic
+    list_topics: ListTopics
+    names: Names
+    admin_request: AdminRequest
+    admin_reply: AdminReply
+    join_subscription: JoinSubscription
+    assignment: Assignment
+    leave_subscription: LeaveSubscription
+    open_producer: OpenProducer
+    open_producer_ok: OpenProducerOk
+    send: Send
+    send_ok: SendOk
+    close_producer: CloseProducer
+    producer_closed: ProducerClosed
+    subscribe: Subscribe
+    subscribe_ok: SubscribeOk
+    flow: Flow
+    deliver: Deliver
+    ack: Ack
+    rewind: Rewind
+    close_consumer: CloseConsumer
+    consumer_closed: ConsumerClosed
+    end_of_segment: EndOfSegment
+    segment_positions: SegmentPositions
+    segment_positions_ok: SegmentPositionsOk
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ...) -> None: ...
+
+class Ok(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "client_name", "session_id", "token")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    client_name: str
+    session_id: bytes
+    token: str
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., session_id: _Optional[bytes] = ..., token: _Optional[str] = ...) -> None: ...
+
+class HelloOk(_message.Message):
+    __slots__ = ("protocol_version", "server_id", "roles", "incarnation")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    server_id: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    incarnation: str
+    def __init__(self, protocol_version: _Optional[int] = ..., server_id: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NewTxn(_message.Message):
+    __slots__ = ("tc_id", "timeout_ms", "name", "attempt")
+    TC_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    tc_id: int
+    timeout_ms: int
+    name: str
+    attempt: bytes
+    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ...) -> None: ...
+
+class NewTxnOk(_message.Message):
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms")
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    state: TxnState
+    deadline_ms: int
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class AddPartitionToTxn(_message.Message):
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "partitions")
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    partitions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AddSubscriptionToTxn(_message.Message):
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "subscriptions")
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    subscriptions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., subscriptions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WriterList(_message.Message):
+    __slots__ = ("writers",)
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    writers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, writers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EndTxn(_message.Message):
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "action", "writers", "forced")
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    action: TxnAction
+    writers: WriterList
+    forced: bool
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., action: _Optional[_Union[TxnAction, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., forced: _Optional[bool] = ...) -> None: ...
+
+class EndTxnOk(_message.Message):
+    __slots__ = ("revision", "state", "writers")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    state: TxnState
+    writers: WriterList
+    def __init__(self, revision: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ...) -> None: ...
+
+class AnnounceSession(_message.Message):
+    __slots__ = ("open",)
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    open: _containers.RepeatedCompositeFieldContainer[TxnIdBits]
+    def __init__(self, open: _Optional[_Iterable[_Union[TxnIdBits, _Mapping]]] = ...) -> None: ...
+
+class TxnIdBits(_message.Message):
+    __slots__ = ("txnid_most_bits", "txnid_least_bits")
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ...) -> None: ...
+
+class TcClientConnect(_message.Message):
+    __slots__ = ("tc_id", "epoch", "transaction_key", "attempt")
+    TC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_KEY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    tc_id: int
+    epoch: int
+    transaction_key: str
+    attempt: bytes
+    def __init__(self, tc_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transaction_key: _Optional[str] = ..., attempt: _Optional[bytes] = ...) -> None: ...
+
+class TcClientConnectOk(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class WatchCluster(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Cluster(_message.Message):
+    __slots__ = ("coordinators", "brokers", "controller_address", "revision")
+    class Coordinator(_message.Message):
+        __slots__ = ("tc_id", "address")
+        TC_ID_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        tc_id: int
+        address: str
+        def __init__(self, tc_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    class Broker(_message.Message):
+        __slots__ = ("id", "address")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        id: str
+        address: str
+        def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    coordinators: _containers.RepeatedCompositeFieldContainer[Cluster.Coordinator]
+    brokers: _containers.RepeatedCompositeFieldContainer[Cluster.Broker]
+    controller_address: str
+    revision: int
+    def __init__(self, coordinators: _Optional[_Iterable[_Union[Cluster.Coordinator, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[Cluster.Broker, _Mapping]]] = ..., controller_address: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class WatchLayout(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("segment_id", "lo", "hi", "state", "parents", "children", "owner", "owner_address", "path")
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LO_FIELD_NUMBER: _ClassVar[int]
+    HI_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    segment_id: int
+    lo: int
+    hi: int
+    state: str
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    children: _containers.RepeatedScalarFieldContainer[int]
+    owner: str
+    owner_address: str
+    path: str
+    def __init__(self, segment_id: _Optional[int] = ..., lo: _Optional[int] = ..., hi: _Optional[int] = ..., state: _Optional[str] = ..., parents: _Optional[_Iterable[int]] = ..., children: _Optional[_Iterable[int]] = ..., owner: _Optional[str] = ..., owner_address: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+
+class Layout(_message.Message):
+    __slots__ = ("topic", "exists", "epoch", "segments", "revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    exists: bool
+    epoch: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    revision: int
+    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class CreateTopic(_message.Message):
+    __slots__ = ("topic", "segments", "policies_json")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_JSON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    segments: int
+    policies_json: str
+    def __init__(self, topic: _Optional[str] = ..., segments: _Optional[int] = ..., policies_json: _Optional[str] = ...) -> None: ...
+
+class ListTopics(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class Names(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AdminRequest(_message.Message):
+    __slots__ = ("what", "args_json")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    ARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    args_json: str
+    def __init__(self, what: _Optional[str] = ..., args_json: _Optional[str] = ...) -> None: ...
+
+class AdminReply(_message.Message):
+    __slots__ = ("reply_json",)
+    REPLY_JSON_FIELD_NUMBER: _ClassVar[int]
+    reply_json: str
+    def __init__(self, reply_json: _Optional[str] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("earliest", "latest", "timestamp_ms", "segment", "ledger_id", "entry_id", "index", "after")
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    earliest: bool
+    latest: bool
+    timestamp_ms: int
+    segment: str
+    ledger_id: int
+    entry_id: int
+    index: int
+    after: bool
+    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
+
+class JoinSubscription(_message.Message):
+    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    type: SubscriptionType
+    start: Start
+    consumer: str
+    incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    consumer: str
+    epoch: int
+    segments: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LeaveSubscription(_message.Message):
+    __slots__ = ("topic", "subscription", "consumer", "incarnation")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    consumer: str
+    incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class OpenProducer(_message.Message):
+    __slots__ = ("producer_id", "segment", "name", "incarnation")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    segment: str
+    name: str
+    incarnation: int
+    def __init__(self, producer_id: _Optional[int] = ..., segment: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class OpenProducerOk(_message.Message):
+    __slots__ = ("last_sequence_id", "ownership_epoch")
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    last_sequence_id: int
+    ownership_epoch: int
+    def __init__(self, last_sequence_id: _Optional[int] = ..., ownership_epoch: _Optional[int] = ...) -> None: ...
+
+class Send(_message.Message):
+    __slots__ = ("producer_id", "sequence_id", "count", "previous_sequence_id", "txnid_most_bits", "txnid_least_bits", "writer", "entry")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    sequence_id: int
+    count: int
+    previous_sequence_id: int
+    txnid_most_bits: int
+    txnid_least_bits: int
+    writer: int
+    entry: bytes
+    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., previous_sequence_id: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., entry: _Optional[bytes] = ...) -> None: ...
+
+class SendOk(_message.Message):
+    __slots__ = ("producer_id", "ledger_id", "entry_id", "duplicate")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    ledger_id: int
+    entry_id: int
+    duplicate: bool
+    def __init__(self, producer_id: _Optional[int] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class CloseProducer(_message.Message):
+    __slots__ = ("producer_id",)
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    def __init__(self, producer_id: _Optional[int] = ...) -> None: ...
+
+class ProducerClosed(_message.Message):
+    __slots__ = ("producer_id", "error", "last_sequence_id")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    error: Error
+    last_sequence_id: int
+    def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    segment: str
+    subscription: str
+    type: SubscriptionType
+    start: Start
+    isolation: Isolation
+    consumer: str
+    incarnation: int
+    assignment_epoch: int
+    min_revision: int
+    end: Position
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("ledger_id", "entry_id")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
+
+class SubscribeOk(_message.Message):
+    __slots__ = ("ownership_epoch",)
+    OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ownership_epoch: int
+    def __init__(self, ownership_epoch: _Optional[int] = ...) -> None: ...
+
+class Flow(_message.Message):
+    __slots__ = ("consumer_id", "permits", "min_revision")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    PERMITS_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    permits: int
+    min_revision: int
+    def __init__(self, consumer_id: _Optional[int] = ..., permits: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+
+class DeliveredEntry(_message.Message):
+    __slots__ = ("ledger_id", "entry_id", "entry", "skip", "redelivery_count")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    entry: bytes
+    skip: bytes
+    redelivery_count: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., entry: _Optional[bytes] = ..., skip: _Optional[bytes] = ..., redelivery_count: _Optional[int] = ...) -> None: ...
+
+class Deliver(_message.Message):
+    __slots__ = ("consumer_id", "entries")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    entries: _containers.RepeatedCompositeFieldContainer[DeliveredEntry]
+    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("consumer_id", "cumulative", "positions", "txnid_most_bits", "txnid_least_bits", "writer")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    cumulative: bool
+    positions: _containers.RepeatedCompositeFieldContainer[AckPosition]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    writer: int
+    def __init__(self, consumer_id: _Optional[int] = ..., cumulative: _Optional[bool] = ..., positions: _Optional[_Iterable[_Union[AckPosition, _Mapping]]] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ...) -> None: ...
+
+class AckPosition(_message.Message):
+    __slots__ = ("ledger_id", "entry_id", "indexes", "count")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    indexes: bytes
+    count: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., indexes: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Rewind(_message.Message):
+    __slots__ = ("consumer_id",)
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
+
+class CloseConsumer(_message.Message):
+    __slots__ = ("consumer_id",)
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
+
+class ConsumerClosed(_message.Message):
+    __slots__ = ("consumer_id", "error")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    error: Error
+    def __init__(self, consumer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class EndOfSegment(_message.Message):
+    __slots__ = ("consumer_id", "sealed")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    sealed: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+
+class SegmentPositions(_message.Message):
+    __slots__ = ("segment", "min_revision")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    min_revision: int
+    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ...) -> None: ...
+
+class SegmentPositionsOk(_message.Message):
+    __slots__ = ("max_read_position", "last_confirmed", "ownership_epoch", "sealed")
+    MAX_READ_POSITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    max_read_position: Position
+    last_confirmed: Position
+    ownership_epoch: int
+    sealed: bool
+    def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+
+class EntryMetadata(_message.Message):
+    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes")
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    HASH_LO_FIELD_NUMBER: _ClassVar[int]
+    HASH_HI_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    producer: str
+    incarnation: int
+    sequence_id: int
+    count: int
+    txnid_most_bits: int
+    txnid_least_bits: int
+    writer: int
+    publish_time_ms: int
+    compression: Compression
+    hash_lo: int
+    hash_hi: int
+    block_bytes: int
+    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
