@@ -10,6 +10,7 @@ Keys and values are bytes; keys are given without the configured prefix, which t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -209,10 +210,19 @@ class MetadataStore(Protocol):
         of its keys. `StoreFull`: refused, definitely not applied.
         """
 
+    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+        """As `commit`, for hot paths: no task and no time limit. The future resolves once the verdict is definite, or to
+        `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it in `OutcomeUnknown`.
+        Cancelling it withdraws nothing."""
+
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
         """Every change in [start, end) at or after `from_revision`."""
 
     async def grant_lease(self, ttl_s: float, *, timeout_s: float = 10.0) -> Lease: ...
+
+    async def revoke_lease(self, lease_id: int, *, timeout_s: float = 10.0) -> None:
+        """End a lease granted to somebody else (a predecessor of the same broker id) with all its keys. A lease that is
+        gone already is fine. Raises `StoreUnavailable`."""
 
     async def close(self) -> None:
         """Fail what is waiting with `StoreUnavailable` or `OutcomeUnknown`, close watches and connections. Bounded."""
