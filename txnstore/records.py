@@ -110,7 +110,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`/topic/<topic>`: the DAG whose active leaves tile 0000–ffff exactly (DESIGN §8)."""
+    """`/topic/<topic>`: the DAG whose active leaves tile 0000–ffff exactly (DESIGN §8). `created_segments`: how many
+    the topic was created with; together with `policies` that is the shape a repeated creation is compared with."""
 
     v: int = 1
     epoch: int
@@ -118,6 +119,7 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[SegmentEntry]
     policies: dict[str, Any] = {}
     created_ms: int = 0
+    created_segments: int = 0
 
 
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
