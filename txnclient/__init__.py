@@ -1,0 +1,93 @@
+"""The Python client of txnstore: transactions over streams.
+
+    async with txnclient.connect("txn://127.0.0.1:6650") as client:
+        producer = await client.producer("topic://public/default/orders")
+        async with client.transaction() as txn:
+            await producer.send(b"...", txn=txn)
+
+Everything here is asynchronous and belongs to the event loop it was opened in. Every call is bounded by the client's
+timeout or its own; everything opened is an async context manager and has `close()`, which always terminates.
+"""
+
+from txnclient.client import Client, connect
+from txnclient.consumer import Consumer
+from txnclient.message import Message
+from txnclient.producer import Producer
+from txnclient.reader import EndOfStream, Reader
+from txnclient.topic_layout import SegmentInfo, TopicLayout
+from txnclient.transaction import CommitResult, Transaction, TransactionState
+from txnwire.errors import (
+    CallerError,
+    ConnectionLost,
+    DataCorrupt,
+    ExpiredTransaction,
+    InternalError,
+    InvalidArgument,
+    InvalidTxnState,
+    MessageTooLarge,
+    NotAllowed,
+    NotOwner,
+    OutcomeUnknown,
+    Overloaded,
+    ProducerFenced,
+    SegmentSealed,
+    SequenceGap,
+    ServiceError,
+    StoreFull,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    Timeout,
+    TopicExists,
+    TopicNotFound,
+    TxnConflict,
+    TxnError,
+    TxnNotFound,
+    Unauthorized,
+    WouldBlock,
+)
+from txnwire.ids import MessageId, Position, TxnId
+
+__all__ = [
+    "CallerError",
+    "Client",
+    "CommitResult",
+    "ConnectionLost",
+    "Consumer",
+    "DataCorrupt",
+    "EndOfStream",
+    "ExpiredTransaction",
+    "InternalError",
+    "InvalidArgument",
+    "InvalidTxnState",
+    "Message",
+    "MessageId",
+    "MessageTooLarge",
+    "NotAllowed",
+    "NotOwner",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Position",
+    "Producer",
+    "ProducerFenced",
+    "Reader",
+    "SegmentInfo",
+    "SegmentSealed",
+    "SequenceGap",
+    "ServiceError",
+    "StoreFull",
+    "StoreUnavailable",
+    "SubscriptionNotFound",
+    "Timeout",
+    "TopicExists",
+    "TopicLayout",
+    "TopicNotFound",
+    "Transaction",
+    "TransactionState",
+    "TxnConflict",
+    "TxnError",
+    "TxnId",
+    "TxnNotFound",
+    "Unauthorized",
+    "WouldBlock",
+    "connect",
+]

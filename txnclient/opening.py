@@ -1,0 +1,35 @@
+"""What `connect`, `client.producer` and the like return: await it, or enter it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
+
+
+class Opening(Generic[T]):
+    """`thing = await opening`, or `async with opening as thing`, which closes the thing at the end."""
+
+    def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:
+        self._open_it = open_it
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[object, None, T]:
+        return self._open_it().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._open_it()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()

@@ -1,0 +1,97 @@
+"""A topic's segments as a client sees them: the public description, and the table that routes messages.
+
+Source: DESIGN §3 ("Routing") and §8. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from txnwire.errors import ServiceError, TopicNotFound
+from txnwire.names import SEGMENT_SCHEME, TOPIC_SCHEME
+from txnwire.proto import txn_pb2 as pb
+
+ACTIVE = "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One node of a topic's DAG of segments."""
+
+    segment_id: int
+    name: str
+    """`segment://tenant/namespace/topic/<lo>-<hi>-<id>`"""
+    path: str
+    """The name without its scheme, as in a MessageId and in etcd keys."""
+    state: str
+    """`"ACTIVE"` or `"SEALED"`"""
+    range: tuple[int, int]
+    """Inclusive bounds of the 16-bit key hashes it holds."""
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+    owner: str
+    """Id of the broker that serves it, empty while nobody does."""
+    owner_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """The DAG of a topic at one layout epoch."""
+
+    topic: str
+    epoch: int
+    segments: dict[int, SegmentInfo]
+    revision: int
+    """Of the metadata store, when this was true; a lower one never replaces a higher one."""
+    active: tuple[SegmentInfo, ...] = field(repr=False)
+    """The leaves in the order of their ranges; together they tile 0000-ffff."""
+    _bounds: tuple[int, ...] = field(repr=False)
+
+    @staticmethod
+    def from_wire(layout: pb.Layout) -> TopicLayout:
+        """Raises `TopicNotFound` for a layout that says the topic does not exist."""
+        if not layout.exists:
+            raise TopicNotFound(f"topic {layout.topic!r} does not exist: create it first")
+        segments = {s.segment_id: _segment_info(s) for s in layout.segments}
+        active = tuple(sorted((s for s in segments.values() if s.state == ACTIVE), key=lambda s: s.range))
+        return TopicLayout(
+            topic=layout.topic,
+            epoch=layout.epoch,
+            segments=segments,
+            revision=layout.revision,
+            active=active,
+            _bounds=tuple(s.range[0] for s in active),
+        )
+
+    def segment_of_hash(self, key_hash: int) -> SegmentInfo:
+        """The active segment that holds a 16-bit key hash."""
+        segment = self.active[bisect_right(self._bounds, key_hash) - 1]
+        if not segment.range[0] <= key_hash <= segment.range[1]:
+            raise ServiceError(f"layout {self.epoch} of {self.topic} has no active segment for hash {key_hash:04x}")
+        return segment
+
+    def segment_by_path(self, path: str) -> SegmentInfo | None:
+        for segment in self.segments.values():
+            if segment.path == path:
+                return segment
+        return None
+
+
+def _segment_info(segment: pb.Segment) -> SegmentInfo:
+    return SegmentInfo(
+        segment_id=segment.segment_id,
+        name=SEGMENT_SCHEME + segment.path,
+        path=segment.path,
+        state=segment.state,
+        range=(segment.lo, segment.hi),
+        parents=tuple(segment.parents),
+        children=tuple(segment.children),
+        owner=segment.owner,
+        owner_address=segment.owner_address,
+    )
+
+
+def topic_of_segment(path: str) -> str:
+    """`topic://…` of a segment's path."""
+    return TOPIC_SCHEME + path.rpartition("/")[0]
