@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 from txnstore.records import SegmentEntry, TopicRecord
@@ -26,8 +27,8 @@ MAX_SEGMENTS_AT_CREATION = 256
 class Topology:
     """One layout of one topic, immutable and valid: it cannot be made from a record that breaks a rule of the DAG.
 
-    Attributes: `topic`, `record` (what stands in etcd), `epoch` (rises with every change), `segments` (id → entry, in id
-    order), `active` (the active entries in hash order).
+    Attributes: `topic`, `record` (what stands in etcd), `segments` (id → entry, in id order), `active` (the active
+    entries in hash order).
     """
 
     def __init__(self, topic: TopicName, record: TopicRecord) -> None:
@@ -175,9 +176,7 @@ def _by_range(entry: SegmentEntry) -> tuple[int, int]:
     return entry.lo, entry.hi
 
 
-def _find_flaw(
-    record: TopicRecord, segments: Mapping[int, SegmentEntry], active: Sequence[SegmentEntry]
-) -> str | None:
+def _find_flaw(record: TopicRecord, segments: Mapping[int, SegmentEntry], active: Sequence[SegmentEntry]) -> str | None:
     """What is wrong with a layout, or None."""
     if len(segments) != len(record.segments):
         return "two segments have one id"
@@ -214,7 +213,7 @@ def _find_gap(entries: Sequence[SegmentEntry], lo: int, hi: int) -> str | None:
     """Whether `entries`, in hash order, follow one another without gap or overlap and hold all of `lo`..`hi`."""
     if not entries or entries[0].lo > lo or entries[-1].hi < hi:
         return f"{lo:04x}-{hi:04x} is not held whole"
-    for lower, upper in zip(entries, entries[1:], strict=False):
+    for lower, upper in pairwise(entries):
         if lower.hi + 1 != upper.lo:
             return f"between {lower.lo:04x}-{lower.hi:04x} and {upper.lo:04x}-{upper.hi:04x}"
     return None

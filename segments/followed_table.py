@@ -1,0 +1,87 @@
+"""One range of etcd kept in memory: what a watch's batches, its re-listings and single reads add up to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from txnstore.store import EventKind, KeyValue, WatchBatch
+from txnwire.errors import DataCorrupt, InvalidArgument
+
+T = TypeVar("T")
+
+
+class FollowedTable(Generic[T]):
+    """Records under `prefix`, parsed, by name (the key behind the prefix). `revision` is the one followed so far.
+
+    A record that does not parse is kept as its error: `get` raises it, `entries` leaves it out, the others live on.
+    """
+
+    def __init__(self, prefix: bytes, parse: Callable[[KeyValue], T]) -> None:
+        self.prefix = prefix
+        self.revision = 0
+        self._parse = parse
+        self._entries: dict[str, T] = {}
+        self._broken: dict[str, DataCorrupt] = {}
+        self._mod_revisions: dict[str, int] = {}
+
+    @property
+    def entries(self) -> Mapping[str, T]:
+        return self._entries
+
+    @property
+    def broken(self) -> Mapping[str, DataCorrupt]:
+        return self._broken
+
+    def get(self, name: str) -> T | None:
+        """Raises `DataCorrupt` if the record stands there but cannot be read."""
+        if name in self._broken:
+            raise self._broken[name]
+        return self._entries.get(name)
+
+    def apply(self, batch: WatchBatch) -> tuple[str, ...]:
+        """Take in one batch; returns the names that changed. Applying a batch twice changes nothing."""
+        changed: dict[str, None] = {}
+        for event in batch.events:
+            if self._apply_event(event.kind, event.record):
+                changed[self._name(event.record.key)] = None
+        if batch.resync:
+            present = {self._name(event.record.key) for event in batch.events}
+            for name, mod_revision in list(self._mod_revisions.items()):
+                if mod_revision <= batch.revision and name not in present:
+                    self._remove(name)
+                    changed[name] = None
+        self.revision = max(self.revision, batch.revision)
+        return tuple(changed)
+
+    def learn(self, record: KeyValue) -> bool:
+        """Take in a record that a linearizable read found; returns whether it was news.
+
+        Only what lies beyond the followed revision counts: at or below it the watch has told all there is, so a
+        record that is missing here has been deleted since it was read.
+        """
+        return record.mod_revision > self.revision and self._apply_event(EventKind.PUT, record)
+
+    def _apply_event(self, kind: EventKind, record: KeyValue) -> bool:
+        name = self._name(record.key)
+        if record.mod_revision <= self._mod_revisions.get(name, 0):
+            return False
+        if kind is EventKind.DELETE:
+            return self._remove(name)
+        self._remove(name)
+        self._mod_revisions[name] = record.mod_revision
+        try:
+            self._entries[name] = self._parse(record)
+        except DataCorrupt as error:
+            self._broken[name] = error
+        except (InvalidArgument, ValueError) as error:
+            self._broken[name] = DataCorrupt(f"{record.key.decode(errors='replace')}: {error}")
+        return True
+
+    def _remove(self, name: str) -> bool:
+        self._entries.pop(name, None)
+        self._broken.pop(name, None)
+        return self._mod_revisions.pop(name, None) is not None
+
+    def _name(self, key: bytes) -> str:
+        return key[len(self.prefix) :].decode(errors="replace")
