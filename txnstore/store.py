@@ -1,8 +1,9 @@
 """The metadata store as the rest of the code sees it: three nouns (key, lease, watch) and conditional commits.
 
 It names the three abilities PIP-471 ("A note on metadata-store backends") asks of a metadata store:
-*partition keys* (`Commit.partition_key`; on one etcd cluster all partitions coincide), *sequential keys* (op keys carry
-`<epoch>-<counter>`, see `txnstore.keys`) and *secondary indexes* (index keys put and deleted in the record's own commit).
+*partition keys* (`Commit.partition_key`; on one etcd cluster all partitions coincide), *sequential keys* (op keys
+carry `<epoch>-<counter>`, see `txnstore.keys`) and *secondary indexes* (index keys put and deleted in the record's own
+commit).
 
 Two backends pass one contract suite: `EtcdStore`, the only one a user ever runs, and `MemoryStore`, the simulation's.
 Keys and values are bytes; keys are given without the configured prefix, which the store adds and removes.
@@ -12,15 +13,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
-NO_LEASE = 0
+import msgspec
+
+from txnwire.errors import ServiceError, StoreUnavailable
+
+NO_LEASE: Final = 0
+
+MAX_COMMIT_OPS: Final = 100
+"""No commit has more than this many compares, more than this many puts and deletes together, or more than this many
+else-reads: then it fits every etcd (`--max-txn-ops` is 128 by default). Planners cut longer work into several."""
+
+MAX_COMMIT_BYTES: Final = 1_000_000
+"""Nor more than this many bytes of keys and values (etcd's request limit is 1.5 MiB)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValue:
+class Compacted(ServiceError):
+    """The revision asked for has been compacted away: read again at a newer one."""
+
+    retriable = True
+
+
+class LeaseGone(StoreUnavailable):
+    """A put named a lease that has expired or was revoked. Not applied, or applied and gone with the lease."""
+
+
+class KeyValue(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     version: int
@@ -47,8 +68,7 @@ class Relation(IntEnum):
     NOT_EQUAL = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(msgspec.Struct, frozen=True, gc=False):
     """`target(key) relation value`. With `range_end` it must hold for every key in [key, range_end); over an empty
     range it is evaluated once with all numbers 0, so `CREATE EQUAL 0` over a range means "the range is empty"."""
 
@@ -80,29 +100,25 @@ def range_is_empty(start: bytes, end: bytes) -> Compare:
     return Compare(start, Target.CREATE, Relation.EQUAL, 0, end)
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     lease: int = NO_LEASE
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """One key, or with `range_end` every key in [key, range_end)."""
 
     key: bytes
     range_end: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     range_end: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """One conditional write: if every compare holds, all puts and deletes happen at one revision; else `else_reads`
     are read. No key is written twice. `partition_key` is the transaction id (or empty); `reserve` marks a write that
     ends or cleans up and so may use the space above the soft limit (DESIGN §4)."""
@@ -115,8 +131,7 @@ class Commit:
     reserve: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitResult(msgspec.Struct, frozen=True, gc=False):
     """A definite verdict. `revision` is the store's revision of the request that gave it.
 
     `repeated` is True where an earlier sending of the same commit went unanswered: a refusal may then be due to that
@@ -130,8 +145,7 @@ class CommitResult:
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RangeResult:
+class RangeResult(msgspec.Struct, frozen=True, gc=False):
     """All records of a range in key order, at one `revision`."""
 
     revision: int
@@ -143,16 +157,14 @@ class EventKind(IntEnum):
     DELETE = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, gc=False):
     """A change. For DELETE only `record.key` and `record.mod_revision` (the deletion's) are meaningful."""
 
     kind: EventKind
     record: KeyValue
 
 
-@dataclass(frozen=True, slots=True)
-class WatchBatch:
+class WatchBatch(msgspec.Struct, frozen=True, gc=False):
     """Events in revision order; `revision` is the highest that has been delivered *whole*, always that of an event.
 
     With `resync` the watch had been compacted away: `events` are PUTs of everything present at `revision`, and what
@@ -195,7 +207,13 @@ class MetadataStore(Protocol):
         """Several keys at one revision (split into pinned requests as needed), and that revision."""
 
     async def range(
-        self, start: bytes, end: bytes, *, revision: int = 0, keys_only: bool = False, limit: int = 0,
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        revision: int = 0,
+        keys_only: bool = False,
+        limit: int = 0,
         timeout_s: float = 30.0,
     ) -> RangeResult:
         """Every record in [start, end), in pages pinned at one revision (`revision`, or the one of the first page).
@@ -205,20 +223,29 @@ class MetadataStore(Protocol):
     async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
         """A definite verdict on one conditional write, coalesced with others on its way (group commit).
 
-        Raises `StoreUnavailable`: definitely not applied, now or later. `OutcomeUnknown`: the time ran out while its fate
-        was open; the store goes on repeating it until the verdict is definite, and until then sends no other write
-        of its keys. `StoreFull`: refused, definitely not applied.
+        Raises `StoreUnavailable`: definitely not applied, now or later. `OutcomeUnknown`: the time ran out while its
+        fate was open; the store goes on repeating it until the verdict is definite, and until then sends no other
+        write of its keys. `StoreFull`: refused, definitely not applied. `LeaseGone`: a put's lease has ended.
+        `InvalidArgument`: malformed (a key written twice, more than `MAX_COMMIT_OPS`), definitely not applied.
         """
 
     def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
-        """As `commit`, for hot paths: no task and no time limit. The future resolves once the verdict is definite, or to
-        `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it in `OutcomeUnknown`.
-        Cancelling it withdraws nothing."""
+        """As `commit`, for hot paths: no task and no time limit. The future resolves once the verdict is definite, or
+        to `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it `OutcomeUnknown`.
+        Cancelling it withdraws nothing. Malformed commits raise `InvalidArgument`, from here too."""
 
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
         """Every change in [start, end) at or after `from_revision`."""
 
-    async def grant_lease(self, ttl_s: float, *, timeout_s: float = 10.0) -> Lease: ...
+    def pin(self, revision: int) -> AbstractContextManager[None]:
+        """Keep `revision` readable until the context ends, for work that spans several reads (`range` pins its own).
+        A pin held longer than `pins.REPORT_AFTER_S` is reported to the compacting process by a record."""
+
+    async def incarnation(self, *, timeout_s: float = 10.0) -> str:
+        """The store's identity (`/incarnation`), given to it when it was first used; ledgers carry it."""
+
+    async def grant_lease(self, ttl_s: float, *, timeout_s: float = 10.0) -> Lease:
+        """A lease kept alive until it is revoked, lost or the store is closed. Raises `StoreUnavailable`."""
 
     async def revoke_lease(self, lease_id: int, *, timeout_s: float = 10.0) -> None:
         """End a lease granted to somebody else (a predecessor of the same broker id) with all its keys. A lease that is
