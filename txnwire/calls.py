@@ -14,7 +14,7 @@ from txnwire.errors import TxnError
 from txnwire.ports import Clock, Connection, Transport
 from txnwire.proto import txn_pb2 as pb
 
-Handler = Callable[["Peer", pb.Command], pb.Command | None | Coroutine[object, object, pb.Command | None]]
+Handler = Callable[["Peer", pb.Command], pb.Command | Coroutine[object, object, pb.Command | None] | None]
 Authenticate = Callable[[pb.Hello], Awaitable[str]]
 """Returns the owner's name, or raises `Unauthorized`."""
 

@@ -44,7 +44,7 @@ from txnwire.proto import txn_pb2 as pb
 class TxnError(Exception):
     """Base of every error raised across a face. `str(error)` says what was expected, what was found, what to do."""
 
-    code: ClassVar[pb.ErrorCode.ValueType] = pb.ERROR_CODE_INTERNAL
+    code: ClassVar[pb.ErrorCode] = pb.ERROR_CODE_INTERNAL
     grpc_status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     retriable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False

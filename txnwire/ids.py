@@ -82,7 +82,7 @@ class MessageId(NamedTuple):
 
     segment: str
     position: Position
-    index: int
+    index: int  # type: ignore[assignment]  # the field's own word; it hides tuple.index, which nobody wants here
 
     def __str__(self) -> str:
         return f"{self.segment}@{self.position}:{self.index}"
