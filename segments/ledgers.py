@@ -1,0 +1,260 @@
+"""The ledgers of one segment as one log: the list in `/ledger/<segment>`, take-over, rolling, reading (DESIGN §6, §7).
+
+Every rewrite of the list compares its `mod_revision` and the ownership epoch, so neither a stale owner nor a late old
+write can change it. Ledger ids count up; a take-over always opens a new one, so a position is never used twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+from segments.ledger import LedgerStore, LedgerWriter
+from txnstore import keys, records
+from txnstore.records import LedgerInfo, LedgerRecord
+from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore, Put, Read, created_at, unchanged_since
+from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, NotOwner, SegmentSealed
+from txnwire.ids import EARLIEST, Position
+
+FIRST_LEDGER_ID = 1
+
+
+class Footer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What stands beside a ledger: `dedup` is the cumulative snapshot over everything up to entry `entries` - 1 of it.
+
+    Beside an open ledger it is a checkpoint; beside a closed one `entries` is its length."""
+
+    v: int = 1
+    ledger_id: int
+    entries: int
+    dedup: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Footer).decode
+
+
+class SegmentLedgers:
+    """`epoch` is the ownership epoch all writes compare. Call `take_over` first; `writer` is None while sealed."""
+
+    def __init__(
+        self, store: MetadataStore, ledger_store: LedgerStore, segment: str, *, epoch: int, incarnation: str
+    ) -> None:
+        self._store = store
+        self._ledger_store = ledger_store
+        self._segment = segment
+        self._epoch = epoch
+        self._incarnation = incarnation
+        self._key = keys.ledger(segment)
+        self._mod_revision = 0
+        self._record = LedgerRecord(ledgers=[])
+        self._ids: list[int] = []
+        self._lengths: dict[int, int] = {}
+        self.writer: LedgerWriter | None = None
+        self._last_confirmed = EARLIEST
+
+    @property
+    def record(self) -> LedgerRecord:
+        return self._record
+
+    @property
+    def sealed(self) -> bool:
+        return self._record.sealed is not None
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry that may be exposed; `(ledger, -1)` or EARLIEST where there is none behind a ledger's start.
+        ▲ It never passes the closed length of a ledger taken over, nor what the open one's writer may still expose."""
+        if self.writer is not None and self.writer.last_confirmed >= 0:
+            return Position(self.writer.ledger_id, self.writer.last_confirmed)
+        return self._last_confirmed
+
+    async def take_over(self) -> None:
+        """Fence and close whatever an earlier owner left open, then open a ledger of our own.
+
+        ▲ The closed length stands in `/ledger` before this returns, hence before anything is served from it.
+        Raises `NotOwner`, `DataCorrupt`, `LedgerFailed`, `StoreUnavailable`.
+        """
+        found = await self._store.get(self._key)
+        record = LedgerRecord(ledgers=[])
+        if found is not None:
+            record = records.decode(LedgerRecord, found.value, key=self._key)
+            self._mod_revision = found.mod_revision
+        closed = [await self._closed(info) for info in record.ledgers]
+        if record.sealed is not None:
+            self._adopt(msgspec.structs.replace(record, ledgers=closed))
+            return
+        next_id = max((info.ledger_id for info in closed), default=FIRST_LEDGER_ID - 1) + 1
+        # Empty ledgers of owners before the last one carry nothing; the ids above them are never given out again.
+        kept = [info for info in closed[:-1] if info.closed_length] + closed[-1:]
+        opened = LedgerInfo(ledger_id=next_id, store=self._ledger_store.kind)
+        await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, opened]))
+        self.writer = await self._ledger_store.create(self._segment, next_id, incarnation=self._incarnation)
+
+    async def _closed(self, info: LedgerInfo) -> LedgerInfo:
+        if info.closed_length is not None:
+            return info
+        recovered = await self._ledger_store.fence(self._segment, info.ledger_id)
+        return msgspec.structs.replace(info, closed_length=recovered.entries, bytes=recovered.bytes)
+
+    async def roll(self, footer: bytes) -> None:
+        """Close the open ledger with `footer` and open the next. Nothing may be appended meanwhile."""
+        closed = await self._close_writer(footer)
+        opened = LedgerInfo(ledger_id=closed[-1].ledger_id + 1, store=self._ledger_store.kind)
+        await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
+        self.writer = await self._ledger_store.create(self._segment, opened.ledger_id, incarnation=self._incarnation)
+
+    async def close(self, footer: bytes) -> None:
+        """Graceful end of this ownership: a successor finds the ledger closed and its footer whole."""
+        if self.writer is not None:
+            await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer)))
+
+    async def _close_writer(self, footer: bytes) -> list[LedgerInfo]:
+        writer = self.writer
+        if writer is None:
+            raise SegmentSealed(f"{self._segment} has no open ledger")
+        closed = await writer.close(footer)
+        self._last_confirmed = self.last_confirmed
+        self.writer = None
+        info = msgspec.structs.replace(self._record.ledgers[-1], closed_length=closed.entries, bytes=closed.bytes)
+        return [*self._record.ledgers[:-1], info]
+
+    def abandon(self) -> None:
+        """Let go at once; nothing more is written."""
+        if self.writer is not None:
+            self.writer.abandon()
+            self._last_confirmed = self.last_confirmed
+            self.writer = None
+
+    async def checkpoint(self, dedup: bytes, entries: int) -> None:
+        """Write the dedup snapshot over the first `entries` entries of the open ledger beside it."""
+        if self.writer is not None:
+            footer = self.footer(self.writer.ledger_id, entries, dedup)
+            await self._ledger_store.write_footer(self._segment, self.writer.ledger_id, footer)
+
+    @staticmethod
+    def footer(ledger_id: int, entries: int, dedup: bytes) -> bytes:
+        return _encode(Footer(ledger_id=ledger_id, entries=entries, dedup=dedup))
+
+    async def last_footer(self) -> tuple[Position, bytes | None]:
+        """The newest dedup snapshot and the last position it covers; `(EARLIEST, None)` where there is none."""
+        for info in reversed(self._record.ledgers):
+            if self.writer is not None and info.ledger_id == self.writer.ledger_id:
+                continue
+            raw = await self._ledger_store.read_footer(self._segment, info.ledger_id)
+            if raw is not None:
+                footer = self._decode_footer(raw, info)
+                return Position(info.ledger_id, footer.entries - 1), footer.dedup
+        return EARLIEST, None
+
+    def _decode_footer(self, raw: bytes, info: LedgerInfo) -> Footer:
+        where = f"footer of ledger {info.ledger_id} of {self._segment}"
+        try:
+            footer = _decode(raw)
+        except msgspec.DecodeError as error:
+            raise DataCorrupt(f"{where}: {error}") from error
+        if footer.v != 1 or footer.ledger_id != info.ledger_id or not 0 <= footer.entries <= (info.closed_length or 0):
+            raise DataCorrupt(
+                f"{where}: version {footer.v} over {footer.entries} entries of ledger {footer.ledger_id}, expected "
+                f"version 1 over at most {info.closed_length} entries of ledger {info.ledger_id}"
+            )
+        return footer
+
+    def next_after(self, position: Position) -> Position:
+        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended."""
+        ledger_id, entry_id = position
+        length = self._lengths.get(ledger_id)
+        if length is not None and (length < 0 or entry_id + 1 < length):
+            return Position(ledger_id, entry_id + 1)
+        for index in range(bisect_right(self._ids, ledger_id), len(self._ids)):
+            if self._lengths[self._ids[index]] != 0:
+                return Position(self._ids[index], 0)
+        if self.sealed or not self._ids:
+            return Position(ledger_id, entry_id + 1)
+        return Position(max(self._ids[-1], ledger_id) + 1, 0)
+
+    def contains(self, position: Position) -> bool:
+        """Whether a confirmed entry stands at `position`."""
+        length = self._lengths.get(position.ledger_id)
+        if length is None or position.entry_id < 0:
+            return False
+        return position.entry_id < length if length >= 0 else position <= self.last_confirmed
+
+    def entries_between(self, low: Position, high: Position) -> int:
+        """How many entries stand in (low, high]."""
+        return self._rank(high) - self._rank(low)
+
+    def _rank(self, position: Position) -> int:
+        """Entries of this list at or below `position`."""
+        total = 0
+        for ledger_id in self._ids:
+            if ledger_id >= position.ledger_id:
+                return total + (position.entry_id + 1 if ledger_id == position.ledger_id else 0)
+            total += self._lengths[ledger_id]
+        return total
+
+    async def read(self, first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
+        """Entries from `first`, which exists, up to `last` at most, of one ledger, at least one.
+
+        ▲ Never beyond the closed length. Raises `DataCorrupt`, `InvalidArgument`."""
+        ledger_id = first.ledger_id
+        length = self._lengths.get(ledger_id)
+        if length is None:
+            raise InvalidArgument(f"{self._segment} has no ledger {ledger_id}: it may have been trimmed")
+        writer = self.writer
+        if writer is not None and writer.ledger_id == ledger_id:
+            end = writer.last_confirmed
+        else:
+            end = length - 1
+        if last.ledger_id == ledger_id:
+            end = min(end, last.entry_id)
+        found: Sequence[tuple[int, bytes]]
+        if writer is not None and writer.ledger_id == ledger_id:
+            found = await writer.read(first.entry_id, end, max_bytes=max_bytes)
+        else:
+            found = await self._ledger_store.read(
+                self._segment, ledger_id, first.entry_id, end, max_bytes=max_bytes
+            )
+        return [(Position(ledger_id, entry_id), entry) for entry_id, entry in found]
+
+    async def _rewrite(self, record: LedgerRecord) -> None:
+        value = records.encode(record)
+        owner = keys.owner(self._segment)
+        result = await self._store.commit(
+            Commit(
+                compares=(unchanged_since(self._key, self._mod_revision), created_at(owner, self._epoch)),
+                puts=(Put(self._key, value),),
+                else_reads=(Read(self._key), Read(owner)),
+            )
+        )
+        self._mod_revision = self._read_verdict(result, value)
+        self._adopt(record)
+
+    def _read_verdict(self, result: CommitResult, value: bytes) -> int:
+        if result.succeeded:
+            return result.revision
+        found, owner = (_only(reads) for reads in result.reads)
+        if owner is None or owner.create_revision != self._epoch:
+            raise NotOwner(f"{self._segment}: ownership epoch {self._epoch} is over, look up the owner again")
+        if result.repeated and found is not None and found.value == value:
+            return found.mod_revision
+        raise InternalError(
+            f"/ledger/{self._segment} was changed by somebody else under ownership epoch {self._epoch}: expected "
+            f"mod revision {self._mod_revision}, found {found.mod_revision if found else 'no record'}"
+        )
+
+    def _adopt(self, record: LedgerRecord) -> None:
+        self._record = record
+        self._ids = [info.ledger_id for info in record.ledgers]
+        self._lengths = {
+            info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in record.ledgers
+        }
+        closed = [info for info in record.ledgers if info.closed_length]
+        if closed:
+            self._last_confirmed = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1)
+
+
+def _only(records_read: tuple[KeyValue, ...]) -> KeyValue | None:
+    return records_read[0] if records_read else None

@@ -1,0 +1,67 @@
+"""Which op of a transaction carries the index key, and which ones have to wait for it (DESIGN §4). Pure.
+
+One gate serves one participant: the writes of a segment, or the acks of one of its subscriptions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Generic, TypeVar
+
+from txnwire.ids import TxnId
+
+OpT = TypeVar("OpT")
+
+
+class Turn(Enum):
+    FIRST = "send now, with the index key"
+    FURTHER = "send now"
+    WAIT = "wait: the put that carries the index key is not confirmed"
+
+
+class OpGate(Generic[OpT]):
+    """▲ No op of a transaction leaves before the put that carries its index key is confirmed.
+
+    Otherwise a later op could land while the first is refused or lost: ops without an index key, which neither clean-up
+    nor a successor would find.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[TxnId, deque[OpT]] = {}
+        """Transactions whose first op is out, with what waits for it."""
+        self._indexed: dict[TxnId, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._indexed)
+
+    def loaded(self, txn_id: TxnId) -> None:
+        """The index key of `txn_id` was found in the store while the segment recovered."""
+        self._indexed[txn_id] = None
+
+    def enter(self, txn_id: TxnId, op: OpT) -> Turn:
+        if txn_id in self._indexed:
+            return Turn.FURTHER
+        waiting = self._waiting.get(txn_id)
+        if waiting is None:
+            self._waiting[txn_id] = deque()
+            return Turn.FIRST
+        waiting.append(op)
+        return Turn.WAIT
+
+    def first_confirmed(self, txn_id: TxnId) -> deque[OpT]:
+        """The index key stands: everything that waited may be sent now (`FURTHER`)."""
+        self._indexed[txn_id] = None
+        return self._waiting.pop(txn_id)
+
+    def first_refused(self, txn_id: TxnId) -> OpT | None:
+        """The first op definitely did not land: the op returned, if any, is the first now (send it as `FIRST`)."""
+        waiting = self._waiting[txn_id]
+        if waiting:
+            return waiting.popleft()
+        del self._waiting[txn_id]
+        return None
+
+    def forget(self, txn_id: TxnId) -> None:
+        """The transaction is decided and nothing of it is in flight here any more."""
+        self._indexed.pop(txn_id, None)
