@@ -1,0 +1,167 @@
+"""Blocking file operations of the file ledger: durable creation and replacement, path layout. Run in its threads.
+
+Everything here raises plain `OSError`; the store turns it into `LedgerFailed` with the ledger named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from txnwire.errors import DataCorrupt, InvalidArgument
+from txnwire.names import SegmentName
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPaths:
+    """`<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,fence}`."""
+
+    directory: Path
+    ledger_id: int
+
+    @property
+    def ledger(self) -> Path:
+        return self.directory / f"{self.ledger_id}.ledger"
+
+    @property
+    def footer(self) -> Path:
+        return self.directory / f"{self.ledger_id}.footer"
+
+    @property
+    def fence(self) -> Path:
+        return self.directory / f"{self.ledger_id}.fence"
+
+
+def paths_of(root: Path, segment: str, ledger_id: int) -> LedgerPaths:
+    """Raises `InvalidArgument` for a malformed segment path or ledger id: nothing outside `root` is ever named."""
+    name = SegmentName.from_path(segment)
+    if ledger_id < 0:
+        raise InvalidArgument(f"ledger id {ledger_id} of {segment}: 0 or more expected")
+    return LedgerPaths(root.joinpath(*name.topic, name.descriptor), ledger_id)
+
+
+def list_ledgers(root: Path) -> list[tuple[str, int]]:
+    """Every (segment path, ledger id) of which any file is present, sorted."""
+    return sorted(dict.fromkeys(_ledgers_below(root)))
+
+
+def _ledgers_below(root: Path) -> Iterator[tuple[str, int]]:
+    for path in root.glob("*/*/*/*/*"):
+        stem, _, suffix = path.name.partition(".")
+        if suffix in ("ledger", "footer", "fence") and stem.isdecimal():
+            yield "/".join(path.parts[-5:-1]), int(stem)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directories(path: Path) -> None:
+    """Create `path` and its missing parents, each durable in its own parent (▲ §7: directories are synced too)."""
+    if path.is_dir():
+        return
+    make_directories(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def _open_temporary(target: Path) -> tuple[int, Path]:
+    """A new file beside `target`. Never one that somebody else may have open: names are tried until one is free."""
+    number = 0
+    while True:
+        path = target.with_name(f"{target.name}.tmp-{number}")
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), path
+        except FileExistsError:
+            number += 1
+
+
+def create_file(target: Path, data: bytes) -> int:
+    """Create `target` with `data`, whole and durable the moment it has its name, and return it open.
+    Raises `FileExistsError` if it is there already."""
+    make_directories(target.parent)
+    fd, temporary = _open_temporary(target)
+    try:
+        try:
+            write_all(fd, data, 0)
+            os.fsync(fd)
+            os.link(temporary, target)
+        finally:
+            os.unlink(temporary)
+        sync_directory(target.parent)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def replace_file(target: Path, data: bytes) -> None:
+    """Put `data` at `target`, atomically and durably, whether or not it was there."""
+    make_directories(target.parent)
+    fd, temporary = _open_temporary(target)
+    try:
+        try:
+            write_all(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, target)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    sync_directory(target.parent)
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """The fence file. `entries`: how many the ledger holds, once somebody has counted; None before."""
+
+    v: int = 1
+    entries: int | None = None
+
+
+def write_fence(paths: LedgerPaths, fence: Fence) -> None:
+    replace_file(paths.fence, msgspec.json.encode(fence) + b"\n")
+
+
+def read_fence(paths: LedgerPaths) -> Fence | None:
+    """None where the ledger is not fenced. Raises `DataCorrupt` for a fence file that does not parse."""
+    try:
+        data = paths.fence.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        fence = msgspec.json.decode(data, type=Fence)
+    except msgspec.DecodeError as error:
+        raise DataCorrupt(f"{paths.fence}: not a fence file of version 1: {error}") from error
+    if fence.v != 1:
+        raise DataCorrupt(f"{paths.fence}: fence version {fence.v}; this program reads 1")
+    return fence
+
+
+def delete_ledger(paths: LedgerPaths) -> None:
+    """▲ The ledger goes before its fence: a writer that wakes up late finds either the fence or its file unlinked."""
+    if not paths.directory.is_dir():
+        return
+    paths.ledger.unlink(missing_ok=True)
+    sync_directory(paths.directory)
+    for leftover in sorted(paths.directory.glob(f"{paths.ledger_id}.*.tmp-*")):
+        leftover.unlink(missing_ok=True)
+    paths.footer.unlink(missing_ok=True)
+    paths.fence.unlink(missing_ok=True)
+    sync_directory(paths.directory)
