@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from txnwire.errors import InvalidArgument
 from txnwire.names import validate_name
@@ -21,7 +21,7 @@ class ServerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TXN_", extra="forbid", frozen=True)
 
-    roles: tuple[str, ...] = ROLES
+    roles: Annotated[tuple[str, ...], NoDecode] = ROLES
     id: str = "server-1"
     listen: str = "127.0.0.1:6650"
     advertise: str | None = None
@@ -77,8 +77,9 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
     chosen |= {name: value for name, value in flags.items() if value is not None}
     try:
         return ServerSettings(**chosen)
-    except ValueError as error:
-        raise InvalidArgument(f"settings: {error}") from error
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}, found {one['input']!r}" for one in error.errors()]
+        raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from error
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

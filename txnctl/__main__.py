@@ -1,0 +1,3 @@
+from txnctl.main import main
+
+main()

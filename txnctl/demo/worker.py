@@ -1,0 +1,133 @@
+"""One worker of the demo: consume flights, transform, produce outcomes and tallies, ack, all in one transaction.
+
+Run as `python -m txnctl.demo.worker URL NAME JOURNAL`; stops cleanly on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+import uvloop
+
+import txnclient
+from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, outcome_of, tallies_of
+from txnctl.demo.journal import ABORTED, COMMITTED, INTENT, Journal, Line
+
+log = structlog.get_logger()
+
+SUBSCRIPTION = "outcome-job"
+BATCH = 500
+ABORT_EVERY = 10
+TRANSACTION_TIMEOUT_S = 60.0
+
+_flight = msgspec.json.Decoder(Flight)
+_encode = msgspec.json.Encoder().encode
+
+
+class AbortedOnPurpose(Exception):
+    """Raised inside every tenth transaction, after all its writes and acks."""
+
+
+class Worker:
+    def __init__(self, client: txnclient.Client, name: str, journal: Journal) -> None:
+        self._client = client
+        self._name = name
+        self._journal = journal
+        self._transactions = 0
+
+    async def run(self) -> None:
+        async with (
+            await self._client.consumer(FLIGHTS, SUBSCRIPTION, type="stream", name=self._name) as consumer,
+            await self._client.producer(OUTCOMES) as outcomes,
+            await self._client.producer(TALLIES) as tallies,
+        ):
+            while True:
+                try:
+                    messages = await consumer.receive_many(BATCH, timeout=1.0)
+                except txnclient.Timeout:
+                    continue
+                if messages:
+                    await self._one_transaction(messages, consumer, outcomes, tallies)
+
+    async def _one_transaction(
+        self,
+        messages: list[txnclient.Message],
+        consumer: txnclient.Consumer,
+        outcomes: txnclient.Producer,
+        tallies: txnclient.Producer,
+    ) -> None:
+        flights = [_flight.decode(message.value) for message in messages]
+        self._transactions += 1
+        on_purpose = self._transactions % ABORT_EVERY == 0
+        txn = await self._begin()
+        try:
+            await outcomes.send_many(
+                [(message.key, _encode(outcome_of(flight))) for message, flight in zip(messages, flights, strict=True)],
+                txn=txn,
+            )
+            await tallies.send_many([(tally.carrier, _encode(tally)) for tally in tallies_of(flights)], txn=txn)
+            await consumer.ack(messages, txn=txn)
+            if on_purpose:
+                raise AbortedOnPurpose
+            await self._commit(txn, len(flights))
+        except (AbortedOnPurpose, txnclient.TxnError) as error:
+            if not on_purpose:
+                log.warning("transaction_failed", txn=str(txn.id), error=f"{type(error).__name__}: {error}")
+            await self._abort(txn, len(flights), on_purpose)
+
+    async def _begin(self) -> txnclient.Transaction:
+        while True:
+            try:
+                return await self._client.begin(timeout=TRANSACTION_TIMEOUT_S)
+            except txnclient.TxnError as error:
+                if not error.retriable:
+                    raise
+                log.warning("begin_failed_trying_again", error=str(error))
+                await asyncio.sleep(0.2)
+
+    async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:
+        self._journal.write(Line(str(txn.id), INTENT, flights))
+        asked = time.monotonic()
+        while True:
+            try:
+                await txn.commit()
+                break
+            except txnclient.TxnError as error:
+                if not error.retriable:
+                    raise
+                log.warning("commit_unanswered_asking_again", txn=str(txn.id), error=str(error))
+        answered = time.monotonic()
+        self._journal.write(Line(str(txn.id), COMMITTED, flights, False, (answered - asked) * 1000, answered))
+
+    async def _abort(self, txn: txnclient.Transaction, flights: int, on_purpose: bool) -> None:
+        try:
+            await txn.abort()
+        except txnclient.TxnError as error:
+            log.warning("abort_unanswered", txn=str(txn.id), error=str(error))
+        if txn.state == "ABORTED":
+            self._journal.write(Line(str(txn.id), ABORTED, flights, on_purpose))
+
+
+async def main(url: str, name: str, journal_path: Path) -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    journal = Journal(journal_path)
+    try:
+        async with txnclient.connect(url) as client:
+            await Worker(client, name, journal).run()
+    finally:
+        journal.close()
+
+
+if __name__ == "__main__":
+    try:
+        uvloop.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        sys.exit(0)

@@ -1,0 +1,127 @@
+"""`txnctl dev`: a whole cluster on one machine: etcd, one server for coordinator, controller and admin, N brokers.
+
+Everything is a process of its own, supervised and restarted like in a real cluster; data stays in the data folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txnctl.probe import wait_cluster_ready
+from txnctl.supervisor import Child, ChildSpec, Supervisor
+from txnstore.embedded_etcd import EtcdCommand, wait_etcd_ready
+from txnwire.errors import InvalidArgument
+
+CONTROL = "server"
+ETCD = "etcd"
+DEFAULT_TCIDS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSettings:
+    """Ports of 0 are chosen when the cluster starts. `server_flags` are passed on to every `txnctl serve`."""
+
+    data_dir: Path
+    listen: str = "127.0.0.1:6650"
+    admin: str = "127.0.0.1:6660"
+    etcd_port: int = 2379
+    brokers: int = 1
+    server_flags: Sequence[str] = ()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _chosen(address: str, *, part: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise InvalidArgument(f"{part} {address!r}: expected host:port")
+    return f"{host}:{free_port(host) if int(port) == 0 else int(port)}"
+
+
+class DevCluster:
+    """Use as an async context manager; `wait_ready` before the first call, `stop`ped on exit."""
+
+    def __init__(self, settings: DevSettings) -> None:
+        if settings.brokers < 1:
+            raise InvalidArgument(f"--brokers {settings.brokers}: expected at least 1")
+        self._settings = settings
+        self.listen = _chosen(settings.listen, part="--listen")
+        self.admin = _chosen(settings.admin, part="--admin")
+        self.etcd_port = settings.etcd_port or free_port()
+        self._etcd = EtcdCommand(data_dir=settings.data_dir / "etcd", client_port=self.etcd_port)
+        self._supervisor = Supervisor([self._etcd_spec(), self._control_spec(), *self._broker_specs()])
+
+    @property
+    def url(self) -> str:
+        return f"txn://{self.listen}"
+
+    @property
+    def etcd_url(self) -> str:
+        return f"http://127.0.0.1:{self.etcd_port}"
+
+    @property
+    def children(self) -> dict[str, Child]:
+        return self._supervisor.children
+
+    async def __aenter__(self) -> DevCluster:
+        self._settings.data_dir.mkdir(parents=True, exist_ok=True)
+        await self._supervisor.__aenter__()
+        try:
+            await self.wait_ready()
+        except BaseException:
+            await self._supervisor.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._supervisor.stop()
+
+    async def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Until every coordinator, the controller and all brokers serve. Raises `Timeout` saying what is missing."""
+        await wait_cluster_ready(
+            self.listen, brokers=self._settings.brokers, coordinators=DEFAULT_TCIDS, timeout_s=timeout_s
+        )
+
+    def _log(self, name: str) -> Path:
+        return self._settings.data_dir / "logs" / f"{name}.log"
+
+    def _etcd_spec(self) -> ChildSpec:
+        return ChildSpec(
+            name=ETCD,
+            command=self._etcd.argv(),
+            log_path=self._log(ETCD),
+            wait_ready=lambda: wait_etcd_ready(self.etcd_url),
+        )
+
+    def _serve(self, name: str, roles: str, listen: str, *more: str) -> ChildSpec:
+        command = [sys.executable, "-m", "txnctl", "serve", "--roles", roles, "--id", name, "--listen", listen]
+        command += ["--etcd", self.etcd_url, "--data-dir", str(self._settings.data_dir / "data"), *more]
+        command += ["--allow-development-etcd", *self._settings.server_flags]
+        return ChildSpec(name=name, command=command, log_path=self._log(name))
+
+    def _control_spec(self) -> ChildSpec:
+        return self._serve(CONTROL, "coordinator,controller,admin", self.listen, "--admin-listen", self.admin)
+
+    def _broker_specs(self) -> list[ChildSpec]:
+        return [
+            self._serve(f"broker-{number}", "broker", "127.0.0.1:0")
+            for number in range(1, self._settings.brokers + 1)
+        ]
+
+
+async def run_until_cancelled(settings: DevSettings) -> None:
+    """Start, print the one `ready` line, keep everything running until this task is cancelled."""
+    async with DevCluster(settings) as cluster:
+        print(f"ready {cluster.url} etcd={cluster.etcd_url} admin=http://{cluster.admin}", flush=True)
+        await asyncio.Event().wait()

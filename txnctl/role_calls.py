@@ -1,0 +1,73 @@
+"""Calls from one server role to another, over the same wire clients use: who owns a segment, ask it there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from segments.directory import Directory
+from txnwire.calls import Caller
+from txnwire.errors import NotOwner
+from txnwire.ids import Position
+from txnwire.ports import Clock, Random, Transport
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import PROTOCOL_VERSION
+
+CALL_TIMEOUT_S = 5.0
+
+
+class RoleCalls:
+    """One kept connection per address; a lost one is opened again by the next call."""
+
+    def __init__(self, directory: Directory, transport: Transport, clock: Clock, random: Random, *, name: str) -> None:
+        self._directory = directory
+        self._transport = transport
+        self._clock = clock
+        self._name = name
+        self._session_id = random.getrandbits(128).to_bytes(16, "big")
+        self._callers: dict[str, Caller] = {}
+        self._opening = asyncio.Lock()
+
+    async def last_position(self, segment: str) -> Position:
+        """The last confirmed position of a segment, asked of its owner. Raises `NotOwner` where there is none."""
+        command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment))
+        reply = await self._call(self._owner_of(segment), command)
+        last = reply.segment_positions_ok.last_confirmed
+        return Position(last.ledger_id, last.entry_id)
+
+    async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
+        """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""
+        return await self.ask(self._owner_of(segment), what, segment=segment, **args)
+
+    async def ask(self, address: str, what: str, **args: Any) -> dict[str, Any]:
+        """An admin question to the process at `address`."""
+        request = pb.AdminRequest(what=what, args_json=msgspec.json.encode({"v": 1, **args}).decode())
+        reply = await self._call(address, pb.Command(admin_request=request))
+        answer: dict[str, Any] = msgspec.json.decode(reply.admin_reply.reply_json)
+        return answer
+
+    async def close(self) -> None:
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            await caller.close()
+
+    def _owner_of(self, segment: str) -> str:
+        owner = self._directory.owner(segment)
+        if owner is None:
+            raise NotOwner(f"segment://{segment} has no owner at the moment; try again in a few seconds")
+        return owner.address
+
+    async def _call(self, address: str, command: pb.Command) -> pb.Command:
+        async with self._opening:
+            caller = self._callers.get(address)
+            if caller is None or caller.closed:
+                caller = self._callers[address] = await self._open(address)
+        return await caller.call(command, timeout_s=CALL_TIMEOUT_S)
+
+    async def _open(self, address: str) -> Caller:
+        hello = pb.Hello(protocol_version=PROTOCOL_VERSION, client_name=self._name, session_id=self._session_id)
+        return await Caller.open(
+            self._transport, address, hello, clock=self._clock, on_push=lambda _: None, timeout_s=CALL_TIMEOUT_S
+        )

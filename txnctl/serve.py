@@ -1,0 +1,75 @@
+"""`txnctl serve`: one server process over real ports, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import structlog
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+from segments.file_ledger import FileLedgerStore
+from txnctl.http import HttpEndpoint
+from txnctl.server import Server
+from txnctl.settings import ServerSettings
+from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.grpc_transport import GrpcTransport
+
+log = structlog.get_logger()
+
+
+def etcd_settings(settings: ServerSettings) -> EtcdSettings:
+    return EtcdSettings(
+        endpoints=tuple(part.strip() for part in settings.etcd.split(",") if part.strip()),
+        prefix=settings.etcd_prefix,
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+        tls_ca=settings.etcd_ca,
+        tls_cert=settings.etcd_cert,
+        tls_key=settings.etcd_key,
+        allow_development_etcd=settings.allow_development_etcd,
+    )
+
+
+async def serve(settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then hand over what can be handed over and return. A second signal kills."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_die, stop, number)
+    clock, random = SystemClock(), SystemRandom()
+    store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=random)
+    ledgers = FileLedgerStore(settings.data_dir)
+    try:
+        server = Server(
+            settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
+        )
+        try:
+            await server.start()
+            await _serve_http_until(stop, server, settings)
+        finally:
+            await server.close()
+    finally:
+        await ledgers.close()
+        await store.close()
+    log.info("stopped", id=settings.id)
+
+
+def _stop_or_die(stop: asyncio.Event, number: signal.Signals) -> None:
+    stop.set()
+    asyncio.get_running_loop().remove_signal_handler(number)
+
+
+async def _serve_http_until(stop: asyncio.Event, server: Server, settings: ServerSettings) -> None:
+    if settings.admin_listen is None:
+        await stop.wait()
+        return
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    endpoint = HttpEndpoint(settings.admin_listen, ready=lambda: server.serving, registry=registry)
+    try:
+        await stop.wait()
+    finally:
+        endpoint.close()

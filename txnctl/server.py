@@ -1,0 +1,171 @@
+"""One server process: the roles it was given, assembled over five ports. Used by `txnctl serve` and by the simulation.
+
+Nothing here does I/O of its own: store, ledgers, transport, clock and randomness are handed in (DESIGN §2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import structlog
+
+from coordinator_v5.coordinator import Coordinator, CoordinatorSettings
+from coordinator_v5.service import CoordinatorService
+from segments.broker import Broker, BrokerSettings
+from segments.broker_service import BrokerService
+from segments.controller import Controller, ControllerSettings
+from segments.controller_service import ControllerService
+from segments.directory import Directory
+from segments.layout_service import LayoutService
+from segments.ledger import LedgerStore
+from txnctl.admin import Administration
+from txnctl.admin_requests import AdminRequests
+from txnctl.role_calls import RoleCalls
+from txnctl.settings import ServerSettings
+from txnstore.store import MetadataStore
+from txnwire.calls import Service, serve_connection
+from txnwire.ports import Clock, Connection, Listener, Random, Transport
+
+log = structlog.get_logger()
+
+START_TIMEOUT_S = 60.0
+
+
+class Server:
+    """`start`, then `close`; between them it serves. `address` is what was bound, `advertised` what others are told."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        store: MetadataStore,
+        ledgers: LedgerStore,
+        transport: Transport,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._ledgers = ledgers
+        self._transport = transport
+        self._clock = clock
+        self._random = random
+        self._incarnation = f"{random.getrandbits(64):016x}"
+        self._services: list[Service] = []
+        self._admin_requests = AdminRequests()
+        self._closing = AsyncExitStack()
+        self._ready = asyncio.Event()
+        self._closed = False
+        self.address = ""
+        self.advertised = ""
+        self.directory = Directory(store, clock)
+        self.coordinator: Coordinator | None = None
+        self.controller: Controller | None = None
+        self.broker: Broker | None = None
+
+    @property
+    def serving(self) -> bool:
+        """Whether every role has been taken up, and none given up yet."""
+        return self._ready.is_set() and not self._closed
+
+    async def start(self) -> None:
+        """Bind, follow the cluster, take up every role. Raises whatever a role could not do; nothing is left behind."""
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        await self.directory.start()
+        self._closing.push_async_callback(self.directory.close)
+        listener: Listener = await self._transport.listen(self._settings.listen, self._serve)
+        self._closing.push_async_callback(listener.close)
+        self.address = listener.address
+        self.advertised = self._settings.advertise or listener.address
+        calls = RoleCalls(self.directory, self._transport, self._clock, self._random, name=self._settings.id)
+        self._closing.push_async_callback(calls.close)
+        self._services.append(LayoutService(self.directory, self._store))
+        self._services.append(self._admin_requests)
+        start = {
+            "coordinator": self._start_coordinator,
+            "controller": self._start_controller,
+            "broker": self._start_broker,
+            "admin": self._start_admin,
+        }
+        for role in self._settings.roles:
+            await start[role](calls)
+        self._ready.set()
+        log.info("serving", id=self._settings.id, roles=list(self._settings.roles), address=self.advertised)
+
+    async def _start_coordinator(self, _: RoleCalls) -> None:
+        settings = CoordinatorSettings(
+            tcids=self._settings.tcids,
+            lease_ttl_s=self._settings.lease_ttl_s,
+            header_retention_s=self._settings.header_retention_s,
+            max_timeout_s=self._settings.max_transaction_timeout_s,
+            client_grace_s=self._settings.client_grace_s,
+        )
+        self.coordinator = Coordinator(
+            self._store, self._clock, self._random, settings, id=self._settings.id, address=self.advertised
+        )
+        await self.coordinator.start()
+        self._closing.push_async_callback(self.coordinator.close)
+        self._services.append(CoordinatorService(self.coordinator))
+
+    async def _start_controller(self, calls: RoleCalls) -> None:
+        settings = ControllerSettings(
+            lease_ttl_s=self._settings.lease_ttl_s, consumer_grace_s=self._settings.consumer_grace_s
+        )
+        self.controller = Controller(
+            self._store,
+            self.directory,
+            self._clock,
+            self._random,
+            settings,
+            id=self._settings.id,
+            address=self.advertised,
+            segment_positions=calls.last_position,
+        )
+        await self.controller.start()
+        self._closing.push_async_callback(self.controller.close)
+        self._services.append(ControllerService(self.controller))
+
+    async def _start_broker(self, _: RoleCalls) -> None:
+        settings = BrokerSettings(lease_ttl_s=self._settings.lease_ttl_s, ledger_roll_bytes=self._settings.ledger_roll_bytes)
+        self.broker = Broker(
+            self._store,
+            self._ledgers,
+            self._clock,
+            self._random,
+            settings,
+            broker_id=self._settings.id,
+            address=self.advertised,
+            directory=self.directory,
+        )
+        await self.broker.start()
+        self._closing.push_async_callback(self.broker.close)
+        service = BrokerService(self.broker)
+        self._services.append(service)
+        self._admin_requests.add(service.admin)
+
+    async def _start_admin(self, calls: RoleCalls) -> None:
+        self._admin_requests.add(Administration(self._store, self.directory, calls, self._clock).answers)
+
+    async def _serve(self, connection: Connection) -> None:
+        await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
+        await serve_connection(
+            connection,
+            self._services,
+            server_id=self._settings.id,
+            roles=self._settings.roles,
+            incarnation=self._incarnation,
+            clock=self._clock,
+        )
+
+    async def close(self) -> None:
+        """Give roles up in reverse order, each handing over what it can, then stop listening. Idempotent, bounded."""
+        self._closed = True
+        await self._closing.aclose()
