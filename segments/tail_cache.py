@@ -13,7 +13,7 @@ class LogEntry(NamedTuple):
 
     position: Position
     data: bytes
-    count: int
+    messages: int
     txn_id: TxnId | None
     writer: int
 

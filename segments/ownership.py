@@ -1,0 +1,114 @@
+"""Which segments are this broker's: its registration on a lease and its claims (DESIGN §7, "Ownership").
+
+`/owner/<segment>` is taken by create-if-absent on the broker's lease. Its create revision is the ownership epoch, which
+every etcd write for the segment compares; the lease only speeds up fail-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+import xxhash
+
+from txnstore import keys, records
+from txnstore.records import Owner
+from txnstore.store import (
+    Commit,
+    CommitResult,
+    Delete,
+    KeyValue,
+    Lease,
+    MetadataStore,
+    Put,
+    Read,
+    absent,
+    created_at,
+)
+from txnwire.errors import NotOwner, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+_REGISTER_RETRY_S = 0.2
+
+
+def preferred_owner(segment: str, brokers: Iterable[str]) -> str | None:
+    """Rendezvous hashing: all brokers agree who should claim `segment`, and a broker's death moves only its own."""
+    return max(brokers, key=lambda broker: (xxhash.xxh3_64_intdigest(f"{broker}\n{segment}".encode()), broker), default=None)
+
+
+class Registration:
+    """One broker id on one lease. `register` again with a new object once `wait_lost` has returned."""
+
+    def __init__(self, store: MetadataStore, broker_id: str, address: str, lease: Lease, revision: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._lease = lease
+        self._value = records.encode(Owner(broker=broker_id, address=address))
+        self.revision = revision
+
+    @staticmethod
+    async def register(store: MetadataStore, *, broker_id: str, address: str, lease_ttl_s: float) -> Registration:
+        """Take `/broker/<id>`. Raises `StoreUnavailable`.
+
+        An earlier lease of the same id is revoked first, its keys with it: a restarted broker does not wait for its own
+        time to live to pass.
+        """
+        key = keys.broker(broker_id)
+        value = records.encode(records.Registration(id=broker_id, address=address))
+        while True:
+            earlier = await store.get(key)
+            if earlier is not None and earlier.lease:
+                await store.revoke_lease(earlier.lease)
+            lease = await store.grant_lease(lease_ttl_s)
+            commit = Commit(compares=(absent(key),), puts=(Put(key, value, lease.id),), else_reads=(Read(key),))
+            revision = _mine(await store.commit(commit), lease)
+            if revision is not None:
+                return Registration(store, broker_id, address, lease, revision)
+            log.warning("broker_id_taken", broker=broker_id, retry_s=_REGISTER_RETRY_S)
+            await lease.revoke()
+            await asyncio.sleep(_REGISTER_RETRY_S)
+
+    def valid(self) -> bool:
+        """Whether the lease surely has not expired; nothing is acked without it."""
+        return self._lease.valid()
+
+    async def wait_lost(self) -> None:
+        await self._lease.wait_lost()
+
+    async def claim(self, segment: str) -> int | None:
+        """The ownership epoch, or None where somebody else owns it. Raises `StoreUnavailable`, `StoreFull`."""
+        key = keys.owner(segment)
+        commit = Commit(
+            compares=(absent(key), created_at(keys.broker(self._broker_id), self.revision)),
+            puts=(Put(key, self._value, self._lease.id),),
+            else_reads=(Read(key),),
+        )
+        return _mine(await self._store.commit(commit), self._lease)
+
+    async def release(self, segment: str, epoch: int) -> None:
+        """Give the segment up, so that another may claim it at once. Raises `StoreUnavailable`."""
+        key = keys.owner(segment)
+        await self._store.commit(Commit(compares=(created_at(key, epoch),), deletes=(Delete(key),)))
+
+    async def check(self, segment: str, epoch: int) -> None:
+        """Raises `NotOwner` if the segment is not ours under this epoch any more, `StoreUnavailable`."""
+        found = await self._store.get(keys.owner(segment))
+        if found is None or found.create_revision != epoch or found.lease != self._lease.id:
+            raise NotOwner(f"{segment}: ownership epoch {epoch} is over, look up the owner again")
+
+    async def close(self) -> None:
+        """End the lease and every key on it. Gives up quietly if the store cannot be reached."""
+        try:
+            await self._lease.revoke()
+        except StoreUnavailable as error:
+            log.warning("lease_not_revoked", broker=self._broker_id, error=str(error))
+
+
+def _mine(result: CommitResult, lease: Lease) -> int | None:
+    """▲ A record is mine only if its *lease id* is mine: the broker's name alone may be a predecessor's."""
+    if result.succeeded:
+        return result.revision
+    found: KeyValue | None = result.reads[0][0] if result.reads[0] else None
+    return found.create_revision if found is not None and found.lease == lease.id else None
