@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txnstore.embedded_etcd import EtcdCommand, wait_etcd_ready
+
 from txnctl.probe import wait_cluster_ready
 from txnctl.supervisor import Child, ChildSpec, Supervisor
-from txnstore.embedded_etcd import EtcdCommand, wait_etcd_ready
 from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
@@ -115,8 +116,7 @@ class DevCluster:
 
     def _broker_specs(self) -> list[ChildSpec]:
         return [
-            self._serve(f"broker-{number}", "broker", "127.0.0.1:0")
-            for number in range(1, self._settings.brokers + 1)
+            self._serve(f"broker-{number}", "broker", "127.0.0.1:0") for number in range(1, self._settings.brokers + 1)
         ]
 
 

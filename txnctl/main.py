@@ -85,7 +85,9 @@ def serve(
 def dev(
     data_dir: Annotated[Path, typer.Option(help="where everything is kept")] = Path("txnstore-data"),
     listen: Annotated[str, typer.Option(help="host:port for clients (port 0: any)")] = "127.0.0.1:6650",
-    admin: Annotated[str, typer.Option(help="host:port of /healthz, /readyz, /metrics (port 0: any)")] = "127.0.0.1:6660",
+    admin: Annotated[
+        str, typer.Option(help="host:port of /healthz, /readyz, /metrics (port 0: any)")
+    ] = "127.0.0.1:6660",
     etcd_port: Annotated[int, typer.Option(help="client port of the etcd that is started (0: any)")] = 2379,
     brokers: Annotated[int, typer.Option(min=1, help="broker processes")] = 1,
 ) -> None:

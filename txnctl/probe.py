@@ -31,9 +31,7 @@ async def _ask(address: str, *, brokers: int, coordinators: int) -> str | None:
         client_name="txnctl-probe",
         session_id=SystemRandom().getrandbits(128).to_bytes(16, "big"),
     )
-    caller = await Caller.open(
-        GrpcTransport(clock), address, hello, clock=clock, on_push=lambda _: None, timeout_s=2.0
-    )
+    caller = await Caller.open(GrpcTransport(clock), address, hello, clock=clock, on_push=lambda _: None, timeout_s=2.0)
     try:
         reply = await caller.call(pb.Command(watch_cluster=pb.WatchCluster()), timeout_s=2.0)
         return _missing(reply.cluster, brokers=brokers, coordinators=coordinators)

@@ -7,12 +7,12 @@ import signal
 
 import structlog
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from txnstore.etcd_store import EtcdSettings, EtcdStore
 
 from segments.file_ledger import FileLedgerStore
 from txnctl.http import HttpEndpoint
 from txnctl.server import Server
 from txnctl.settings import ServerSettings
-from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.grpc_transport import GrpcTransport
 

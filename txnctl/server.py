@@ -9,15 +9,15 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import structlog
-
 from coordinator_v5.coordinator import Coordinator, CoordinatorSettings
 from coordinator_v5.service import CoordinatorService
-from segments.broker import Broker, BrokerSettings
-from segments.broker_service import BrokerService
 from segments.controller import Controller, ControllerSettings
 from segments.controller_service import ControllerService
-from segments.directory import Directory
 from segments.layout_service import LayoutService
+
+from segments.broker import Broker, BrokerSettings
+from segments.broker_service import BrokerService
+from segments.directory import Directory
 from segments.ledger import LedgerStore
 from txnctl.admin import Administration
 from txnctl.admin_requests import AdminRequests
@@ -134,7 +134,9 @@ class Server:
         self._services.append(ControllerService(self.controller))
 
     async def _start_broker(self, _: RoleCalls) -> None:
-        settings = BrokerSettings(lease_ttl_s=self._settings.lease_ttl_s, ledger_roll_bytes=self._settings.ledger_roll_bytes)
+        settings = BrokerSettings(
+            lease_ttl_s=self._settings.lease_ttl_s, ledger_roll_bytes=self._settings.ledger_roll_bytes
+        )
         self.broker = Broker(
             self._store,
             self._ledgers,

@@ -111,7 +111,9 @@ class Child:
             elif died.done():
                 raise InternalError(f"{self.spec.name} exited with {process.returncode} at start:\n{self._log_tail()}")
             else:
-                raise Timeout(f"{self.spec.name} was not ready after {self.spec.ready_timeout_s:g} s; {self._log_tail()}")
+                raise Timeout(
+                    f"{self.spec.name} was not ready after {self.spec.ready_timeout_s:g} s; {self._log_tail()}"
+                )
         finally:
             for waiter in (ready, died):
                 waiter.cancel()

@@ -48,10 +48,7 @@ class Worker:
             await self._client.producer(TALLIES) as tallies,
         ):
             while True:
-                try:
-                    messages = await consumer.receive_many(BATCH, timeout=1.0)
-                except txnclient.Timeout:
-                    continue
+                messages = await consumer.receive_many(BATCH, timeout=1.0)
                 if messages:
                     await self._one_transaction(messages, consumer, outcomes, tallies)
 
