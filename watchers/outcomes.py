@@ -1,0 +1,55 @@
+"""A decision as participants see it, and what a decided transaction answers to a late operation. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from txnstore import records
+from txnstore.records import Header
+from txnwire.errors import DataCorrupt, ExpiredTransaction, TxnConflict
+from txnwire.ids import TxnId
+
+NO_WRITER = 0
+"""The writer of entries and ops outside named transactions (DESIGN §10)."""
+
+
+class Decision(NamedTuple):
+    """`revision`: the header's mod revision, which orders decisions. `writers`: None counts all, a set only these."""
+
+    txn_id: TxnId
+    committed: bool
+    revision: int
+    writers: frozenset[int] | None = None
+    reason: str | None = None
+
+    def counts(self, writer: int) -> bool:
+        """Whether what `writer` wrote and acked in this transaction has happened."""
+        return self.committed and (self.writers is None or writer in self.writers)
+
+    @staticmethod
+    def from_header(txn_id: TxnId, header: Header, revision: int) -> Decision:
+        """Raises `DataCorrupt` where the header is still OPEN or in a state unknown to this version."""
+        if header.state not in (records.COMMITTED, records.ABORTED):
+            raise DataCorrupt(f"/txn/{txn_id} was rewritten with state {header.state!r}: expected COMMITTED or ABORTED")
+        writers = None if header.writers is None else frozenset(int(text, 16) for text in header.writers)
+        return Decision(txn_id, header.state == records.COMMITTED, revision, writers, header.reason)
+
+
+class Participant(Protocol):
+    """Whoever holds transactions open in this process and follows their decisions: a segment."""
+
+    def decide(self, decision: Decision) -> None:
+        """Called once per decision of a transaction held here, in revision order. Must not block or raise."""
+
+    def header_absent(self, txn_id: TxnId) -> None:
+        """▲ The header of a transaction held open was not found: it stays pinned, and the participant has to check that
+        it still owns its segment (DESIGN §6). Never a decision."""
+
+
+def refusal(decision: Decision) -> TxnConflict | ExpiredTransaction:
+    """The error for an operation that comes after `decision`; the same as etcd's compare would have led to."""
+    if decision.reason == records.REASON_FENCED:
+        return ExpiredTransaction(f"transaction {decision.txn_id} was fenced by a newer holder of its transaction key")
+    state = records.COMMITTED if decision.committed else records.ABORTED
+    why = f" (reason: {decision.reason})" if decision.reason else ""
+    return TxnConflict(f"transaction {decision.txn_id} is {state}{why}: it takes no further operations")
