@@ -203,8 +203,11 @@ class MetadataStore(Protocol):
     async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
         """Linearizable read. Raises `StoreUnavailable`."""
 
-    async def get_many(self, keys: Sequence[bytes], *, timeout_s: float = 10.0) -> tuple[int, list[KeyValue | None]]:
-        """Several keys at one revision (split into pinned requests as needed), and that revision."""
+    async def get_many(
+        self, keys: Sequence[bytes], *, revision: int = 0, timeout_s: float = 10.0
+    ) -> tuple[int, list[KeyValue | None]]:
+        """Several keys at one revision (`revision`, or the current one; split into pinned requests as needed), and that
+        revision. Raises `Compacted` where `revision` is gone."""
 
     async def range(
         self,
