@@ -1,4 +1,4 @@
-"""`python -m txnctl.lifetime PARENT_PID -- COMMAND…`: become COMMAND, and be killed when the parent dies, however it dies.
+"""`python -m txnctl.lifetime PARENT_PID -- COMMAND…`: become COMMAND, and be killed when the parent dies, anyhow.
 
 Linux kills a process whose parent-death signal is set as soon as its parent is gone, SIGKILLed or not; the setting
 survives `exec`. So nothing that `txnctl dev` or `txnctl demo` starts can outlive it. Standard library only: it is

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import uvloop
 
 from txnctl import logs
+from txnctl.commands import subscriptions, topics, transactions
+from txnctl.commands.running import run
 from txnctl.settings import load
 from txnwire.errors import InvalidArgument, TxnError
 
@@ -24,25 +23,9 @@ app = typer.Typer(
 )
 
 
-def run(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run one command's coroutine to its end; SIGTERM ends it as Ctrl-C does. Exits with its code."""
-    try:
-        code = uvloop.run(_until_terminated(work))
-    except KeyboardInterrupt:
-        code = 130
-    raise typer.Exit(code or 0)
-
-
-async def _until_terminated(work: Coroutine[Any, Any, int | None]) -> int | None:
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
-            raise
-        return 0
+app.add_typer(topics.app, name="topics")
+app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(transactions.app, name="transactions")
 
 
 @app.command()

@@ -54,7 +54,7 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Start and wait until ready. Raises `InternalError` with the log's last lines if it dies, `Timeout` if slow."""
+        """Start and wait until ready. Raises `InternalError` with the last log lines if it dies, or `Timeout`."""
         await self._spawn()
         if self.spec.wait_ready is not None:
             await self._wait_ready(self.spec.wait_ready)

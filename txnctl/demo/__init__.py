@@ -1,1 +1,1 @@
-"""The main job on real data: the flights of 2013 out of New York, consumed, transformed and produced in transactions."""
+"""The main job on real data: the flights of 2013 out of New York, transformed in transactions."""

@@ -59,6 +59,7 @@ class Demo:
         self._console = console
         self._flights: Sequence[Flight] = ()
         self._followed = Followed()
+        self._progressed = asyncio.Event()
         self._worked_s = 0.0
 
     async def run(self) -> int:
@@ -112,6 +113,7 @@ class Demo:
                     self._followed.first_seen_s.setdefault(str(message.txn_id), now)
                     seen.add(msgspec.json.decode(message.value)["row_id"])
                 self._followed.outcomes = len(seen)
+                self._progressed.set()
                 on_progress()
 
     async def _kill(self, cluster: DevCluster, workers: Supervisor) -> None:
@@ -119,7 +121,8 @@ class Demo:
         victims = [(KILL_WORKER_AT, workers.children["worker-1"]), (KILL_BROKER_AT, cluster.children["broker-1"])]
         for share, victim in victims:
             while self._followed.outcomes < share * len(self._flights):
-                await asyncio.sleep(0.02)
+                self._progressed.clear()
+                await self._progressed.wait()
             self._say(f"SIGKILL to {victim.spec.name} (pid {victim.pid}) after {self._followed.outcomes:,} outcomes")
             victim.signal(signal.SIGKILL)
 

@@ -1,0 +1,75 @@
+"""A command's connection to a running cluster: questions by name, answers as plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from txnwire.calls import Caller
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
+from txnwire.grpc_transport import GrpcTransport
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import PROTOCOL_VERSION
+
+CALL_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+
+Url = Annotated[str, typer.Option("--url", envvar="TXN_URL", help="txn://host:port[,host:port…] of the cluster")]
+DEFAULT_URL = "txn://127.0.0.1:6650"
+
+
+def addresses_of(url: str) -> list[str]:
+    """`host:port`s of `txn://host:port[,host:port…]`. Raises `InvalidArgument`."""
+    scheme, separator, rest = url.partition("://")
+    addresses = [part.strip() for part in rest.split(",") if part.strip()]
+    if scheme != "txn" or not separator or not addresses:
+        raise InvalidArgument(f"--url {url!r}: expected txn://host:port[,host:port…]")
+    return addresses
+
+
+class Asking:
+    """One connection. `ask` takes the question's name and its arguments, and returns the answer's object."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def ask(self, what: str, **args: Any) -> dict[str, Any]:
+        request = pb.AdminRequest(what=what, args_json=msgspec.json.encode({"v": 1, **args}).decode())
+        reply = await self.call(pb.Command(admin_request=request))
+        answer: dict[str, Any] = msgspec.json.decode(reply.admin_reply.reply_json)
+        return answer
+
+    async def call(self, command: pb.Command) -> pb.Command:
+        return await self._caller.call(command, timeout_s=CALL_TIMEOUT_S)
+
+
+@asynccontextmanager
+async def asking(url: str) -> AsyncIterator[Asking]:
+    """Connect to the first address that answers. Raises `ConnectionLost` naming what each of them said."""
+    clock, session_id = SystemClock(), SystemRandom().getrandbits(128).to_bytes(16, "big")
+    failures = []
+    for address in addresses_of(url):
+        hello = pb.Hello(protocol_version=PROTOCOL_VERSION, client_name="txnctl", session_id=session_id)
+        try:
+            caller = await Caller.open(
+                GrpcTransport(clock),
+                address,
+                hello,
+                clock=clock,
+                on_push=lambda _: None,
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+        except (TimeoutError, TxnError) as error:
+            failures.append(f"{address}: {error}")
+            continue
+        try:
+            yield Asking(caller)
+        finally:
+            await caller.close()
+        return
+    raise ConnectionLost(f"no server answers ({'; '.join(failures)}). Is the cluster running? `txnctl dev` starts one")

@@ -1,0 +1,34 @@
+"""Run a command's coroutine: SIGTERM ends it as Ctrl-C does, and the process exits with its code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import typer
+import uvloop
+
+INTERRUPTED = 130
+
+
+def run(work: Coroutine[Any, Any, int | None]) -> None:
+    """Run to the end and exit with the returned code (None: 0)."""
+    try:
+        code = uvloop.run(_until_terminated(work))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code or 0)
+
+
+async def _until_terminated(work: Coroutine[Any, Any, int | None]) -> int | None:
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise  # Ctrl-C: asyncio's runner turns this into KeyboardInterrupt
+        return 0  # SIGTERM: everything has been stopped in order
