@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from txnstore import keys, records
 from txnstore.records import AbortedRecord, Header, Op, Watermark
@@ -31,10 +31,6 @@ from txnstore.store import (
 )
 from txnwire.errors import ExpiredTransaction, InternalError, NotOwner, TxnConflict
 from txnwire.ids import Position, TxnId
-
-MAX_COMMIT_OPS: Final = 64
-"""No planned commit has more compares, more writes, or more else-reads than this: it leaves room for siblings under
-etcd's default `max-txn-ops` of 128. Batches are cut by `clean_up_ops`."""
 
 
 class Rewrite(NamedTuple):
@@ -76,7 +72,9 @@ def plan_write_op(
     and no further one is sent before it is confirmed; so a found index always names ops and the reverse.
     """
     index = keys.write_index(segment, txn_id) if first_in_segment else None
-    return _plan_op(txn_id, segment, owner_epoch, keys.op(keys.write_ops(txn_id, segment), owner_epoch, counter), op, index)
+    return _plan_op(
+        txn_id, segment, owner_epoch, keys.op(keys.write_ops(txn_id, segment), owner_epoch, counter), op, index
+    )
 
 
 def plan_ack_op(
@@ -95,9 +93,7 @@ def plan_ack_op(
     return _plan_op(txn_id, segment, owner_epoch, op_key, op, index)
 
 
-def _plan_op(
-    txn_id: TxnId, segment: str, owner_epoch: int, op_key: bytes, op: Op, index_key: bytes | None
-) -> Commit:
+def _plan_op(txn_id: TxnId, segment: str, owner_epoch: int, op_key: bytes, op: Op, index_key: bytes | None) -> Commit:
     header_key = keys.txn(txn_id)
     owned, read_owner = _owned(segment, owner_epoch)
     put = Put(op_key, records.encode(op))
@@ -147,7 +143,7 @@ def decided_error(txn_id: TxnId, header: Header) -> TxnConflict | ExpiredTransac
 
 
 def clean_up_ops(*, writes: int = 0, acks: int = 0, rewrites: int = 0, forget: int = 0) -> int:
-    """What a `plan_clean_up` of so many items takes of `MAX_COMMIT_OPS`."""
+    """What a `plan_clean_up` of so many items takes of `store.MAX_COMMIT_OPS`."""
     return 1 + 2 * (writes + acks) + rewrites + forget
 
 
@@ -163,9 +159,10 @@ def plan_clean_up(
     """One batch of durable clean-up of one segment, over any number of transactions.
 
     `writes`: transactions whose write ops (and index key) go. `acks`: the same per (subscription, transaction).
-    `rewrites`: aborted records, cursor blocks and the watermark. `forget`: keys to delete (aborted records whose data is
-    trimmed, or that a synced sidecar holds). ▲ The caller puts an aborted record into the batch that deletes its op, or
-    into an earlier one that has succeeded. The batch is cut so that `clean_up_ops` stays within `MAX_COMMIT_OPS`.
+    `rewrites`: aborted records, cursor blocks and the watermark. `forget`: keys to delete (aborted records whose data
+    is trimmed, or that a synced sidecar holds). ▲ The caller puts an aborted record into the batch that deletes its op,
+    or into an earlier one that has succeeded. The batch is cut so that `clean_up_ops` stays within
+    `store.MAX_COMMIT_OPS`.
     """
     owned, read_owner = _owned(segment, owner_epoch)
     deletes = [Delete(key) for key in forget]

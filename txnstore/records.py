@@ -20,6 +20,10 @@ REASON_CLIENT: Final = "client"
 REASON_TIMEOUT: Final = "timeout"
 REASON_FENCED: Final = "fenced"
 REASON_ADMIN: Final = "admin"
+REASON_SESSION: Final = "session"
+"""Its client vanished: no connection and no announcement within the grace (DESIGN §9)."""
+REASON_UNANSWERED: Final = "unanswered"
+"""Its begin went unanswered for so long that the client was served with another id (DESIGN §4)."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,9 @@ class Decision(NamedTuple):
     writers: tuple[str, ...] | None = None
 
 
-def decide(header: Header, state: str, *, finalized_ms: int, reason: str | None, writers: Sequence[str] | None) -> Header:
+def decide(
+    header: Header, state: str, *, finalized_ms: int, reason: str | None, writers: Sequence[str] | None
+) -> Header:
     """The decided form of an OPEN header; raises `InvalidTxnState` for a transition that is not in `LEGAL`."""
     if state not in LEGAL[header.state]:
         raise InvalidTxnState(f"a transaction that is {header.state} cannot become {state}")
@@ -145,7 +147,7 @@ class EndVerdict(NamedTuple):
 
 
 def read_end_verdict(commit: Commit, result: CommitResult, decided: Header) -> EndVerdict:
-    """What became of the transaction. Raises `NotOwner` for a sweep's commit whose TCID has another owner: still open."""
+    """What became of the transaction. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
     if result.succeeded:
         writers = None if decided.writers is None else tuple(decided.writers)
         return EndVerdict(Decision(decided.state, result.revision, decided.reason, writers), True)
