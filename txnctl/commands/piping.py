@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,7 +18,8 @@ from txnctl.commands.output import Format
 from txnctl.commands.running import run
 from txnwire.errors import InvalidArgument
 
-CHUNK_LINES = 1000
+CHUNK_MESSAGES = 1000
+READ_BYTES = 65536
 CHUNKS_AHEAD = 4
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
@@ -119,30 +121,23 @@ async def _stdin_chunks() -> AsyncIterator[list[bytes]]:
         asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
 
     def read() -> None:
-        while chunk := _read_chunk(sys.stdin.buffer):
-            hand_over(chunk)
+        rest = b""
+        while data := os.read(sys.stdin.fileno(), READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            hand_over(lines)
+        hand_over([rest] if rest else [])
         hand_over(None)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     while (chunk := await chunks.get()) is not None:
-        yield chunk
-
-
-def _read_chunk(source: IO[bytes]) -> list[bytes]:
-    """What is there, up to `CHUNK_LINES`: a line typed by a person leaves at once."""
-    first = source.readline()
-    if not first:
-        return []
-    lines = [first]
-    while len(lines) < CHUNK_LINES and b"\n" in source.peek(1):  # type: ignore[attr-defined]
-        lines.append(source.readline())
-    return [line.rstrip(b"\r\n") for line in lines]
+        if chunk:
+            yield [line.removesuffix(b"\r") for line in chunk]
 
 
 async def _consume(consumer: txnclient.Consumer, count: int | None, idle_s: float | None, output: Format) -> None:
     seen = 0
     while count is None or seen < count:
-        wanted = CHUNK_LINES if count is None else min(CHUNK_LINES, count - seen)
+        wanted = CHUNK_MESSAGES if count is None else min(CHUNK_MESSAGES, count - seen)
         messages = await consumer.receive_many(wanted, timeout=idle_s if idle_s is not None else 3600.0)
         if not messages and idle_s is not None:
             return
