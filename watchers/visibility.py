@@ -5,8 +5,8 @@
 Publish order is op record → ledger append → ack, so every transactional entry was registered here before it could be
 read. The life of one write, as the segment drives it:
 
-    op_started ──► (op confirmed) ──► appended ──► op_finished          acked, or failed after the op was recorded
-         └───────► op_refused                                           the op is definitely not recorded
+    op_started ──► (op recorded) ──► appended ──► op_finished        acked, or failed after the op was recorded
+         └───────► op_refused                                        the op is definitely not recorded
 
 Source: PIP-471 `MetadataTransactionBuffer`; the watermark and the aborted set take the place of PIP-31's snapshots.
 All methods are O(1) unless they say otherwise.
@@ -14,12 +14,16 @@ All methods are O(1) unless they say otherwise.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
+from txnwire.errors import InternalError
 from txnwire.ids import EARLIEST, Position, TxnId
-from watchers.outcomes import Decision
+from watchers.outcomes import Decision, refusal
 
 AbortedKey = tuple[TxnId, int | None]
 """A transaction aborted whole (None), or one writer of it that did not count."""
@@ -51,10 +55,27 @@ class BufferStatistics:
     earliest_position: Position | None
 
 
+class _Open:
+    """One registered transaction. `last_by_writer`: the position of each writer's last entry, None before it has any."""
+
+    __slots__ = ("decision", "first", "in_flight", "last_by_writer", "recorded")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.recorded = False
+        self.first: Position | None = None
+        self.last_by_writer: dict[int, Position | None] = {}
+        self.decision: Decision | None = None
+
+
+def _before(position: Position) -> Position:
+    return Position(position.ledger_id, position.entry_id - 1)
+
+
 class TransactionBuffer:
-    """`watermark`: every entry at or below it is decided and every aborted record there is durable. `aborted`: the durable
-    aborted records with their highest positions; None (nobody knew it) is taken as `fenced_below`, the place before the
-    first ledger this owner has opened. `last_confirmed`: the last entry that may be exposed at all."""
+    """`watermark`: every entry at or below it is decided and every aborted record there is durable. `aborted`: the
+    durable aborted records with their highest positions; None (nobody knew it) is taken as `fenced_below`, the place
+    before the first ledger this owner has opened. `last_confirmed`: the last entry that may be exposed at all."""
 
     def __init__(
         self,
@@ -65,7 +86,26 @@ class TransactionBuffer:
         aborted: Mapping[AbortedKey, Position | None] | None = None,
         fenced_below: Position = EARLIEST,
     ) -> None:
-        raise NotImplementedError
+        self.segment = segment
+        self._floor = watermark
+        self._last_confirmed = last_confirmed
+        self._last_appended = EARLIEST
+        self._open: dict[TxnId, _Open] = {}
+        # Both in order of first positions, which is the order of insertion, with O(1) removal and first element.
+        self._pinning: OrderedDict[TxnId, _Open] = OrderedDict()
+        self._unsettled: OrderedDict[TxnId, Position] = OrderedDict()
+        """Open, or aborted with a record that is not durable: what holds the watermark."""
+        self._deferred: dict[TxnId, Decision] = {}
+        self._cleaning: OrderedDict[TxnId, Applied] = OrderedDict()
+        self._aborted: dict[TxnId, Position] = {}
+        self._losers: dict[tuple[TxnId, int], Position] = {}
+        self._durable: list[tuple[Position, TxnId, int]] = []
+        """Heap of durable aborted records by highest position; -1 for a whole transaction. Stale ones go lazily."""
+        for (txn_id, writer), position in (aborted or {}).items():
+            self._mark_aborted(txn_id, writer, fenced_below if position is None else position)
+        self._durable = [(position, txn_id, -1) for txn_id, position in self._aborted.items()]
+        self._durable += [(position, txn_id, writer) for (txn_id, writer), position in self._losers.items()]
+        heapify(self._durable)
 
     # ---- the life of a write
 
@@ -73,102 +113,232 @@ class TransactionBuffer:
         """Register a write before its op is sent; from here on it is in flight.
 
         Raises `TxnConflict` (or `ExpiredTransaction`), registering nothing, where the decision is known already."""
-        raise NotImplementedError
+        found = self._open.get(txn_id)
+        if found is None:
+            if txn_id in self._cleaning:
+                raise refusal(self._cleaning[txn_id].decision)
+            found = self._open[txn_id] = _Open()
+        elif found.decision is not None:
+            raise refusal(found.decision)
+        found.in_flight += 1
+        # ▲ Registered before the op is sent: a writer that the decision does not list is a loser by this registration,
+        # whatever etcd still holds of its ops by then (DESIGN §6).
+        if writer not in found.last_by_writer:
+            found.last_by_writer[writer] = None
 
     def appended(self, txn_id: TxnId, writer: int, position: Position) -> None:
         """Its entry has got `position`; positions rise. Called before `confirmed` reaches it."""
-        raise NotImplementedError
+        found = self._open.get(txn_id)
+        if found is None or found.in_flight == 0:
+            raise InternalError(f"{self.segment}: an entry of {txn_id} was appended with no operation in flight")
+        if position <= self._last_appended or position <= self._last_confirmed:
+            raise InternalError(f"{self.segment}: {position} was appended behind {self._last_appended}")
+        self._entry(txn_id, found, writer, position)
 
     def op_finished(self, txn_id: TxnId) -> Applied | None:
-        """The write is acked, or failed after its op was recorded. Returns a remembered decision that this let through."""
-        raise NotImplementedError
+        """The write is acked, or failed after its op was recorded. Returns a remembered decision this let through."""
+        found = self._open[txn_id]
+        found.recorded = True
+        found.in_flight -= 1
+        if found.decision is None or found.in_flight:
+            return None
+        return self._apply(txn_id, found, found.decision)
 
     def op_refused(self, txn_id: TxnId) -> Applied | None:
         """The op is definitely not recorded. A transaction with nothing else here is forgotten (see `holds`)."""
-        raise NotImplementedError
+        found = self._open[txn_id]
+        found.in_flight -= 1
+        if found.in_flight:
+            return None
+        if not found.recorded:
+            del self._open[txn_id]
+            self._deferred.pop(txn_id, None)
+            return None
+        return None if found.decision is None else self._apply(txn_id, found, found.decision)
 
     def confirmed(self, position: Position) -> None:
         """Everything up to `position` is durable and may be exposed. Never goes back."""
-        raise NotImplementedError
+        if position > self._last_confirmed:
+            self._last_confirmed = position
 
     # ---- recovery
 
-    def loaded(self, txn_id: TxnId, writers: Iterable[int]) -> None:
+    def loaded(self, txn_id: TxnId) -> None:
         """This segment's index names the transaction: its ops, and perhaps entries, are from before this owner."""
-        raise NotImplementedError
+        found = self._open.setdefault(txn_id, _Open())
+        found.recorded = True
 
     def scanned(self, txn_id: TxnId, writer: int, position: Position) -> None:
-        """An entry found in the ledger tail, in order. Of a loaded transaction it pins; any other is decided already."""
-        raise NotImplementedError
+        """An entry found in the ledger tail, in order. One of a loaded transaction pins at its own first entry; any
+        other was decided and cleaned up before: it is visible or in the aborted set already."""
+        found = self._open.get(txn_id)
+        if found is not None:
+            self._entry(txn_id, found, writer, position)
 
     # ---- decisions
 
     def decided(self, decision: Decision) -> Applied | None:
         """Apply a decision, or remember it while operations of its transaction are in flight, or drop it if unknown."""
-        raise NotImplementedError
+        found = self._open.get(decision.txn_id)
+        if found is None:
+            return None
+        if found.in_flight:
+            # ▲ In flight = from before the op is sent until ack or failure. An op that landed before the decision may
+            # still append: applied now, its entry would miss the aborted record or appear after the commit was read.
+            found.decision = self._deferred[decision.txn_id] = decision
+            return None
+        return self._apply(decision.txn_id, found, decision)
 
     def unsettled(self, revision: int) -> bool:
         """Whether a transaction decided at or before `revision` still has an operation in flight here. O(deferred)."""
-        raise NotImplementedError
+        return any(decision.revision <= revision for decision in self._deferred.values())
 
     # ---- reading
 
     @property
     def last_confirmed(self) -> Position:
-        raise NotImplementedError
+        return self._last_confirmed
 
     @property
     def max_read_position(self) -> Position:
         """The entry before the earliest open transaction's first, or the last confirmed one."""
-        raise NotImplementedError
+        for found in self._pinning.values():
+            return min(_before(found.first or EARLIEST), self._last_confirmed)
+        return self._last_confirmed
 
     def is_aborted(self, txn_id: TxnId, writer: int) -> bool:
-        raise NotImplementedError
+        """True from the decision on, whether or not its durable record stands yet (R2)."""
+        return txn_id in self._aborted or (txn_id, writer) in self._losers
 
     def holds(self, txn_id: TxnId) -> bool:
         """Whether the transaction is registered, so that its decision is still awaited here."""
-        raise NotImplementedError
+        return txn_id in self._open
 
     def open_transactions(self) -> Sequence[TxnId]:
         """All registered, in order of registration. O(n)."""
-        raise NotImplementedError
+        return tuple(self._open)
 
     def pinning(self, limit: int) -> Sequence[tuple[TxnId, Position]]:
         """The `limit` open transactions that hold readers back first, with the positions of their first entries."""
-        raise NotImplementedError
+        earliest = islice(self._pinning.items(), limit)
+        return tuple((txn_id, found.first) for txn_id, found in earliest if found.first is not None)
 
     # ---- durable clean-up (driven by `watchers.clean_up.WriteCleanUp`)
 
     @property
     def watermark(self) -> Position:
         """The highest position that may be written as watermark now."""
-        raise NotImplementedError
+        reached = self._last_confirmed
+        # ▲ Never past an entry of an open transaction, nor past an aborted one whose record is not durable: a successor
+        # scans from here, and must find every first position and every highest position that it has to know.
+        for first in self._unsettled.values():
+            reached = min(_before(first), reached)
+            break
+        return max(reached, self._floor)
 
     def clean_up_batch(self, limit: int) -> Sequence[Applied]:
         """The oldest `limit` applied decisions whose clean-up is not durable. O(limit)."""
-        raise NotImplementedError
+        return tuple(islice(self._cleaning.values(), limit))
 
     def cleaned(self, batch: Sequence[Applied]) -> None:
         """Their ops are gone from etcd and their aborted records stand there."""
-        raise NotImplementedError
+        for applied in batch:
+            txn_id = applied.decision.txn_id
+            if self._cleaning.pop(txn_id, None) is None:
+                continue
+            self._unsettled.pop(txn_id, None)
+            for writer, position in applied.aborted:
+                heappush(self._durable, (position, txn_id, -1 if writer is None else writer))
 
     @property
     def clean_up_backlog(self) -> int:
-        raise NotImplementedError
+        return len(self._cleaning)
 
     # ---- retention
 
     def aborted_records(self) -> Mapping[AbortedKey, Position]:
         """A copy of the aborted set with highest positions, durable or not (for a sidecar). O(n)."""
-        raise NotImplementedError
+        found: dict[AbortedKey, Position] = {(txn_id, None): position for txn_id, position in self._aborted.items()}
+        for (txn_id, writer), position in self._losers.items():
+            found[txn_id, writer] = position
+        return found
 
     def prunable(self, below: Position, limit: int) -> Sequence[AbortedKey]:
-        """Up to `limit` durable aborted records all of whose entries lie below `below`, lowest first. O(limit · log n)."""
-        raise NotImplementedError
+        """Up to `limit` durable aborted records whose entries all lie below `below`, lowest first. O(limit·log n)."""
+        taken: list[tuple[Position, TxnId, int]] = []
+        while self._durable and len(taken) < limit and self._durable[0][0] < below:
+            record = heappop(self._durable)
+            if self._known(record):
+                taken.append(record)
+        for record in taken:
+            heappush(self._durable, record)
+        return tuple((txn_id, None if writer < 0 else writer) for _, txn_id, writer in taken)
 
     def pruned(self, records: Iterable[AbortedKey]) -> None:
-        """Their data is trimmed and their records are gone from etcd: forget them."""
-        raise NotImplementedError
+        """Their data is trimmed and their records are gone from etcd: forget them (R3: not before)."""
+        for txn_id, writer in records:
+            if writer is None:
+                self._aborted.pop(txn_id, None)
+            else:
+                self._losers.pop((txn_id, writer), None)
 
     def statistics(self) -> BufferStatistics:
-        raise NotImplementedError
+        earliest = self.pinning(1)
+        return BufferStatistics(
+            open=len(self._open),
+            pinning=len(self._pinning),
+            deferred=len(self._deferred),
+            cleaning=len(self._cleaning),
+            aborted=len(self._aborted) + len(self._losers),
+            max_read_position=self.max_read_position,
+            watermark=self.watermark,
+            earliest_open=earliest[0][0] if earliest else None,
+            earliest_position=earliest[0][1] if earliest else None,
+        )
+
+    # ---- inside
+
+    def _entry(self, txn_id: TxnId, found: _Open, writer: int, position: Position) -> None:
+        self._last_appended = position
+        found.last_by_writer[writer] = position
+        if found.first is None:
+            found.first = position
+            self._pinning[txn_id] = found
+            self._unsettled[txn_id] = position
+
+    def _apply(self, txn_id: TxnId, found: _Open, decision: Decision) -> Applied:
+        """Readers move at once; the durable part is queued."""
+        del self._open[txn_id]
+        self._pinning.pop(txn_id, None)
+        if found.decision is not None:
+            del self._deferred[txn_id]
+        aborted = self._aborted_by(txn_id, found, decision)
+        for writer, position in aborted:
+            self._mark_aborted(txn_id, writer, position)
+        if not aborted:
+            self._unsettled.pop(txn_id, None)
+        applied = self._cleaning[txn_id] = Applied(decision, aborted)
+        return applied
+
+    def _aborted_by(self, txn_id: TxnId, found: _Open, decision: Decision) -> tuple[tuple[int | None, Position], ...]:
+        """The aborted records that are due: none for what has no entry here, or is recorded already."""
+        if found.first is None or (decision.committed and decision.writers is None):
+            return ()
+        entries = [(writer, last) for writer, last in found.last_by_writer.items() if last is not None]
+        if not decision.committed:
+            return () if txn_id in self._aborted else ((None, max(last for _, last in entries)),)
+        return tuple(
+            (writer, last)
+            for writer, last in entries
+            if not decision.counts(writer) and (txn_id, writer) not in self._losers
+        )
+
+    def _mark_aborted(self, txn_id: TxnId, writer: int | None, position: Position) -> None:
+        if writer is None:
+            self._aborted[txn_id] = position
+        else:
+            self._losers[txn_id, writer] = position
+
+    def _known(self, record: tuple[Position, TxnId, int]) -> bool:
+        _, txn_id, writer = record
+        return txn_id in self._aborted if writer < 0 else (txn_id, writer) in self._losers
