@@ -112,7 +112,7 @@ def _encode_map(maps: Sequence[Mapping[str, str] | None]) -> tuple[list[bytes], 
 
 
 class BinaryColumn(NamedTuple):
-    """Arrow's Binary (or Utf8) layout: item i is `data[offsets[i]:offsets[i + 1]]`, None where its validity bit is 0."""
+    """Arrow's Binary (or Utf8) layout: item i is `data[offsets[i]:offsets[i + 1]]`, None where validity bit i is 0."""
 
     offsets: memoryview
     data: bytes

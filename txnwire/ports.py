@@ -52,7 +52,8 @@ class Connection(Protocol):
         """Wait until `pending_bytes` is at most `below_bytes`. Raises `ConnectionLost`."""
 
     async def receive(self) -> Sequence[Command]:
-        """The next frame's commands, in order. Raises `ConnectionLost` when the stream has ended, however it did."""
+        """The next frame's commands, in order. Raises `ConnectionLost` when the stream has ended, however it did.
+        May be cancelled, or put under a timeout: no frame is lost by it."""
 
     async def close(self) -> None:
         """Send what is queued if that is possible within a second, then end the stream. Idempotent, never raises."""

@@ -1,0 +1,243 @@
+"""A `Connection` over any ordered stream of frames: gathering, backpressure, bounded closing.
+
+▲ DESIGN §11: a stream has exactly one writer task and one reader task, made here and nowhere else. A second concurrent
+write or read kills a gRPC stream, and a timeout around a read would cancel the whole call: so nobody outside touches
+the stream, `receive` waits on the reader's inbox, and may be cancelled or timed without harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from txnwire.errors import ConnectionLost, InternalError, InvalidArgument
+from txnwire.frames import Outbox, parse_frame
+from txnwire.proto.txn_pb2 import Command
+
+_log = structlog.get_logger(__name__)
+
+CLOSE_TIMEOUT_S: Final = 1.0
+"""For sending what is queued and for the other end's goodbye, together."""
+
+INBOX_FRAMES: Final = 8
+INBOX_BYTES: Final = 16 * 1024 * 1024
+"""The reader stops reading above either, so that the stream's flow control holds the sender back."""
+
+
+class FrameStream(Protocol):
+    """What a transport brings: whole frames both ways, one read and one write at a time."""
+
+    async def read(self) -> bytes | None:
+        """The next frame, None at an orderly end. Raises `ConnectionLost` with what is known of the reason."""
+
+    async def write(self, frame: bytes) -> None:
+        """Return once the stream has taken the frame. Raises `ConnectionLost`."""
+
+    async def finish(self) -> None:
+        """Tell the other end that nothing follows. Called once, behind the last write."""
+
+    def abort(self, reason: Exception | None) -> None:
+        """End the stream at once; `reason` (None: orderly) is told to the other end if that is still possible."""
+
+    async def release(self) -> None:
+        """Let go of what the stream holds; nothing is called after this."""
+
+
+class StreamConnection:
+    """`ports.Connection` over a `FrameStream`."""
+
+    def __init__(self, stream: FrameStream, peer: str) -> None:
+        self._stream = stream
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox()
+        self._inbox: deque[tuple[Sequence[Command], int]] = deque()
+        self._inbox_bytes = 0
+        self._ended: ConnectionLost | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._idle_writer: asyncio.Future[None] | None = None
+        self._idle_reader: asyncio.Future[None] | None = None
+        self._receiver: asyncio.Future[None] | None = None
+        self._drainers: list[tuple[int, asyncio.Future[None]]] = []
+        self._writer = self._loop.create_task(self._write_loop(), name=f"writer to {peer}")
+        self._reader = self._loop.create_task(self._read_loop(), name=f"reader from {peer}")
+        for task in (self._writer, self._reader):
+            task.add_done_callback(self._task_done)
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._outbox.pending_bytes
+
+    def send_nowait(self, command: Command) -> None:
+        """See `ports.Connection`; raises `MessageTooLarge` for a command no frame can carry."""
+        if self._ended is not None or self._closing is not None:
+            raise self._lost()
+        self._outbox.add(command)
+        if self._idle_writer is not None:
+            _wake(self._idle_writer)
+            self._idle_writer = None
+
+    async def drain(self, below_bytes: int) -> None:
+        if self._ended is not None:
+            raise self._lost()
+        if self._outbox.pending_bytes <= below_bytes:
+            return
+        drained = self._loop.create_future()
+        self._drainers.append((below_bytes, drained))
+        await drained
+
+    async def receive(self) -> Sequence[Command]:
+        """See `ports.Connection`. May be cancelled: no frame is lost by it. Always gives the event loop a turn, so that
+        a receiver with much to take does not keep the writer from its replies."""
+        if self._inbox:
+            await asyncio.sleep(0)
+        while not self._inbox:
+            if self._ended is not None:
+                raise self._lost()
+            if self._receiver is not None:
+                raise InternalError(f"two receivers on the connection to {self._peer}: there must be exactly one")
+            self._receiver = self._loop.create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        commands, size = self._inbox.popleft()
+        self._inbox_bytes -= size
+        if self._idle_reader is not None:
+            _wake(self._idle_reader)
+        return commands
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name=f"closing {self._peer}")
+        await asyncio.shield(self._closing)
+
+    def end(self, reason: Exception) -> None:
+        """End at once, without sending what is queued. The first reason counts, the other end is told it."""
+        if self._ended is None:
+            said = "closed here" if self._closing else reason
+            self._end(ConnectionLost(f"connection with {self._peer}: {said}"), reason)
+
+    async def wait_stopped(self) -> None:
+        """Wait until neither task will touch the stream any more. Only after `end` or while closing."""
+        tasks = [task for task in (self._writer, self._reader) if not task.done()]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ---- inside ----
+
+    def _lost(self) -> ConnectionLost:
+        """A fresh exception: raising one object in many places would tangle their tracebacks."""
+        return ConnectionLost(str(self._ended) if self._ended else f"connection with {self._peer}: closed here")
+
+    def _end(self, lost: ConnectionLost, reason: Exception | None) -> None:
+        self._ended = lost
+        self._stream.abort(reason)
+        current = asyncio.current_task()
+        for task in (self._writer, self._reader):
+            if task is not current:
+                task.cancel()
+        for waiter in (self._receiver, *(drained for _, drained in self._drainers)):
+            if waiter is not None and not waiter.done():
+                if waiter is self._receiver:
+                    waiter.set_result(None)  # it delivers what has arrived before it raises
+                else:
+                    waiter.set_exception(self._lost())
+        self._drainers.clear()
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        """A loop returns or is cancelled; anything else is a bug, which must not leave half a connection behind."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("connection_task_failed", task=task.get_name(), exc_info=error)
+            self.end(InternalError(f"{type(error).__name__}: {error}"))
+
+    async def _write_loop(self) -> None:
+        while True:
+            gathered = self._outbox.next_frame()
+            if gathered is None:
+                if self._closing is not None:
+                    return
+                self._idle_writer = self._loop.create_future()
+                await self._idle_writer
+                continue
+            frame, command_bytes = gathered
+            try:
+                await self._stream.write(frame)
+            except ConnectionLost as lost:
+                # The reader hears why the stream ended, a failed write only that it did: let it speak first.
+                await asyncio.wait({self._reader}, timeout=CLOSE_TIMEOUT_S)
+                self.end(lost)
+                return
+            self._outbox.sent(command_bytes)
+            if self._drainers:
+                self._wake_drainers()
+
+    def _wake_drainers(self) -> None:
+        pending = self._outbox.pending_bytes
+        for below, drained in self._drainers:
+            if pending <= below:
+                _wake(drained)
+        self._drainers = [waiting for waiting in self._drainers if not waiting[1].done()]
+
+    async def _read_loop(self) -> None:
+        try:
+            while (data := await self._stream.read()) is not None:
+                await self._deliver(data)
+            self.end(ConnectionLost("the other end has closed it"))
+        except ConnectionLost as lost:
+            self.end(lost)
+        except InvalidArgument as malformed:
+            _log.warning("malformed_frame", peer=self._peer, error=str(malformed))
+            self.end(malformed)
+
+    async def _deliver(self, data: bytes) -> None:
+        if self._closing is not None:
+            return  # nobody will take it any more, but the end of the stream must still be seen
+        self._inbox.append((parse_frame(data), len(data)))
+        self._inbox_bytes += len(data)
+        if self._receiver is not None:
+            _wake(self._receiver)
+        while (len(self._inbox) >= INBOX_FRAMES or self._inbox_bytes >= INBOX_BYTES) and self._closing is None:
+            self._idle_reader = self._loop.create_future()
+            try:
+                await self._idle_reader
+            finally:
+                self._idle_reader = None
+
+    async def _close(self) -> None:
+        if self._ended is None:
+            await self._say_goodbye()
+        if self._ended is None:
+            self._end(ConnectionLost(f"connection with {self._peer}: closed here"), None)
+        self._inbox.clear()
+        await self.wait_stopped()
+        await self._stream.release()
+
+    async def _say_goodbye(self) -> None:
+        """Send what is queued, then finish in order, all within `CLOSE_TIMEOUT_S`."""
+        for idle in (self._idle_writer, self._idle_reader):
+            if idle is not None:
+                _wake(idle)
+        finished = self._loop.create_task(self._finish(), name=f"goodbye to {self._peer}")
+        _, late = await asyncio.wait({finished}, timeout=CLOSE_TIMEOUT_S)
+        for task in late:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _finish(self) -> None:
+        await asyncio.wait({self._writer})
+        if self._ended is None:
+            await self._stream.finish()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
