@@ -46,8 +46,8 @@ class LedgerWriter(Protocol):
         """The last entry id that is durable and that this writer may still expose; -1 for none."""
 
     @property
-    def bytes(self) -> int:
-        """Appended so far: the caller rolls to a new ledger when this passes its bound (64 MiB by default)."""
+    def appended_bytes(self) -> int:
+        """Of entries appended so far: the caller rolls to a new ledger when this passes its bound (64 MiB)."""
 
     def append(self, entry: bytes) -> int:
         """Buffer one entry and return its entry id. Raises `LedgerFailed` or `LedgerFenced`."""
@@ -79,9 +79,10 @@ class LedgerStore(Protocol):
 
     async def fence(self, segment: str, ledger_id: int) -> Recovered:
         """Take a ledger from whoever writes it: fence durably, ▲ sync what is read before counting it, validate every
-        entry's checksum from the start. A torn or corrupt *tail* ends it. Nothing is written to the
-        foreign file itself. Idempotent. A ledger that was never created counts as empty (its creator died).
-        Raises `DataCorrupt` naming file and offset where a damaged entry is followed by whole ones.
+        entry's checksum from the start. A tail whose sync never finished ends it. Nothing is written to the
+        foreign file itself. Idempotent: the first count stands, whatever a late writer adds. A ledger that was never
+        created counts as empty (its creator died). Raises `DataCorrupt` naming file and offset for any other damage:
+        what may have been acknowledged is never cut off silently.
         """
 
     async def read(
@@ -94,7 +95,8 @@ class LedgerStore(Protocol):
         """What `close` wrote; None where the owner died before. Raises `DataCorrupt` if it is damaged."""
 
     async def write_footer(self, segment: str, ledger_id: int, footer: bytes) -> None:
-        """A successor's footer for a ledger it has fenced (a file of its own). Atomic and durable."""
+        """A file of its own beside the ledger: a successor's footer for one it has fenced, or a checkpoint beside one
+        that is open. Atomic and durable; replaces an earlier one. Fences nothing."""
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         """Remove a ledger and what stands beside it. Idempotent."""

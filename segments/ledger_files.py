@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from segments.ledger_format import ReadAt
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.names import SegmentName
 
@@ -54,6 +55,40 @@ def _ledgers_below(root: Path) -> Iterator[tuple[str, int]]:
         stem, _, suffix = path.name.partition(".")
         if suffix in ("ledger", "footer", "fence") and stem.isdecimal():
             yield "/".join(path.parts[-5:-1]), int(stem)
+
+
+class OpenFile:
+    """A file descriptor shared by jobs in threads: closed when the last one has ended, never under a running one.
+    Used from the event loop's thread only."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._users = 0
+        self._released = False
+
+    @property
+    def released(self) -> bool:
+        return self._released
+
+    def use(self) -> None:
+        self._users += 1
+
+    def done(self) -> None:
+        self._users -= 1
+        self._close_if_idle()
+
+    def release(self) -> None:
+        self._released = True
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._released and self._users == 0 and self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def reader_of(fd: int) -> ReadAt:
+    return lambda offset, length: os.pread(fd, length, offset)
 
 
 def sync_directory(path: Path) -> None:

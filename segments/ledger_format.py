@@ -11,8 +11,8 @@ All numbers are little endian. `marker` is derived from the header's checksum, s
 `confirmed` is the number of entries that were acknowledged when the group was written: it tells damage below an
 acknowledged entry from a group whose sync never finished. Ids in groups are contiguous from 0.
 
-A footer file is "TXNF" | version u16 | ledger id u64 | entries u64 | bytes u64 | end offset u64 | index points u32
-| payload length u64 | first entry ids u32 … | offsets u64 … | payload | crc32c u32.
+A footer file is "TXNF" | version u16 | closed u16 | ledger id u64 | entries u64 | bytes u64 | end offset u64
+| index points u32 | payload length u64 | first entry ids u32 … | offsets u64 … | payload | crc32c u32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEDGER_MAGIC = b"TXNL"
 _FOOTER_MAGIC = b"TXNF"
 _HEADER = struct.Struct("<4sHHQHH")
 _GROUP = struct.Struct("<IIIIIII")
-_FOOTER = struct.Struct("<4sHQQQQIQ")
+_FOOTER = struct.Struct("<4sHHQQQQIQ")
 _CRC = struct.Struct("<I")
 
 ReadAt = Callable[[int, int], bytes]
@@ -299,10 +299,11 @@ def _later_groups(window: Window, offset: int, size: int, marker: int, above: in
 
 
 def _has_unwritten_sector(window: Window, begin: int, end: int) -> bool:
-    """Whether any sector's part of [begin, end) is all zeros: file systems show so what never reached the disk."""
+    """Whether any sector's part of [begin, end) is all zeros: file systems show so what never reached the disk.
+    Parts of a few bytes say nothing, entries may end with zeros of their own."""
     while begin < end:
         boundary = min(end, (begin // SECTOR_BYTES + 1) * SECTOR_BYTES)
-        if not any(window.at(begin, boundary - begin)):
+        if boundary - begin >= 16 and not any(window.at(begin, boundary - begin)):
             return True
         begin = boundary
     return False
@@ -341,21 +342,20 @@ def read_entries(
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A ledger's index and the caller's bytes (the cumulative dedup snapshot), in a file of their own."""
+    """The caller's payload (the cumulative dedup snapshot) and what a reader wants to know of a ledger that has ended.
+    `found` is None for a checkpoint beside one that has not."""
 
     ledger_id: int
-    entries: int
-    bytes: int
-    end: int
-    index: SparseIndex
     payload: bytes
+    found: Scan | None = None
 
 
 def encode_footer(footer: Footer) -> bytes:
-    firsts, offsets = footer.index.firsts, footer.index.offsets
+    found = footer.found or Scan(0, 0, 0, SparseIndex(), None)
+    firsts, offsets = found.index.firsts, found.index.offsets
     fixed = _FOOTER.pack(
-        _FOOTER_MAGIC, FORMAT_VERSION, footer.ledger_id, footer.entries, footer.bytes, footer.end,
-        len(firsts), len(footer.payload),
+        _FOOTER_MAGIC, FORMAT_VERSION, footer.found is not None, footer.ledger_id,
+        found.entries, found.bytes, found.end, len(firsts), len(footer.payload),
     )  # fmt: skip
     points = struct.pack(f"<{len(firsts)}I{len(offsets)}Q", *firsts, *offsets)
     data = fixed + points + footer.payload
@@ -366,7 +366,7 @@ def decode_footer(data: bytes, ledger_id: int, where: str) -> Footer:
     """Raises `DataCorrupt` naming `where` and the wrong part."""
     if len(data) < _FOOTER.size + _CRC.size:
         raise DataCorrupt(f"{where}: the footer is truncated: {len(data)} bytes, at least {_FOOTER.size + 4} expected")
-    magic, version, found_id, entries, total, end, points, payload_bytes = _FOOTER.unpack_from(data)
+    magic, version, closed, found_id, entries, total, end, points, payload_bytes = _FOOTER.unpack_from(data)
     if magic != _FOOTER_MAGIC:
         raise DataCorrupt(
             f"{where}: offset 0: magic is {magic!r}, {_FOOTER_MAGIC!r} expected: not a footer, or damaged"
@@ -379,7 +379,10 @@ def decode_footer(data: bytes, ledger_id: int, where: str) -> Footer:
     if _CRC.unpack_from(data, len(data) - _CRC.size)[0] != _crc(data[: -_CRC.size]):
         raise DataCorrupt(f"{where}: the checksum of the footer (offset 0 to {len(data)}) does not match")
     if found_id != ledger_id:
-        raise DataCorrupt(f"{where}: offset 6: a footer of ledger {found_id}, {ledger_id} expected")
+        raise DataCorrupt(f"{where}: offset 8: a footer of ledger {found_id}, {ledger_id} expected")
+    payload = data[payload_at : -_CRC.size]
+    if not closed:
+        return Footer(found_id, payload)
     numbers = struct.unpack_from(f"<{points}I{points}Q", data, _FOOTER.size)
     index = SparseIndex(array("I", numbers[:points]), array("Q", numbers[points:]))
-    return Footer(found_id, entries, total, end, index, data[payload_at : -_CRC.size])
+    return Footer(found_id, payload, Scan(entries, total, end, index, None))
