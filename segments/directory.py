@@ -26,6 +26,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+CONTROLLER = "controller"
+"""The election whose holder creates topics and assigns segments: `/leader/controller`."""
+
 _LOAD_RETRY_S = 0.2
 
 
@@ -41,7 +44,7 @@ class OwnerInfo:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A registered broker, a coordinator of one TCID, or the holder of an election; `epoch`: its key's create revision."""
+    """A registered broker, the coordinator of a TCID, the holder of an election; `epoch`: its key's create revision."""
 
     id: str
     address: str
@@ -87,6 +90,7 @@ class Directory:
             "leaders": self._leaders,
             "assignments": self._assignments,
         }
+        self._layout_revisions: dict[str, int] = {}
         self._listeners: dict[int, Listener] = {}
         self._next_listener = 0
         self._changed = asyncio.Event()
@@ -129,14 +133,17 @@ class Directory:
         watch = self._store.watch(table.prefix, keys.prefix_end(table.prefix), from_revision=table.revision + 1)
         try:
             async for batch in watch:
-                self._announce(field, table, table.apply(batch))
+                self._announce(field, table, table.apply(batch), batch.revision)
         finally:
             await watch.close()
 
-    def _announce(self, field: str, table: FollowedTable[Any], changed: tuple[str, ...]) -> None:
+    def _announce(self, field: str, table: FollowedTable[Any], changed: tuple[str, ...], revision: int) -> None:
         for name in changed:
             if (error := table.broken.get(name)) is not None:
                 log.error("directory_unreadable_record", error=str(error))
+            if field in ("topics", "owners"):
+                path = name if field == "topics" else topic_path_of(name)
+                self._layout_revisions[path] = max(self._layout_revisions.get(path, 0), revision)
         self._changed.set()
         self._changed = asyncio.Event()
         if changed:
@@ -210,7 +217,7 @@ class Directory:
             return known
         record = await self._store.get(keys.topic(path), timeout_s=timeout_s)
         if record is not None and self._topics.learn(record):
-            self._announce("topics", self._topics, (path,))
+            self._announce("topics", self._topics, (path,), record.mod_revision)
         return self.topic(path)
 
     def topics(self) -> Mapping[str, Topology]:
@@ -239,9 +246,19 @@ class Directory:
         """The assignment of a stream subscription. Raises `DataCorrupt` if its record cannot be read."""
         return self._assignments.get(f"{topic_path}/{subscription}")
 
-    def revision(self) -> int:
-        """The highest revision seen: rises whenever anything here changes."""
-        return max(table.revision for table in self._tables.values())
+    def layout_revision(self, path: str) -> int:
+        """Rises with every change of this topic's layout or its segments' owners that is seen here; whoever is told of
+        one by several processes may keep the higher."""
+        return self._layout_revisions.get(path, min(self._topics.revision, self._owners.revision))
+
+    def cluster_revision(self) -> int:
+        """As `layout_revision`, of coordinators, brokers and leaders."""
+        return max(table.revision for table in (self._coordinators, self._brokers, self._leaders))
+
+
+def topic_path_of(segment: str) -> str:
+    """The topic path of a segment path."""
+    return segment.rpartition("/")[0]
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,360 @@
+"""The controller role: creates topics and assigns segments to the consumers of stream subscriptions (DESIGN §8).
+
+One process is elected on `/leader/controller`; its epoch is compared in every write. All its state is in etcd: topics,
+subscriptions, assignments. What is kept in memory, who is connected, is taken up by a successor from the assignments:
+those named there have `failover_grace_s` to join again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from segments.assignment import consumer_id
+from segments.directory import CONTROLLER, Directory, DirectoryChange
+from segments.membership import Membership
+from segments.stream_group import Link, StreamGroup
+from segments.subscription_records import LATEST, check_type, plan_subscription, start_record, subscription_type
+from segments.topics import parse_policies, plan_create, read_created
+from segments.topology import Topology
+from txnstore import keys
+from txnstore.election import Election, Leadership
+from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, StoreUnavailable, Timeout, TopicNotFound
+from txnwire.ids import Position
+from txnwire.names import TopicName, validate_name
+from txnwire.ports import Clock, Random
+from txnwire.proto import txn_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+_LOAD_RETRY_S = (0.1, 0.5)
+
+PositionLookup = Callable[[str, int], Awaitable[Position]]
+"""(segment path, revision) → the segment's `max_read_position` once its owner has followed decisions to that revision:
+where "latest" starts behind (SCENARIOS V5). Raises `NotOwner` while nobody owns it."""
+
+_GroupKey = tuple[str, str]
+"""(topic path, subscription)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Seconds. `lease_ttl_s`: a dead controller is followed after this at most. `consumer_grace_s`: a consumer whose
+    connection dropped has this long to join again; `failover_grace_s`: the same after the controller has changed.
+    `request_timeout_s`: a request that the store has not confirmed by then fails with `Timeout`."""
+
+    lease_ttl_s: float = 10.0
+    consumer_grace_s: float = 2.0
+    failover_grace_s: float = 10.0
+    request_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatistics:
+    leading: bool
+    epoch: int
+    subscriptions: int
+    connected_consumers: int
+
+
+@dataclass(slots=True)
+class _Term:
+    """What belongs to one leadership: a request that outlives it acts on its own term's objects and is refused."""
+
+    leadership: Leadership
+    deposed: asyncio.Event = field(default_factory=asyncio.Event)
+    groups: dict[_GroupKey, StreamGroup] = field(default_factory=dict)
+    opening: dict[_GroupKey, asyncio.Lock] = field(default_factory=dict)
+
+
+class Controller:
+    """A candidate for the role, and while elected the role itself. `start()`, then `close()`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        directory: Directory,
+        clock: Clock,
+        random: Random,
+        settings: ControllerSettings | None = None,
+        *,
+        id: str,
+        address: str,
+        segment_positions: PositionLookup,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        self._random = random
+        self._settings = settings or ControllerSettings()
+        self._election = Election(
+            store, random, what=CONTROLLER, id=id, address=address, lease_ttl_s=self._settings.lease_ttl_s
+        )
+        self._segment_positions = segment_positions
+        self._term: _Term | None = None
+        self._leading = asyncio.Event()
+        self._links: dict[_GroupKey, dict[str, Link]] = {}
+        self._joined: dict[Link, dict[tuple[_GroupKey, str], None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._unlisten: Callable[[], None] = lambda: None
+
+    # ---- life and terms ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Stand for election in the background."""
+        self._unlisten = self._directory.add_listener(self._directory_changed)
+        self._task = asyncio.create_task(self._run(), name="controller")
+        self._task.add_done_callback(_report_end)
+
+    async def close(self) -> None:
+        """Resign if elected, fail what waits with `NotOwner`. Idempotent, bounded."""
+        self._unlisten()
+        if (task := self._task) is not None:
+            self._task = None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def leading(self) -> bool:
+        return self._term is not None
+
+    async def wait_leading(self, *, timeout_s: float) -> None:
+        """Wait until this process is elected and has taken over. Raises `Timeout`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._leading.wait()
+        except TimeoutError as error:
+            raise Timeout(f"this process was not elected controller within {timeout_s} s") from error
+
+    def statistics(self) -> ControllerStatistics:
+        term = self._term
+        return ControllerStatistics(
+            leading=term is not None,
+            epoch=term.leadership.epoch if term else 0,
+            subscriptions=len(term.groups) if term else 0,
+            connected_consumers=sum(len(links) for links in self._links.values()),
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await self._lead(_Term(await self._election.campaign()))
+
+    async def _lead(self, term: _Term) -> None:
+        """One term, from the election to the loss of it."""
+        log.info("controller_elected", epoch=term.leadership.epoch)
+        lost = asyncio.create_task(term.leadership.wait_lost(), name="controller leadership")
+        lost.add_done_callback(lambda _: term.deposed.set())
+        try:
+            await self._take_over(term)
+            await term.deposed.wait()
+        finally:
+            self._term = None
+            self._leading.clear()
+            log.info("controller_deposed", epoch=term.leadership.epoch)
+            await self._end(term, lost)
+
+    async def _take_over(self, term: _Term) -> None:
+        """Take up every assignment in etcd: whoever is named and not connected here has a while to come back."""
+        while not term.deposed.is_set():
+            try:
+                found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
+                break
+            except StoreUnavailable as error:
+                log.warning("controller_load_retry", error=str(error))
+                await asyncio.sleep(self._random.uniform(*_LOAD_RETRY_S))
+        else:
+            return
+        for record in found.records:
+            try:
+                self._take_up(term, record)
+            except DataCorrupt as error:
+                log.error("assignment_unreadable", error=str(error))
+        self._term = term
+        self._leading.set()
+
+    def _take_up(self, term: _Term, record: KeyValue) -> None:
+        topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
+        key = (topic_path, subscription)
+        term.groups[key] = self._make_group(term, key, record)
+
+    async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
+        lost.cancel()
+        await asyncio.gather(lost, return_exceptions=True)
+        for group in term.groups.values():
+            await group.close(NotOwner("this process is the controller no longer; look it up again"))
+        await term.leadership.resign()
+
+    def _directory_changed(self, change: DirectoryChange) -> None:
+        if self._term is None or not change.topics:
+            return
+        changed = dict.fromkeys(change.topics)
+        for (topic_path, _), group in self._term.groups.items():
+            if topic_path in changed:
+                group.refresh()
+
+    def _require_term(self) -> _Term:
+        term = self._term
+        if term is not None and term.leadership.valid() and not term.deposed.is_set():
+            return term
+        leader = self._directory.leader(CONTROLLER)
+        raise NotOwner(
+            f"the controller is at {leader.address}"
+            if leader is not None and term is None
+            else "no controller is elected at the moment; try again"
+        )
+
+    @asynccontextmanager
+    async def _request(self, what: str) -> AsyncIterator[_Term]:
+        """The current term and a time limit. All requests may be repeated, so an unknown fate is a `Timeout`."""
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                yield self._require_term()
+        except OutcomeUnknown as error:
+            raise Timeout(f"{what}: the store has not confirmed it yet; repeat it") from error
+        except Timeout:
+            raise
+        except TimeoutError as error:
+            raise Timeout(f"{what}: not confirmed within {self._settings.request_timeout_s} s; repeat it") from error
+
+    # ---- topics -----------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: TopicName, segments: int, policies_json: str) -> None:
+        """Create `topic`; fine if it stands with the same shape already.
+
+        Raises `TopicExists` (another shape), `InvalidArgument`, `NotOwner`, `StoreUnavailable`, `Timeout`.
+        """
+        policies = parse_policies(policies_json)
+        async with self._request(f"creating {topic}") as term:
+            result = await self._store.commit(
+                plan_create(
+                    topic,
+                    segments,
+                    policies,
+                    still_held=term.leadership.still_held(),
+                    created_ms=self._clock.wall_ms(),
+                )
+            )
+            if not read_created(topic, segments, policies, result):
+                self._deposed(term)
+                raise NotOwner("this process is the controller no longer; look it up again")
+
+    # ---- subscriptions ----------------------------------------------------------------------------------------------
+
+    async def join(self, request: pb.JoinSubscription, link: Link) -> pb.Assignment:
+        """Take a consumer into a stream subscription, which its first consumer creates; answers once the assignment
+        that names it stands in etcd. Repeating a join is harmless. Later changes are pushed to `link`.
+
+        Raises `InvalidArgument`, `TopicNotFound`, `NotAllowed` (replaced by another of its name), `NotOwner`,
+        `Overloaded`, `StoreUnavailable`, `Timeout`.
+        """
+        topic, name, consumer = _parse_member(request)
+        asked = subscription_type(request.type)
+        async with self._request(f"joining {name} of {topic}") as term:
+            topology = await self._directory.fetch_topic(topic.path)
+            if topology is None:
+                raise TopicNotFound(f"{topic} does not exist")
+            start = start_record(request.start, topology)
+            key = (topic.path, name)
+            async with term.opening.setdefault(key, asyncio.Lock()):
+                group = await self._open(term, key, topology, asked, start)
+            self._joined.setdefault(link, {})[key, consumer] = None
+            return await group.join(consumer, link)
+
+    async def leave(self, request: pb.LeaveSubscription, link: Link) -> None:
+        """Take a consumer out; answers once no assignment names it. Fine if it is not in. Raises as `join`."""
+        topic, name, consumer = _parse_member(request)
+        key = (topic.path, name)
+        self._joined.get(link, {}).pop((key, consumer), None)
+        self._links.get(key, {}).pop(consumer, None)
+        async with self._request(f"leaving {name} of {topic}") as term:
+            if (group := term.groups.get(key)) is not None:
+                await group.leave(consumer)
+
+    def disconnected(self, link: Link) -> None:
+        """A connection is gone: its consumers have `consumer_grace_s` to join again over another."""
+        for key, consumer in self._joined.pop(link, {}):
+            links = self._links.get(key, {})
+            if links.get(consumer) is not link:
+                continue
+            del links[consumer]
+            if self._term is not None and (group := self._term.groups.get(key)) is not None:
+                group.disconnected(consumer, grace_s=self._settings.consumer_grace_s)
+
+    async def _open(
+        self, term: _Term, key: _GroupKey, topology: Topology, asked: str, start: dict[str, object]
+    ) -> StreamGroup:
+        """The group of a subscription, which is created if there is none; one of its type is checked."""
+        topic_path, name = key
+        subscription_key, assignment_key = keys.subscription(topic_path, name), keys.assignment(topic_path, name)
+        revision, (found, assignment) = await self._store.get_many([subscription_key, assignment_key])
+        if found is None:
+            found = await self._create_subscription(term, key, topology, asked, start, revision)
+        if found is not None:
+            check_type(topic_path, name, decode(SubscriptionRecord, found.value, key=subscription_key), asked)
+        if key not in term.groups:
+            term.groups[key] = self._make_group(term, key, assignment)
+        return term.groups[key]
+
+    async def _create_subscription(
+        self, term: _Term, key: _GroupKey, topology: Topology, asked: str, start: dict[str, object], revision: int
+    ) -> KeyValue | None:
+        """Put the record. "latest" becomes positions here, so that it means this moment, whatever crashes later.
+        Returns the record of whoever was first, None if that was this call."""
+        positions: dict[str, Position] = {}
+        if start["kind"] == LATEST:
+            for path in topology.paths.values():
+                positions[path] = await self._segment_positions(path, revision)
+        commit = plan_subscription(
+            *key,
+            type=asked,
+            start=start,
+            positions=positions,
+            still_held=term.leadership.still_held(),
+            created_ms=self._clock.wall_ms(),
+        )
+        result = await self._store.commit(commit)
+        if result.succeeded:
+            return None
+        if not result.reads[0]:
+            self._deposed(term)
+            raise NotOwner("this process is the controller no longer; look it up again")
+        return result.reads[0][0]
+
+    def _make_group(self, term: _Term, key: _GroupKey, assignment: KeyValue | None) -> StreamGroup:
+        record = None if assignment is None else decode(AssignmentRecord, assignment.value, key=assignment.key)
+        gone_at = self._clock.monotonic() + self._settings.failover_grace_s
+        return StreamGroup(
+            self._store,
+            self._directory,
+            self._clock,
+            self._random,
+            topic_path=key[0],
+            subscription=key[1],
+            membership=Membership(record, assignment.mod_revision if assignment else 0, gone_at=gone_at),
+            links=self._links.setdefault(key, {}),
+            leadership=term.leadership,
+            on_deposed=lambda: self._deposed(term),
+        )
+
+    def _deposed(self, term: _Term) -> None:
+        """A write was refused for the epoch: end the term now, whatever the lease still says."""
+        term.deposed.set()
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        log.error("controller_stopped", error=repr(task.exception()))
+
+
+def _parse_member(request: pb.JoinSubscription | pb.LeaveSubscription) -> tuple[TopicName, str, str]:
+    """(topic, subscription, consumer id) of a request; raises `InvalidArgument` naming the wrong part."""
+    topic = TopicName.parse(request.topic)
+    subscription = validate_name(request.subscription, part="subscription")
+    consumer = validate_name(request.consumer, part="consumer")
+    return topic, subscription, consumer_id(consumer, request.incarnation)

@@ -1,0 +1,41 @@
+"""The controller's face on the wire. A process that is not elected answers `NotOwner` and says where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from segments.controller import Controller
+from txnwire.calls import Handler, Peer
+from txnwire.names import TopicName
+from txnwire.proto import txn_pb2 as pb
+
+
+class ControllerService:
+    """Handlers of `CreateTopic`, `JoinSubscription` and `LeaveSubscription`."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._handlers: dict[str, Handler] = {
+            "create_topic": self._create_topic,
+            "join_subscription": self._join_subscription,
+            "leave_subscription": self._leave_subscription,
+        }
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        return self._handlers
+
+    def disconnected(self, peer: Peer) -> None:
+        self._controller.disconnected(peer)
+
+    async def _create_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.create_topic
+        await self._controller.create_topic(TopicName.parse(request.topic), request.segments, request.policies_json)
+        return pb.Command(ok=pb.Ok())
+
+    async def _join_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(assignment=await self._controller.join(command.join_subscription, peer))
+
+    async def _leave_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
+        await self._controller.leave(command.leave_subscription, peer)
+        return pb.Command(ok=pb.Ok())
