@@ -30,12 +30,13 @@ class RoleCalls:
         self._callers: dict[str, Caller] = {}
         self._opening = asyncio.Lock()
 
-    async def last_position(self, segment: str) -> Position:
-        """The last confirmed position of a segment, asked of its owner. Raises `NotOwner` where there is none."""
-        command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment))
+    async def read_position(self, segment: str, min_revision: int) -> Position:
+        """The segment's `max_read_position`, asked of its owner, who answers once it has followed decisions to
+        `min_revision`. Raises `NotOwner` where there is none."""
+        command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment, min_revision=min_revision))
         reply = await self._call(self._owner_of(segment), command)
-        last = reply.segment_positions_ok.last_confirmed
-        return Position(last.ledger_id, last.entry_id)
+        position = reply.segment_positions_ok.max_read_position
+        return Position(position.ledger_id, position.entry_id)
 
     async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
         """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""

@@ -127,7 +127,7 @@ class Server:
             settings,
             id=self._settings.id,
             address=self.advertised,
-            segment_positions=calls.last_position,
+            segment_positions=calls.read_position,
         )
         await self.controller.start()
         self._closing.push_async_callback(self.controller.close)
