@@ -1,29 +1,64 @@
-"""Requests and replies over a `Connection`: `Caller` on the asking side, `serve_connection` and `Peer` on the other.
+"""Requests and replies over a `Connection`: the asking side. The serving side stands in `txnwire.serving`.
 
-Both are hot: no task, no timer and no await per request. A request is serialized at once and leaves with whatever else
-has gathered; deadlines are kept by one sweep per `Caller`.
+Hot: no task, no timer and no await per request. A request is serialized at once and leaves with whatever else has
+gathered; deadlines are kept by one sweep per `Caller`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Protocol
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from txnwire.errors import TxnError
+import structlog
+
+from txnwire.errors import ConnectionLost, InvalidArgument, Overloaded, Timeout, TxnError, from_wire
 from txnwire.ports import Clock, Connection, Transport
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_OUTSTANDING_REQUESTS, MAX_PENDING_BYTES, PROTOCOL_VERSION
+from txnwire.serving import Authenticate, Handler, Peer, Service, not_reading, serve_connection
 
-Handler = Callable[["Peer", pb.Command], pb.Command | Coroutine[object, object, pb.Command | None] | None]
-Authenticate = Callable[[pb.Hello], Awaitable[str]]
-"""Returns the owner's name, or raises `Unauthorized`."""
+__all__ = ["Authenticate", "Caller", "Handler", "Peer", "Service", "serve_connection"]
+
+_log = structlog.get_logger(__name__)
+
+_MIN_SWEEP_S: Final = 0.01
+"""Deadlines closer together than this are kept by the same sweep."""
+
+_HELLO_REQUEST_ID: Final = 1
+
+_Waiting = tuple["asyncio.Future[pb.Command]", float, float]
+"""Who waits for a reply, until when (monotonic seconds), and how long that was at first."""
 
 
 class Caller:
-    """The asking side of one connection."""
+    """The asking side of one connection. Made by `Caller.open`."""
 
-    hello_ok: pb.HelloOk
-    """The server's answer to the handshake."""
+    def __init__(
+        self,
+        connection: Connection,
+        hello_ok: pb.HelloOk,
+        *,
+        clock: Clock,
+        on_push: Callable[[pb.Command], None],
+        on_closed: Callable[[TxnError], None] | None,
+    ) -> None:
+        self.hello_ok = hello_ok
+        """The server's answer to the handshake."""
+        self._connection = connection
+        self._clock = clock
+        self._on_push = on_push
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._last_request_id = _HELLO_REQUEST_ID
+        self._waiting: dict[int, _Waiting] = {}
+        self._due = math.inf
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._reason: TxnError | None = None
+        self._ended = asyncio.Event()
+        self._receiving: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @staticmethod
     async def open(
@@ -38,125 +73,192 @@ class Caller:
     ) -> Caller:
         """Connect and shake hands, both within `timeout_s` seconds.
 
-        `on_push` gets every command without a request id, in order; it must not raise. `on_closed` is called once,
-        with the reason, when the connection has ended for any reason but `close()`. `hello.protocol_version` is filled in.
+        `on_push` gets every command without a request id, in order; if it raises, that is logged and the connection
+        ends. `on_closed` is called once, with the reason, when the connection has ended for any reason but `close()`.
+        `hello.protocol_version` is filled in where it is 0.
         Raises `ConnectionLost`, or what the server refused the handshake with (`InvalidArgument`, `Unauthorized`).
         """
-        raise NotImplementedError
+        deadline = clock.monotonic() + timeout_s
+        connection = await transport.connect(address, timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(max(deadline - clock.monotonic(), 0.0)):
+                hello_ok, behind = await _shake_hands(connection, hello)
+        except TimeoutError:
+            await connection.close()
+            raise ConnectionLost(f"{address} did not answer the handshake within {timeout_s:g} s") from None
+        except BaseException:
+            await connection.close()
+            raise
+        caller = Caller(connection, hello_ok, clock=clock, on_push=on_push, on_closed=on_closed)
+        caller._receiving = caller._loop.create_task(caller._receive(behind), name=f"replies from {address}")
+        return caller
 
     @property
     def address(self) -> str:
-        raise NotImplementedError
+        return self._connection.peer
 
     @property
     def closed(self) -> bool:
         """A bool: whether the connection has ended. `await wait_closed()` waits for it."""
-        raise NotImplementedError
+        return self._reason is not None
 
     @property
     def reason(self) -> TxnError | None:
         """Why the connection has ended, None while it lives."""
-        raise NotImplementedError
+        return self._reason
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._waiting)
 
     @property
     def pending_bytes(self) -> int:
-        raise NotImplementedError
+        return self._connection.pending_bytes
 
     def call_nowait(self, command: pb.Command, *, timeout_s: float) -> asyncio.Future[pb.Command]:
         """Send a request; the future resolves to the reply command.
 
-        Sets `command.request_id`; the command may be reused at once. The future fails with the error the server replied,
-        with `Timeout` when `timeout_s` has passed, with `ConnectionLost` when the connection ends. It may be cancelled.
-        Raises `ConnectionLost` if it has ended already, `Overloaded` past `MAX_OUTSTANDING_REQUESTS`, `MessageTooLarge`.
+        Sets `command.request_id`; the command may be reused at once. The future fails with the error that the server
+        replied, with `Timeout` when `timeout_s` has passed, with `ConnectionLost` when the connection ends. It may be
+        cancelled. Raises `ConnectionLost` if that has happened already, `Overloaded` past `MAX_OUTSTANDING_REQUESTS`,
+        `MessageTooLarge`.
         """
-        raise NotImplementedError
+        if len(self._waiting) >= MAX_OUTSTANDING_REQUESTS:
+            raise Overloaded(f"{MAX_OUTSTANDING_REQUESTS} requests to {self.address} are unanswered: wait for some")
+        self._last_request_id = request_id = self._last_request_id + 1
+        command.request_id = request_id
+        self._send(command)
+        future: asyncio.Future[pb.Command] = self._loop.create_future()
+        deadline = self._clock.monotonic() + timeout_s
+        self._waiting[request_id] = (future, deadline, timeout_s)
+        if deadline < self._due:
+            self._sweep_at(deadline)
+        return future
 
     async def call(self, command: pb.Command, *, timeout_s: float = 10.0) -> pb.Command:
         """`call_nowait`, awaited."""
-        raise NotImplementedError
+        return await self.call_nowait(command, timeout_s=timeout_s)
 
     def push(self, command: pb.Command) -> None:
         """Send a command that has no reply. Raises `ConnectionLost`, `MessageTooLarge`."""
-        raise NotImplementedError
+        command.request_id = 0
+        self._send(command)
 
     async def drain(self, below_bytes: int) -> None:
         """Wait until at most `below_bytes` are still unsent. Raises `ConnectionLost`."""
-        raise NotImplementedError
+        await self._connection.drain(below_bytes)
 
     async def wait_closed(self) -> None:
-        raise NotImplementedError
+        await self._ended.wait()
 
     async def close(self) -> None:
         """Fail what is unanswered with `ConnectionLost` and end the connection. Idempotent, bounded, never raises."""
-        raise NotImplementedError
+        self._on_closed = None
+        self._end(ConnectionLost(f"connection with {self.address}: closed here"))
+        tasks = [task for task in (self._receiving, self._closing) if task is not None and not task.done()]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ---- inside ----
+
+    def _send(self, command: pb.Command) -> None:
+        if self._reason is not None:
+            raise ConnectionLost(str(self._reason))
+        self._connection.send_nowait(command)
+        if self._connection.pending_bytes > MAX_PENDING_BYTES:
+            reason = not_reading(self._connection)
+            _log.warning("peer_does_not_read", address=self.address, reason=str(reason))
+            self._end(reason)
+            raise ConnectionLost(str(self._reason))
+
+    async def _receive(self, commands: Sequence[pb.Command]) -> None:
+        """The receiver of the connection: until it ends, or is ended."""
+        try:
+            while self._reason is None:
+                self._take(commands)
+                commands = await self._connection.receive()
+        except ConnectionLost as lost:
+            self._end(lost)
+        except Exception as error:  # noqa: BLE001 - of `on_push`: its state may miss something now
+            _log.exception("push_handler_failed", address=self.address)
+            self._end(ConnectionLost(f"connection with {self.address}: a push could not be handled: {error!r}"))
+
+    def _take(self, commands: Sequence[pb.Command]) -> None:
+        waiting = self._waiting
+        for command in commands:
+            request_id = command.request_id
+            if request_id:
+                waiter = waiting.pop(request_id, None)
+                if waiter is None or waiter[0].done():
+                    continue  # its deadline has passed, or nobody waits any more
+                if command.HasField("error"):
+                    waiter[0].set_exception(from_wire(command.error))
+                else:
+                    waiter[0].set_result(command)
+            elif command.HasField("error"):
+                self._end(ConnectionLost(f"connection with {self.address}: ended by it: {from_wire(command.error)}"))
+                return
+            else:
+                self._on_push(command)
+
+    def _end(self, reason: TxnError) -> None:
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for future, _, _ in waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(str(reason)))
+        self._ended.set()
+        self._closing = self._loop.create_task(self._connection.close(), name=f"closing {self.address}")
+        if self._on_closed is not None:
+            self._on_closed(reason)
+
+    def _sweep_at(self, deadline: float) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._due = deadline
+        delay = max(deadline - self._clock.monotonic(), _MIN_SWEEP_S)
+        self._sweep_timer = self._loop.call_later(delay, self._sweep)
+
+    def _sweep(self) -> None:
+        """Fail what is overdue; come back at the earliest deadline that is left.
+
+        With one timeout for all requests that is about once per timeout, however many there are.
+        """
+        now = self._clock.monotonic()
+        overdue = [request_id for request_id, (_, deadline, _) in self._waiting.items() if deadline <= now]
+        for request_id in overdue:
+            future, _, timeout_s = self._waiting.pop(request_id)
+            if not future.done():
+                future.set_exception(
+                    Timeout(f"{self.address} did not answer request {request_id} within {timeout_s:g} s")
+                )
+        self._due = math.inf
+        self._sweep_timer = None
+        if self._waiting:
+            self._sweep_at(min(deadline for _, deadline, _ in self._waiting.values()))
 
 
-class Peer:
-    """The server's view of one connection. `reply`, `fail` and `push` do nothing once it has ended."""
-
-    session_id: bytes
-    client_name: str
-    owner: str
-    """Who authenticated; "anonymous" without authentication."""
-
-    @property
-    def address(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def closed(self) -> bool:
-        """A bool: whether the connection has ended."""
-        raise NotImplementedError
-
-    @property
-    def pending_bytes(self) -> int:
-        raise NotImplementedError
-
-    def reply(self, request_id: int, command: pb.Command) -> None:
-        """Answer a request; sets `command.request_id`. The command may be reused at once. No-op for request id 0."""
-        raise NotImplementedError
-
-    def fail(self, request_id: int, error: BaseException) -> None:
-        """Answer a request with an error's wire form."""
-        raise NotImplementedError
-
-    def push(self, command: pb.Command) -> None:
-        """Send a command nobody asked for (request id 0)."""
-        raise NotImplementedError
-
-    async def drain(self, below_bytes: int) -> None:
-        """Wait until at most `below_bytes` are still unsent. Raises `ConnectionLost`."""
-        raise NotImplementedError
-
-    def disconnect(self, reason: TxnError) -> None:
-        """End the connection from this side; logged, and told to the client as far as that is still possible."""
-        raise NotImplementedError
-
-
-class Service(Protocol):
-    """What a role offers: handlers by the name of the command's body field ("new_txn", "send", …).
-
-    A handler is called in order of arrival and returns the reply, or None if it replies itself (or if there is none:
-    a push has request id 0), or a coroutine, which runs as a task owned by the connection and is cancelled when that
-    ends. Whatever it raises is the reply.
-    """
-
-    @property
-    def handlers(self) -> Mapping[str, Handler]: ...
-
-    def disconnected(self, peer: Peer) -> None:
-        """Called once per peer, after its tasks have ended. Must not raise."""
-
-
-async def serve_connection(
-    connection: Connection,
-    services: Sequence[Service],
-    *,
-    server_id: str,
-    roles: Sequence[str],
-    incarnation: str,
-    clock: Clock,
-    authenticate: Authenticate | None = None,
-) -> None:
-    """Serve one accepted connection until it ends: handshake first, then commands to their services' handlers."""
-    raise NotImplementedError
+async def _shake_hands(connection: Connection, hello: pb.Hello) -> tuple[pb.HelloOk, Sequence[pb.Command]]:
+    """Say Hello; the server's answer, and what it sent right behind it."""
+    request = pb.Command(request_id=_HELLO_REQUEST_ID, hello=hello)
+    request.hello.protocol_version = hello.protocol_version or PROTOCOL_VERSION
+    connection.send_nowait(request)
+    commands: Sequence[pb.Command] = ()
+    while not commands:
+        commands = await connection.receive()
+    reply = commands[0]
+    if reply.HasField("error"):
+        raise from_wire(reply.error)
+    if reply.request_id != _HELLO_REQUEST_ID or not reply.HasField("hello_ok"):
+        raise InvalidArgument(
+            f"{connection.peer} answered hello with {reply.WhichOneof('body')}: it is no server of ours"
+        )
+    if reply.hello_ok.protocol_version != PROTOCOL_VERSION:
+        version = reply.hello_ok.protocol_version
+        raise InvalidArgument(f"{connection.peer} speaks protocol version {version}, this client {PROTOCOL_VERSION}")
+    return reply.hello_ok, commands[1:]
