@@ -144,6 +144,24 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_below: tuple[int, int] | None = None
 
 
+class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
+    """`/cursor/<segment>/<subscription>/mark`: everything at or below `position` is acked."""
+
+    v: int = 1
+    position: tuple[int, int]
+
+
+class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """`/cursor/<segment>/<subscription>/<ledger>-<n>`: entries of one ledger from `first_entry` on. `acked`: hex bitmap,
+    LSB first, of wholly acked ones. `partial`: `[entry_id, messages, hex bitmap of acked indexes]`."""
+
+    v: int = 1
+    ledger_id: int
+    first_entry: int
+    acked: str
+    partial: list[tuple[int, int, str]] = []
+
+
 class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`start`: `{"kind": "earliest"|"latest"|"timestamp"|"message_id", …}`; `latest` is resolved at creation into
     `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered."""
@@ -193,6 +211,21 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     v: int = 1
     id: str
     created_ms: int
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """`/pin/<process>`: the oldest revision a process still reads at, on its lease; compaction spares it."""
+
+    v: int = 1
+    revision: int
+
+
+class CompactionMark(msgspec.Struct, frozen=True, kw_only=True):
+    """`/compaction`: rewritten by whoever compacts, for the revision it gets (`txnstore.etcd.maintenance`)."""
+
+    v: int = 1
+    by: str
+    time_ms: int
 
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
