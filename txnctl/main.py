@@ -10,7 +10,7 @@ import typer
 import uvloop
 
 from txnctl import logs
-from txnctl.commands import piping, subscriptions, topics, transactions
+from txnctl.commands import check, piping, subscriptions, topics, transactions
 from txnctl.commands.running import run
 from txnctl.settings import load
 from txnwire.errors import InvalidArgument, TxnError
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
+app.command()(check.check)
 app.command()(piping.produce)
 app.command()(piping.consume)
 

@@ -11,13 +11,13 @@ from contextlib import AsyncExitStack
 import structlog
 from coordinator_v5.coordinator import Coordinator, CoordinatorSettings
 from coordinator_v5.service import CoordinatorService
-from segments.controller import Controller, ControllerSettings
-from segments.controller_service import ControllerService
-from segments.layout_service import LayoutService
 
 from segments.broker import Broker, BrokerSettings
 from segments.broker_service import BrokerService
+from segments.controller import Controller, ControllerSettings
+from segments.controller_service import ControllerService
 from segments.directory import Directory
+from segments.layout_service import LayoutService
 from segments.ledger import LedgerStore
 from txnctl.admin import Administration
 from txnctl.admin_requests import AdminRequests

@@ -1,0 +1,160 @@
+"""Everything in etcd at one revision, decoded and by kind; what cannot be decoded is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from segments.topology import Topology
+from txnstore import keys, records
+from txnstore.collection_transitions import Outcomes, read_outcomes
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import TxnError
+from txnwire.ids import TxnId
+from txnwire.names import SegmentName, TopicName
+
+
+@dataclass
+class Picture:
+    """One consistent view. Segments and topics by path; `ops` by (transaction, segment, subscription or None)."""
+
+    revision: int = 0
+    headers: dict[TxnId, records.Header] = field(default_factory=dict)
+    ops: dict[tuple[TxnId, str, str | None], int] = field(default_factory=dict)
+    write_index: dict[tuple[TxnId, str], None] = field(default_factory=dict)
+    ack_index: dict[tuple[TxnId, str, str], None] = field(default_factory=dict)
+    outcomes: dict[tuple[int, int], Outcomes] = field(default_factory=dict)
+    id_blocks: dict[int, records.TxnSeq] = field(default_factory=dict)
+    watermarks: dict[str, records.Watermark] = field(default_factory=dict)
+    aborted: dict[tuple[str, TxnId, int | None], records.AbortedRecord] = field(default_factory=dict)
+    topics: dict[str, Topology] = field(default_factory=dict)
+    ledgers: dict[str, records.LedgerRecord] = field(default_factory=dict)
+    cursors: dict[tuple[str, str], int] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], records.SubscriptionRecord] = field(default_factory=dict)
+    assignments: dict[tuple[str, str], records.AssignmentRecord] = field(default_factory=dict)
+    owners: dict[str, KeyValue] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+    def segments(self) -> dict[str, None]:
+        """Paths of every segment of every topic."""
+        return {path: None for topology in self.topics.values() for path in topology.paths.values()}
+
+
+def _header(picture: Picture, record: KeyValue) -> None:
+    picture.headers[keys.txn_of(record.key)] = records.decode(records.Header, record.value, key=record.key)
+
+
+def _op(picture: Picture, record: KeyValue) -> None:
+    records.decode(records.Op, record.value, key=record.key)
+    place = keys.op_parts(record.key)
+    picture.ops[place] = picture.ops.get(place, 0) + 1
+
+
+def _write_index(picture: Picture, record: KeyValue) -> None:
+    segment = _between(record.key, keys.WRITES_BY_SEGMENT)
+    picture.write_index[keys.txn_of(record.key), SegmentName.from_path(segment).path] = None
+
+
+def _ack_index(picture: Picture, record: KeyValue) -> None:
+    segment, _, subscription = _between(record.key, keys.ACKS_BY_SEGMENT_SUBSCRIPTION).rpartition("/")
+    picture.ack_index[keys.txn_of(record.key), SegmentName.from_path(segment).path, subscription] = None
+
+
+def _deadline(_: Picture, record: KeyValue) -> None:
+    keys.deadline_parts(record.key)  # a stale one is nothing broken: the sweep deletes it
+
+
+def _outcome(picture: Picture, record: KeyValue) -> None:
+    tcid, block = (int(part, 16) for part in record.key[len(keys.TXN_OUTCOME) :].decode().split("/"))
+    picture.outcomes[tcid, block] = read_outcomes(tcid, block, record)
+
+
+def _id_block(picture: Picture, record: KeyValue) -> None:
+    tcid = int(record.key[len(keys.TXN_SEQ) :], 16)
+    picture.id_blocks[tcid] = records.decode(records.TxnSeq, record.value, key=record.key)
+
+
+def _segment_state(picture: Picture, record: KeyValue) -> None:
+    path, _, what = record.key[len(keys.SEGMENT_STATE) :].decode().partition("/watermark")
+    if record.key.endswith(b"/watermark") and not what:
+        picture.watermarks[path] = records.decode(records.Watermark, record.value, key=record.key)
+        return
+    path = record.key[len(keys.SEGMENT_STATE) :].decode().partition("/aborted/")[0]
+    txn_id, writer = keys.aborted_parts(record.key)
+    picture.aborted[path, txn_id, writer] = records.decode(records.AbortedRecord, record.value, key=record.key)
+
+
+def _topic(picture: Picture, record: KeyValue) -> None:
+    path = record.key[len(keys.TOPIC) :].decode()
+    decoded = records.decode(records.TopicRecord, record.value, key=record.key)
+    picture.topics[path] = Topology(TopicName.from_path(path), decoded)
+
+
+def _ledger(picture: Picture, record: KeyValue) -> None:
+    path = record.key[len(keys.LEDGER) :].decode()
+    picture.ledgers[path] = records.decode(records.LedgerRecord, record.value, key=record.key)
+
+
+def _cursor(picture: Picture, record: KeyValue) -> None:
+    segment, subscription, _ = record.key[len(keys.CURSOR) :].decode().rsplit("/", 2)
+    picture.cursors[segment, subscription] = picture.cursors.get((segment, subscription), 0) + 1
+
+
+def _subscription(picture: Picture, record: KeyValue) -> None:
+    topic, _, name = record.key[len(keys.SUBSCRIPTION) :].decode().rpartition("/")
+    picture.subscriptions[topic, name] = records.decode(records.SubscriptionRecord, record.value, key=record.key)
+
+
+def _assignment(picture: Picture, record: KeyValue) -> None:
+    topic, _, name = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
+    picture.assignments[topic, name] = records.decode(records.AssignmentRecord, record.value, key=record.key)
+
+
+def _owner(picture: Picture, record: KeyValue) -> None:
+    records.decode(records.Owner, record.value, key=record.key)
+    picture.owners[record.key[len(keys.OWNER) :].decode()] = record
+
+
+def _registration(_: Picture, record: KeyValue) -> None:
+    records.decode(records.Registration, record.value, key=record.key)
+
+
+READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
+    keys.TXN: _header,
+    keys.TXN_OP: _op,
+    keys.WRITES_BY_SEGMENT: _write_index,
+    keys.ACKS_BY_SEGMENT_SUBSCRIPTION: _ack_index,
+    keys.TXN_BY_DEADLINE: _deadline,
+    keys.TXN_OUTCOME: _outcome,
+    keys.TXN_SEQ: _id_block,
+    keys.SEGMENT_STATE: _segment_state,
+    keys.TOPIC: _topic,
+    keys.LEDGER: _ledger,
+    keys.CURSOR: _cursor,
+    keys.SUBSCRIPTION: _subscription,
+    keys.ASSIGNMENT: _assignment,
+    keys.OWNER: _owner,
+    keys.BROKER: _registration,
+    keys.TC: _registration,
+    keys.LEADER: _registration,
+}
+
+
+def _between(key: bytes, prefix: bytes) -> str:
+    return key[len(prefix) :].decode().rpartition("/")[0]
+
+
+async def take_picture(store: MetadataStore) -> Picture:
+    """Read every prefix at one revision. Raises `StoreUnavailable`."""
+    picture = Picture()
+    for prefix, read in READERS.items():
+        found = await store.range(prefix, keys.prefix_end(prefix), revision=picture.revision)
+        picture.revision = picture.revision or found.revision
+        for record in found.records:
+            try:
+                read(picture, record)
+            except (TxnError, ValueError, IndexError, msgspec.DecodeError) as error:
+                picture.unreadable.append(f"{record.key.decode(errors='replace')}: {error}")
+    return picture
