@@ -32,6 +32,8 @@ LEADER = b"/leader/"
 LOAD = b"/load/"
 GC_HORIZON = b"/gc-horizon"
 INCARNATION = b"/incarnation"
+PIN = b"/pin/"
+COMPACTION = b"/compaction"
 
 OUTCOMES_PER_BLOCK = 4096
 

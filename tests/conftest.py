@@ -1,0 +1,111 @@
+"""An etcd for the tests, and stores over it: see `etcd`, `etcd_process`, `store`, `memory_etcd` and `memory_store`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port, wait_etcd_ready
+from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import InternalError
+
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.21"
+_prefixes = itertools.count(1)
+
+
+def _docker_answers() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    try:
+        asked = subprocess.run(["docker", "info"], capture_output=True, timeout=2, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
+
+
+def _container() -> Iterator[str]:
+    from testcontainers.core.container import DockerContainer
+
+    command = "etcd --listen-client-urls http://0.0.0.0:2379 --advertise-client-urls http://0.0.0.0:2379"
+    container = DockerContainer(ETCD_IMAGE).with_exposed_ports(2379)
+    container.with_command(f"{command} --max-txn-ops 10000 --grpc-keepalive-min-time 1s")
+    with container:
+        url = f"http://{container.get_container_host_ip()}:{container.get_exposed_port(2379)}"
+        asyncio.run(wait_etcd_ready(url))
+        yield url
+
+
+def _process(directory: Path) -> Iterator[str]:
+    etcd = EmbeddedEtcd(EtcdCommand(data_dir=directory / "etcd", client_port=free_port()))
+    asyncio.run(etcd.start())
+    try:
+        yield etcd.url
+    finally:
+        asyncio.run(etcd.stop())
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of one etcd for all tests of this worker: a container where a Docker engine answers, else a process."""
+    if _docker_answers() and not os.environ.get("TXN_TEST_LOCAL_ETCD"):
+        yield from _container()
+    else:
+        yield from _process(tmp_path_factory.mktemp("etcd"))
+
+
+@pytest.fixture
+async def etcd_process(tmp_path: Path) -> AsyncIterator[EmbeddedEtcd]:
+    """A freshly started etcd of this test's own, to kill, pause and restart. Skips without a local binary."""
+    try:
+        find_etcd()
+    except InternalError as error:
+        pytest.skip(str(error))
+    etcd = EmbeddedEtcd(EtcdCommand(data_dir=tmp_path / "etcd", client_port=free_port()))
+    await etcd.start()
+    try:
+        yield etcd
+    finally:
+        await etcd.stop()
+
+
+@pytest.fixture
+def key_prefix() -> str:
+    """Never used before on this worker's etcd."""
+    return f"/test-{next(_prefixes)}"
+
+
+@pytest.fixture
+async def store(etcd: str, key_prefix: str) -> AsyncIterator[EtcdStore]:
+    """A store on the real etcd, under a key prefix of its own."""
+    settings = EtcdSettings(endpoints=(etcd,), prefix=key_prefix, development=True)
+    store = await EtcdStore.connect(settings, clock=SystemClock(), random=SystemRandom())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def memory_etcd() -> MemoryEtcd:
+    return MemoryEtcd(SystemClock())
+
+
+@pytest.fixture
+async def memory_store(memory_etcd: MemoryEtcd) -> AsyncIterator[MemoryStore]:
+    """A store on an etcd in memory; more clients may be made on the same `memory_etcd`."""
+    store = MemoryStore(memory_etcd, SystemClock(), random.Random(0))
+    try:
+        yield store
+    finally:
+        await store.close()

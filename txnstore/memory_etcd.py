@@ -1,0 +1,282 @@
+"""An etcd for one process's memory: the server side of `MemoryStore`, with everything a simulation wants to do to it.
+
+Single-threaded and deterministic: it acts only when a request arrives or one of its timers (lease expiry, deliveries to
+watches) fires on the running event loop, and takes the time from the clock it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from txnstore.backend import Reason, Refused, StoreStatus, Unanswered
+from txnstore.mvcc import Mvcc
+from txnstore.store import Compacted, Event, KeyValue
+from txnwire.ports import Clock
+
+MIN_TTL_S: Final = 2
+DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
+_CHANGES_PER_DELIVERY: Final = 1000
+
+
+class _Lease:
+    __slots__ = ("expires_at", "ttl_s")
+
+    def __init__(self, ttl_s: int, expires_at: float) -> None:
+        self.ttl_s = ttl_s
+        self.expires_at = expires_at
+
+
+class MemoryEtcd:
+    """`mvcc` is the key space, to be looked at by checkers. What a fault injector may call:
+
+    - `pause()` / `resume()`: as SIGSTOP: requests wait, leases run on, everything is answered late;
+    - `cut()`: every connection breaks; unanswered requests end as `Unanswered`, applied or not; watches are lost;
+    - `crash()` / `restart()`: not reachable in between; nothing applied is lost, leases start their TTL anew;
+    - `compact(revision)`: also under a watch that still needs older ones;
+    - `expire_lease(id)`: early; `delay_expiry(id, seconds)`: late;
+    - `quota_bytes`: lower it to raise the alarm.
+    """
+
+    def __init__(self, clock: Clock, *, quota_bytes: int = DEFAULT_QUOTA_BYTES, max_txn_ops: int = 10_000) -> None:
+        self._clock = clock
+        self.mvcc = Mvcc()
+        self.quota_bytes = quota_bytes
+        self.max_txn_ops = max_txn_ops
+        self.no_space = False
+        self.paused = False
+        self.running = True
+        self._db_bytes = 0
+        self._next_lease = 1
+        self._leases: dict[int, _Lease] = {}
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._told_revision = self.mvcc.revision
+        self._streams: dict[MemoryWatchStream, None] = {}
+        self._held_back: list[Callable[[], None]] = []
+        self._on_cut: dict[Callable[[], None], None] = {}
+        self._on_start: list[Callable[[], None]] = []
+
+    # --- what befalls it ---
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        held_back, self._held_back = self._held_back, []
+        for request in held_back:
+            self.arrive(request)
+        for stream in self._streams:
+            stream.notify()
+
+    def cut(self) -> None:
+        for stream in list(self._streams):
+            stream.lose()
+        for notify in list(self._on_cut):
+            notify()
+
+    def crash(self) -> None:
+        self.running = False
+        self._held_back.clear()
+        self.cut()
+
+    def restart(self) -> None:
+        self.running = True
+        self.paused = False
+        now = self._clock.monotonic()
+        for lease in self._leases.values():
+            lease.expires_at = now + lease.ttl_s
+        self._set_expiry_timer()
+        started, self._on_start = self._on_start, []
+        for notify in started:
+            notify()
+
+    def expire_lease(self, lease_id: int) -> None:
+        if lease_id in self._leases:
+            del self._leases[lease_id]
+            self.mvcc.end_lease(lease_id)
+            self._tell_watches()
+
+    def delay_expiry(self, lease_id: int, seconds: float) -> None:
+        self._leases[lease_id].expires_at += seconds
+        self._set_expiry_timer()
+
+    def leases(self) -> list[int]:
+        return list(self._leases)
+
+    # --- requests, as they arrive ---
+
+    def arrive(self, request: Callable[[], None]) -> None:
+        """Run a request now, once resumed, or never (it reached a process that is not there)."""
+        if self.paused:
+            self._held_back.append(request)
+        elif self.running:
+            self._expire_due()
+            request()
+            self._tell_watches()
+
+    def when_started(self, notify: Callable[[], None]) -> None:
+        self._on_start.append(notify)
+
+    def on_cut(self, notify: Callable[[], None]) -> Callable[[], None]:
+        """Have `notify` called at the next cuts; returns what ends that."""
+        self._on_cut[notify] = None
+        return lambda: self._on_cut.pop(notify, None)
+
+    def check_quota(self) -> None:
+        """etcd refuses whatever could write once its file has reached the quota, until defragmented and disarmed."""
+        self._db_bytes = max(self._db_bytes, self.mvcc.bytes_in_use)
+        if self._db_bytes >= self.quota_bytes:
+            self.no_space = True
+        if self.no_space:
+            raise Refused(Reason.FULL, "etcdserver: mvcc: database space exceeded")
+
+    def grant(self, ttl_s: int) -> tuple[int, float]:
+        self.check_quota()
+        lease_id, self._next_lease = self._next_lease, self._next_lease + 1
+        ttl_s = max(ttl_s, MIN_TTL_S)
+        self._leases[lease_id] = _Lease(ttl_s, self._clock.monotonic() + ttl_s)
+        self.mvcc.add_lease(lease_id)
+        self._set_expiry_timer()
+        return lease_id, float(ttl_s)
+
+    def keep_alive(self, lease_id: int) -> float:
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return 0.0
+        lease.expires_at = self._clock.monotonic() + lease.ttl_s
+        return float(lease.ttl_s)
+
+    def revoke(self, lease_id: int) -> None:
+        self.expire_lease(lease_id)
+
+    def status(self) -> StoreStatus:
+        self._db_bytes = max(self._db_bytes, self.mvcc.bytes_in_use)
+        return StoreStatus(
+            version="memory",
+            revision=self.mvcc.revision,
+            db_bytes=self._db_bytes,
+            db_bytes_in_use=self.mvcc.bytes_in_use,
+            quota_bytes=self.quota_bytes,
+            no_space=self.no_space,
+        )
+
+    def compact(self, revision: int) -> None:
+        self.mvcc.compact(revision)
+
+    def defragment(self) -> None:
+        self._db_bytes = self.mvcc.bytes_in_use
+
+    def disarm(self) -> None:
+        self.no_space = False
+
+    def open_watch(
+        self, start: bytes, end: bytes, from_revision: int, delay_s: Callable[[], float]
+    ) -> MemoryWatchStream:
+        stream = MemoryWatchStream(self, start, end, from_revision, delay_s)
+        self._streams[stream] = None
+        stream.notify()
+        return stream
+
+    def drop_stream(self, stream: MemoryWatchStream) -> None:
+        self._streams.pop(stream, None)
+
+    # --- inside ---
+
+    def _tell_watches(self) -> None:
+        if self.mvcc.revision != self._told_revision:
+            self._told_revision = self.mvcc.revision
+            for stream in self._streams:
+                stream.notify()
+
+    def _expire_due(self) -> None:
+        now = self._clock.monotonic()
+        due = [lease_id for lease_id, lease in self._leases.items() if lease.expires_at <= now]
+        for lease_id in due:
+            self.expire_lease(lease_id)
+
+    def _set_expiry_timer(self) -> None:
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        if self._leases:
+            next_at = min(lease.expires_at for lease in self._leases.values())
+            wait_s = max(next_at - self._clock.monotonic(), 0.0) + 0.01
+            self._expiry_timer = asyncio.get_running_loop().call_later(wait_s, self._on_expiry_timer)
+
+    def _on_expiry_timer(self) -> None:
+        self._expiry_timer = None
+        if self.running and not self.paused:
+            self._expire_due()
+        self._set_expiry_timer()
+
+
+class MemoryWatchStream:
+    """One watch at the server. Deliveries read the history, so delay and loss can bring neither gaps nor disorder."""
+
+    def __init__(
+        self, etcd: MemoryEtcd, start: bytes, end: bytes, from_revision: int, delay_s: Callable[[], float]
+    ) -> None:
+        self._etcd = etcd
+        self._start = start
+        self._end = end
+        self._next_revision = from_revision
+        self._delay_s = delay_s
+        self._timer: asyncio.Handle | None = None
+        self._ready: list[tuple[Event, ...]] = []
+        self._lost = False
+        self._error: Compacted | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def notify(self) -> None:
+        if self._timer is None and not self._lost:
+            loop, delay_s = asyncio.get_running_loop(), self._delay_s()
+            self._timer = loop.call_later(delay_s, self._deliver) if delay_s else loop.call_soon(self._deliver)
+
+    def lose(self) -> None:
+        self._lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._etcd.drop_stream(self)
+        self._wake()
+
+    async def receive(self) -> tuple[Event, ...]:
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            if self._lost:
+                raise Unanswered("the watch was cut")
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._ready.pop(0)
+
+    async def close(self) -> None:
+        self.lose()
+
+    def _deliver(self) -> None:
+        self._timer = None
+        if self._etcd.paused or self._lost:
+            return
+        try:
+            changes = self._etcd.mvcc.changes_since(self._next_revision, at_most=_CHANGES_PER_DELIVERY)
+        except Compacted as error:
+            self._error = error
+            self.lose()
+            return
+        if not changes:
+            return
+        self._next_revision = changes[-1].revision + 1
+        events = [event for change in changes for event in change.events if self._concerns(event.record)]
+        if events:
+            self._ready.append(tuple(events))
+            self._wake()
+        if len(changes) == _CHANGES_PER_DELIVERY:
+            self.notify()
+
+    def _concerns(self, record: KeyValue) -> bool:
+        return self._start <= record.key < self._end
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

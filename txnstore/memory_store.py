@@ -1,0 +1,231 @@
+"""`MemoryStore`: the production store client over an etcd in memory, with faults between the two (DESIGN §13).
+
+One `MemoryEtcd` is shared by all simulated processes; each has its own `MemoryStore`. The client half (group commit,
+repeats, resuming watches, leases, pins) is the very code that runs over the real etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from txnstore.backend import Page, Refused, StoreStatus, Unanswered
+from txnstore.grouping import Member
+from txnstore.memory_etcd import MemoryEtcd, MemoryWatchStream
+from txnstore.store import Commit, CommitResult, Compacted, KeyValue
+from txnstore.store_client import StoreClient
+from txnwire.ports import Clock, Random
+
+ATTEMPT_TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class Fate(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one request. All times in seconds, `arrive_s` and `fail_s` from when it is sent.
+
+    | | |
+    |---|---|
+    | answered | `Fate(arrive_s=0.001, answer_s=0.002)` |
+    | lost before it was applied | `Fate(arrive_s=None, fail_s=1.0)` |
+    | applied, its answer lost | `Fate(arrive_s=0.001, fail_s=1.0)` |
+    | landed late, after the client gave it up | `Fate(arrive_s=5.0, fail_s=1.0)` |
+
+    `fail_s`: then the client sees `Unanswered`; None leaves it to the client's own time limit per request.
+    """
+
+    arrive_s: float | None = 0.0
+    answer_s: float = 0.0
+    fail_s: float | None = None
+
+
+NO_FAULT: Final = Fate()
+
+
+class Faults(Protocol):
+    """Asked by every `MemoryStore` that is given one; `client` is the store's name."""
+
+    def fate(self, request: str, client: str) -> Fate:
+        """`request`: commit, read, watch, grant, keep_alive, revoke, status, compact, defragment or disarm."""
+
+    def watch_delay_s(self, client: str) -> float:
+        """How long after a change its delivery to this client's watches starts."""
+
+
+class MemoryBackend:
+    """`txnstore.backend.Backend` over a `MemoryEtcd`."""
+
+    def __init__(self, etcd: MemoryEtcd, client: str, faults: Faults | None) -> None:
+        self._etcd = etcd
+        self._client = client
+        self._faults = faults
+        self._connected = True
+        self._waiting: list[asyncio.Future[None]] = []
+        self._unanswered: dict[asyncio.Future[object], None] = {}
+        self._streams: dict[MemoryWatchStream, None] = {}
+        self._stop_cuts = etcd.on_cut(self._cut)
+
+    @property
+    def max_txn_ops(self) -> int:
+        return self._etcd.max_txn_ops
+
+    def disconnect(self) -> None:
+        """No endpoint can be reached until `reconnect`: what is unanswered ends so, nothing more is sent."""
+        self._connected = False
+        self._cut()
+
+    def reconnect(self) -> None:
+        self._connected = True
+        self._wake_waiting()
+
+    async def wait_ready(self) -> None:
+        while not (self._connected and self._etcd.running):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            self._etcd.when_started(self._wake_waiting)
+            await waiter
+
+    def encode(self, commit: Commit) -> bytes:
+        parts = [compare.key for compare in commit.compares]
+        for put in commit.puts:
+            parts += (put.key, put.value)
+        return b"".join(parts)
+
+    async def commit(self, members: Sequence[Member], *, repeated: bool) -> list[CommitResult]:
+        def apply() -> list[CommitResult]:
+            if any(member.commit.puts for member in members):
+                self._etcd.check_quota()
+            return self._etcd.mvcc.commit([member.commit for member in members])
+
+        results = await self._request("commit", apply)
+        if repeated:
+            return [CommitResult(r.succeeded, r.revision, r.reads, True) for r in results]
+        return results
+
+    async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
+        def apply() -> tuple[int, list[KeyValue | None]]:
+            mvcc = self._etcd.mvcc
+            return mvcc.revision, [mvcc.get(key, revision) for key in keys]
+
+        return await self._request("read", apply)
+
+    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
+        def apply() -> Page:
+            records, more = self._etcd.mvcc.range(start, end, revision, limit)
+            if keys_only:
+                records = [msgspec.structs.replace(record, value=b"") for record in records]
+            return Page(self._etcd.mvcc.revision, tuple(records), more)
+
+        return await self._request("read", apply)
+
+    async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> MemoryWatchStream:
+        def apply() -> MemoryWatchStream:
+            return self._etcd.open_watch(start, end, from_revision, self._watch_delay_s)
+
+        stream = await self._request("watch", apply)
+        self._streams[stream] = None
+        return stream
+
+    async def grant(self, ttl_s: int) -> tuple[int, float]:
+        return await self._request("grant", lambda: self._etcd.grant(ttl_s))
+
+    async def keep_alive(self, lease_id: int) -> float:
+        return await self._request("keep_alive", lambda: self._etcd.keep_alive(lease_id))
+
+    async def revoke(self, lease_id: int) -> None:
+        await self._request("revoke", lambda: self._etcd.revoke(lease_id))
+
+    async def status(self) -> StoreStatus:
+        return await self._request("status", self._etcd.status)
+
+    async def compact(self, revision: int) -> None:
+        await self._request("compact", lambda: self._etcd.compact(revision))
+
+    async def defragment(self) -> None:
+        await self._request("defragment", self._etcd.defragment)
+
+    async def disarm(self) -> None:
+        await self._request("disarm", self._etcd.disarm)
+
+    async def close(self) -> None:
+        self._stop_cuts()
+        self._connected = False
+        self._cut()
+
+    def _watch_delay_s(self) -> float:
+        return self._faults.watch_delay_s(self._client) if self._faults else 0.0
+
+    async def _request(self, name: str, apply: Callable[[], T]) -> T:
+        """Send, let the request arrive by itself (also when the caller has given up), wait for the answer."""
+        if not (self._connected and self._etcd.running):
+            raise Unanswered("not connected")
+        loop = asyncio.get_running_loop()
+        fate = self._faults.fate(name, self._client) if self._faults else NO_FAULT
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def arrive() -> None:
+            outcome = _outcome_of(apply)
+            if fate.fail_s is None:
+                _later(loop, fate.answer_s, lambda: _answer(answer, outcome))
+
+        if fate.arrive_s is not None:
+            _later(loop, fate.arrive_s, lambda: self._etcd.arrive(arrive))
+        fail_s = ATTEMPT_TIMEOUT_S if fate.fail_s is None else fate.fail_s
+        timer = loop.call_later(fail_s, _answer, answer, Unanswered(f"{name}: no answer"))
+        self._unanswered[answer] = None  # type: ignore[index]
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            del self._unanswered[answer]  # type: ignore[arg-type]
+
+    def _cut(self) -> None:
+        for answer in list(self._unanswered):
+            _answer(answer, Unanswered("the connection was lost"))
+        for stream in list(self._streams):
+            stream.lose()
+        self._streams.clear()
+
+    def _wake_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class MemoryStore(StoreClient):
+    """`MetadataStore` over a `MemoryEtcd`. `name` tells this client's requests apart for `faults`; `backend` has
+    `disconnect` and `reconnect`."""
+
+    def __init__(
+        self, etcd: MemoryEtcd, clock: Clock, random: Random, *, name: str = "client", faults: Faults | None = None
+    ) -> None:
+        self.memory_backend = MemoryBackend(etcd, name, faults)
+        super().__init__(self.memory_backend, clock, random, quota_bytes=etcd.quota_bytes)
+        self.etcd = etcd
+
+
+def _outcome_of(apply: Callable[[], T]) -> T | Refused | Compacted:
+    try:
+        return apply()
+    except (Refused, Compacted) as refusal:
+        return refusal
+
+
+def _answer(answer: asyncio.Future[T], outcome: T | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, BaseException):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
+
+
+def _later(loop: asyncio.AbstractEventLoop, delay_s: float, call: Callable[[], None]) -> None:
+    if delay_s:
+        loop.call_later(delay_s, call)
+    else:
+        loop.call_soon(call)

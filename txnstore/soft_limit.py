@@ -1,0 +1,63 @@
+"""The soft limit below etcd's quota: above it new work is refused, so that what is open can still be ended (▲ DESIGN §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from txnstore.backend import Backend, Refused, StoreStatus, Unanswered
+
+SOFT_LIMIT_SHARE: Final = 0.75
+POLL_S: Final = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class SoftLimit:
+    """Samples the size in use once a second, from the first commit that asks."""
+
+    def __init__(self, backend: Backend, quota_bytes: int) -> None:
+        self._backend = backend
+        self._quota_bytes = quota_bytes
+        self._task: asyncio.Task[None] | None = None
+        self._status: StoreStatus | None = None
+        self._exceeded = False
+
+    def exceeded(self) -> bool:
+        """As of the last sample; False before the first."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._sample())
+        return self._exceeded
+
+    def message(self) -> str:
+        status = self._status
+        used = "" if status is None else f"{status.db_bytes_in_use} bytes in use, "
+        return f"etcd is above {SOFT_LIMIT_SHARE:.0%} of its quota ({used}quota {self._quota_bytes}): try again later"
+
+    def observe(self, status: StoreStatus) -> None:
+        self._status = status
+        self._quota_bytes = status.quota_bytes or self._quota_bytes
+        exceeded = status.no_space or is_exceeded(status.db_bytes_in_use, self._quota_bytes)
+        if exceeded != self._exceeded:
+            log.warning("etcd soft limit", exceeded=exceeded, in_use=status.db_bytes_in_use, quota=self._quota_bytes)
+        self._exceeded = exceeded
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _sample(self) -> None:
+        while True:
+            try:
+                await self._backend.wait_ready()
+                self.observe(await self._backend.status())
+            except (Unanswered, Refused) as error:
+                log.debug("etcd status not sampled", error=str(error))
+            await asyncio.sleep(POLL_S)
+
+
+def is_exceeded(in_use_bytes: int, quota_bytes: int) -> bool:
+    return in_use_bytes >= SOFT_LIMIT_SHARE * quota_bytes

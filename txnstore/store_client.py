@@ -1,0 +1,238 @@
+"""`MetadataStore` over any `Backend`: what a careful etcd client does, once, for the real etcd and the simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
+
+from txnstore import keys
+from txnstore.backend import Backend, Reason, Refused, StoreStatus, Unanswered
+from txnstore.following import FollowingWatch
+from txnstore.group_commit import GroupCommit, Statistics
+from txnstore.leases import KeptLease
+from txnstore.pins import Pins
+from txnstore.records import Incarnation, decode, encode
+from txnstore.soft_limit import SoftLimit
+from txnstore.store import (
+    Commit,
+    CommitResult,
+    KeyValue,
+    Put,
+    RangeResult,
+    Read,
+    absent,
+)
+from txnwire.errors import InvalidArgument, StoreFull, StoreUnavailable, TxnError, Unauthorized
+from txnwire.ports import Clock, Random
+
+PAGE_RECORDS: Final = 5000
+_READ_PAUSE_S: Final = 0.05
+_KEYS_PER_READ: Final = 500
+
+T = TypeVar("T")
+
+
+class StoreClient:
+    """Implements `txnstore.store.MetadataStore`; `EtcdStore` and `MemoryStore` only bring a backend.
+
+    `quota_bytes`: etcd's quota as configured, used where etcd does not tell it itself."""
+
+    def __init__(self, backend: Backend, clock: Clock, random: Random, *, quota_bytes: int) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._random = random
+        self._commits = GroupCommit(backend, clock)
+        self._soft_limit = SoftLimit(backend, quota_bytes)
+        self._pins = Pins(self, random)
+        self._leases: dict[KeptLease, None] = {}
+        self._watches: dict[FollowingWatch, None] = {}
+        self._incarnation: str | None = None
+        self._closed = False
+
+    # --- reads ---
+
+    async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
+        _, (record,) = await self._reading(timeout_s, lambda: self._backend.read_many((key,), 0))
+        return record
+
+    async def get_many(self, keys: Sequence[bytes], *, timeout_s: float = 10.0) -> tuple[int, list[KeyValue | None]]:
+        if not keys:
+            raise InvalidArgument("get_many was asked for no key at all: then there is no revision either")
+        chunk = min(_KEYS_PER_READ, self._backend.max_txn_ops)
+        head, tail = keys[:chunk], keys[chunk:]
+        revision, records = await self._reading(timeout_s, lambda: self._backend.read_many(head, 0))
+        with self._pins.pin(revision):
+            while tail:
+                head, tail = tail[:chunk], tail[chunk:]
+                _, more = await self._reading(timeout_s, lambda at=head: self._backend.read_many(at, revision))  # type: ignore[misc]
+                records += more
+        return revision, records
+
+    async def range(
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        revision: int = 0,
+        keys_only: bool = False,
+        limit: int = 0,
+        timeout_s: float = 30.0,
+    ) -> RangeResult:
+        if start >= end:
+            raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
+        asked = min(limit, PAGE_RECORDS) if limit else PAGE_RECORDS
+        page = await self._reading(
+            timeout_s,
+            lambda: self._backend.read_page(start, end, revision=revision, limit=asked, keys_only=keys_only),
+        )
+        pinned = revision or page.revision
+        records = list(page.records)
+        if page.more and (not limit or len(records) < limit):
+            with self._pins.pin(pinned):
+                await self._read_on(records, end, pinned, keys_only, limit, timeout_s)
+        return RangeResult(pinned, tuple(records))
+
+    async def _read_on(
+        self, records: list[KeyValue], end: bytes, revision: int, keys_only: bool, limit: int, timeout_s: float
+    ) -> None:
+        """The further pages, at the revision of the first."""
+        more = True
+        while more and (not limit or len(records) < limit):
+            start = records[-1].key + b"\0"
+            asked = min(limit - len(records), PAGE_RECORDS) if limit else PAGE_RECORDS
+            page = await self._reading(
+                timeout_s,
+                lambda at=start, size=asked: self._backend.read_page(  # type: ignore[misc]
+                    at, end, revision=revision, limit=size, keys_only=keys_only
+                ),
+            )
+            records += page.records
+            more = page.more
+
+    async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
+        """Sizes and revision as one store process reports them. Raises `StoreUnavailable`."""
+        return await self._reading(timeout_s, self._backend.status)
+
+    # --- writes ---
+
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        return await self._submit(commit, timeout_s)
+
+    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+        return self._submit(commit, None)
+
+    def _submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitResult]:
+        if not commit.reserve and self._soft_limit.exceeded():
+            raise StoreFull(self._soft_limit.message())
+        return self._commits.submit(commit, timeout_s)
+
+    def statistics(self) -> Statistics:
+        """Of group commit."""
+        return self._commits.statistics()
+
+    # --- watches, pins, leases, identity ---
+
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> FollowingWatch:
+        if from_revision < 1:
+            raise InvalidArgument(f"a watch from revision {from_revision}: the first revision is 1")
+        if start >= end:
+            raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
+        self._check_open()
+        watch = FollowingWatch(self._backend, self.range, start, end, from_revision, on_close=self._forget_watch)
+        self._watches[watch] = None
+        return watch
+
+    def _forget_watch(self, watch: FollowingWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def pin(self, revision: int) -> AbstractContextManager[None]:
+        return self._pins.pin(revision)
+
+    def oldest_pin(self) -> int | None:
+        """The lowest revision pinned in this process."""
+        return self._pins.oldest()
+
+    async def incarnation(self, *, timeout_s: float = 10.0) -> str:
+        if self._incarnation is None:
+            record = await self.get(keys.INCARNATION, timeout_s=timeout_s)
+            value = await self._found_store(timeout_s) if record is None else record.value
+            self._incarnation = decode(Incarnation, value, key=keys.INCARNATION).id
+        return self._incarnation
+
+    async def _found_store(self, timeout_s: float) -> bytes:
+        mine = encode(Incarnation(id=f"{self._random.getrandbits(64):016x}", created_ms=self._clock.wall_ms()))
+        result = await self.commit(
+            Commit((absent(keys.INCARNATION),), (Put(keys.INCARNATION, mine),), (), (Read(keys.INCARNATION),)),
+            timeout_s=timeout_s,
+        )
+        return mine if result.succeeded else result.reads[0][0].value
+
+    async def grant_lease(self, ttl_s: float, *, timeout_s: float = 10.0) -> KeptLease:
+        sent_at = self._clock.monotonic()
+
+        async def grant() -> tuple[int, float]:
+            nonlocal sent_at
+            sent_at = self._clock.monotonic()
+            return await self._backend.grant(max(1, round(ttl_s)))
+
+        # An unanswered grant is repeated: a lease that nobody keeps alive goes by itself.
+        lease_id, granted_s = await self._reading(timeout_s, grant)
+        self._check_open()
+        lease = KeptLease(self._backend, self._clock, lease_id, granted_s, sent_at, on_end=self._forget_lease)
+        self._leases[lease] = None
+        return lease
+
+    def _forget_lease(self, lease: KeptLease) -> None:
+        self._leases.pop(lease, None)
+
+    async def revoke_lease(self, lease_id: int, *, timeout_s: float = 10.0) -> None:
+        await self._reading(timeout_s, lambda: self._backend.revoke(lease_id))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for watch in list(self._watches):
+            await watch.close()
+        for lease in list(self._leases):
+            await lease.abandon()
+        await self._pins.close()
+        await self._soft_limit.close()
+        await self._commits.close()
+        await self._backend.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+    async def _reading(self, timeout_s: float, request: Callable[[], Awaitable[T]]) -> T:
+        """Send a request that may be repeated at will until it is answered. Raises `StoreUnavailable` when time is up."""
+        self._check_open()
+        why = "no etcd endpoint is connected"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self._backend.wait_ready()
+                    try:
+                        return await request()
+                    except Unanswered as error:
+                        why = str(error)
+                    except Refused as refusal:
+                        if refusal.reason is not Reason.BUSY:
+                            raise _read_error(refusal) from refusal
+                        why = str(refusal)
+                    await asyncio.sleep(_READ_PAUSE_S)
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer from etcd within {timeout_s} s: {why}") from None
+
+
+def _read_error(refusal: Refused) -> TxnError:
+    match refusal.reason:
+        case Reason.DENIED:
+            return Unauthorized(str(refusal))
+        case Reason.FULL:
+            return StoreFull(str(refusal))
+        case _:
+            return InvalidArgument(str(refusal))
