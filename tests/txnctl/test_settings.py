@@ -44,9 +44,9 @@ def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:
 
 
 def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="nowhere.toml"):
+    with pytest.raises(InvalidArgument, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("id = ")
-    with pytest.raises(InvalidArgument, match="broken.toml"):
+    with pytest.raises(InvalidArgument, match=r"broken\.toml"):
         load(broken)

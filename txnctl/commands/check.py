@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from txnstore.etcd_store import EtcdStore
 
 from segments.file_ledger import FileLedgerStore
 from txnctl.checking.invariants import broken_invariants
@@ -17,6 +16,7 @@ from txnctl.commands.output import Format, Output, show_json
 from txnctl.commands.running import run
 from txnctl.serve import etcd_settings
 from txnctl.settings import load
+from txnstore.etcd_store import EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 
 
@@ -27,7 +27,7 @@ def check(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List every broken invariant of etcd and the ledgers; exit 1 if there is any. Changes nothing; may run any time."""
+    """List every broken invariant of etcd and the ledgers; exit 1 if there is any. Changes nothing, may run any time."""
     settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
 
     async def work() -> int:

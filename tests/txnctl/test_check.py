@@ -1,0 +1,139 @@
+"""Every rule of `txnctl check` catches its planted violation, and a sound picture has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from segments.topology import Topology
+from txnctl.checking.invariants import RULES, broken_invariants
+from txnctl.checking.picture import READERS, Picture
+from txnstore import keys
+from txnstore.collection_transitions import Collectable, Outcomes, read_outcomes
+from txnstore.records import (
+    AbortedRecord,
+    AssignmentRecord,
+    Header,
+    LedgerInfo,
+    LedgerRecord,
+    Op,
+    Owner,
+    SegmentEntry,
+    SubscriptionRecord,
+    TopicRecord,
+    TxnSeq,
+    Watermark,
+    encode,
+)
+from txnstore.store import KeyValue
+from txnwire.ids import TxnId
+from txnwire.names import TopicName
+
+TOPIC = "public/nyc/flights"
+LOW, HIGH = f"{TOPIC}/0000-7fff-0", f"{TOPIC}/8000-ffff-1"
+TXN = TxnId(3, 17)
+NOW_MS = 1_000_000
+
+
+def sound() -> Picture:
+    """Two segments, one open transaction that wrote and acked, one subscription, one closed and one open ledger."""
+    entries = [
+        SegmentEntry(id=0, lo=0, hi=0x7FFF, state="ACTIVE", parents=[], children=[]),
+        SegmentEntry(id=1, lo=0x8000, hi=0xFFFF, state="ACTIVE", parents=[], children=[]),
+    ]
+    ledger_list = LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=10), LedgerInfo(ledger_id=2)])
+    return Picture(
+        revision=5,
+        headers={TXN: Header(state="OPEN", timeout_ms=NOW_MS + 1000, created_ms=NOW_MS)},
+        ops={(TXN, LOW, None): 2, (TXN, HIGH, "job"): 1},
+        write_index={(TXN, LOW): None},
+        ack_index={(TXN, HIGH, "job"): None},
+        id_blocks={3: TxnSeq(next=101)},
+        watermarks={LOW: Watermark(position=(1, 9))},
+        aborted={(LOW, TxnId(3, 2), None): AbortedRecord(max_position=(1, 4))},
+        topics={TOPIC: Topology(TopicName.from_path(TOPIC), TopicRecord(epoch=1, next_segment_id=2, segments=entries))},
+        ledgers={LOW: ledger_list, HIGH: ledger_list},
+        cursors={(HIGH, "job"): 2},
+        subscriptions={(TOPIC, "job"): SubscriptionRecord(type="stream", start={"kind": "earliest"})},
+        assignments={(TOPIC, "job"): AssignmentRecord(epoch=2, consumers={"a@1": [LOW], "b@2": [HIGH]})},
+        owners={LOW: owner_record(lease=7), HIGH: owner_record(lease=7)},
+    )
+
+
+def owner_record(*, lease: int) -> KeyValue:
+    value = encode(Owner(broker="broker-1", address="127.0.0.1:1"))
+    return KeyValue(keys.owner(LOW), value, 1, 4, 4, lease)
+
+
+def test_a_sound_picture_breaks_nothing() -> None:
+    assert broken_invariants(sound(), now_ms=NOW_MS) == []
+
+
+def collected(picture: Picture) -> None:
+    block = TXN.counter // keys.OUTCOMES_PER_BLOCK
+    empty: Outcomes = read_outcomes(TXN.tcid, block, None)
+    final = Collectable(TXN.counter, True, 4)
+    picture.outcomes[TXN.tcid, block] = empty.with_finals([final], NOW_MS)
+
+
+VIOLATIONS: list[tuple[str, Callable[[Picture], object]]] = [
+    ("unreadable_records", lambda p: p.unreadable.append("/txn/x: not a header")),
+    ("ops_have_headers", lambda p: p.headers.clear()),
+    ("ops_and_indexes_agree", lambda p: p.write_index.clear()),
+    ("ops_and_indexes_agree", lambda p: p.ack_index.clear()),
+    ("ops_and_indexes_agree", lambda p: p.ops.pop((TXN, LOW, None))),
+    ("ops_and_indexes_agree", lambda p: p.ops.pop((TXN, HIGH, "job"))),
+    ("collected_transactions_have_no_header", collected),
+    ("ids_are_below_their_mark", lambda p: p.id_blocks.update({3: TxnSeq(next=17)})),
+    ("ids_are_below_their_mark", lambda p: p.id_blocks.clear()),
+    (
+        "open_transactions_are_within_their_deadline",
+        lambda p: p.headers.update({TXN: Header(state="OPEN", timeout_ms=NOW_MS - 60_000, created_ms=0)}),
+    ),
+    ("records_belong_to_segments", lambda p: p.watermarks.update({f"{TOPIC}/0000-ffff-9": Watermark(position=(1, 1))})),
+    ("cursors_and_assignments_belong_to_subscriptions", lambda p: p.subscriptions.clear()),
+    ("segments_are_assigned_once", lambda p: p.assignments[TOPIC, "job"].consumers["b@2"].append(LOW)),
+    ("ledger_lists_are_in_order", lambda p: p.ledgers[LOW].ledgers.reverse()),
+    ("positions_are_within_ledgers", lambda p: p.watermarks.update({LOW: Watermark(position=(1, 10))})),
+    ("owners_are_on_leases", lambda p: p.owners.update({LOW: owner_record(lease=0)})),
+]
+
+
+@pytest.mark.parametrize(("rule", "break_it"), VIOLATIONS)
+def test_a_planted_violation_is_named(rule: str, break_it: Callable[[Picture], object]) -> None:
+    picture = sound()
+    break_it(picture)
+    assert rule in {name for name, _ in broken_invariants(picture, now_ms=NOW_MS)}
+
+
+def test_every_rule_has_a_violation() -> None:
+    assert {rule.__name__ for rule in RULES} == {name for name, _ in VIOLATIONS}
+
+
+@pytest.mark.parametrize(
+    ("key", "record"),
+    [
+        (keys.txn(TXN), Header(state="OPEN", timeout_ms=1, created_ms=0)),
+        (keys.op(keys.write_ops(TXN, LOW), 4, 1), Op(v=1, kind="write", segment=LOW)),
+        (keys.op(keys.ack_ops(TXN, HIGH, "job"), 4, 1), Op(v=1, kind="ack", segment=HIGH, subscription="job")),
+        (keys.watermark(LOW), Watermark(position=(1, 2))),
+        (keys.aborted(LOW, TXN), AbortedRecord(max_position=None)),
+        (keys.aborted(LOW, TXN, 12), AbortedRecord(max_position=(1, 1))),
+        (keys.ledger(LOW), LedgerRecord(ledgers=[])),
+        (keys.owner(LOW), Owner(broker="b", address="a:1")),
+        (keys.subscription(TOPIC, "job"), SubscriptionRecord(type="stream", start={})),
+        (keys.assignment(TOPIC, "job"), AssignmentRecord(epoch=1, consumers={})),
+        (keys.txn_seq(3), TxnSeq(next=1)),
+        (keys.write_index(LOW, TXN), None),
+        (keys.ack_index(HIGH, "job", TXN), None),
+        (keys.deadline(123, TXN), None),
+        (keys.cursor_block(HIGH, "job", "mark"), None),
+    ],
+)
+def test_every_record_is_read_into_its_place(key: bytes, record: object) -> None:
+    value = b"" if record is None else encode(record)  # type: ignore[arg-type]
+    picture = Picture()
+    prefix = next(prefix for prefix in READERS if key.startswith(prefix))
+    READERS[prefix](picture, KeyValue(key, value, 1, 1, 1))
+    assert picture != Picture() or prefix == keys.TXN_BY_DEADLINE
