@@ -6,16 +6,14 @@ Everything is a process of its own, supervised and restarted like in a real clus
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txnstore.embedded_etcd import EtcdCommand, wait_etcd_ready
-
 from txnctl.probe import wait_cluster_ready
 from txnctl.supervisor import Child, ChildSpec, Supervisor
+from txnstore.embedded_etcd import EtcdCommand, free_port, wait_etcd_ready
 from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
@@ -35,19 +33,11 @@ class DevSettings:
     server_flags: Sequence[str] = ()
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _chosen(address: str, *, part: str) -> str:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise InvalidArgument(f"{part} {address!r}: expected host:port")
-    return f"{host}:{free_port(host) if int(port) == 0 else int(port)}"
+    return f"{host}:{free_port() if int(port) == 0 else int(port)}"
 
 
 class DevCluster:

@@ -7,12 +7,12 @@ import signal
 
 import structlog
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from txnstore.etcd_store import EtcdSettings, EtcdStore
 
 from segments.file_ledger import FileLedgerStore
 from txnctl.http import HttpEndpoint
 from txnctl.server import Server
 from txnctl.settings import ServerSettings
+from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.grpc_transport import GrpcTransport
 
@@ -25,10 +25,10 @@ def etcd_settings(settings: ServerSettings) -> EtcdSettings:
         prefix=settings.etcd_prefix,
         user=settings.etcd_user,
         password=settings.etcd_password,
-        tls_ca=settings.etcd_ca,
-        tls_cert=settings.etcd_cert,
-        tls_key=settings.etcd_key,
-        allow_development_etcd=settings.allow_development_etcd,
+        ca=settings.etcd_ca,
+        certificate=settings.etcd_cert,
+        key=settings.etcd_key,
+        development=settings.allow_development_etcd,
     )
 
 

@@ -1,7 +1,7 @@
 """Child processes that are kept running: started in order, restarted when they die, stopped in reverse order.
 
 What a cluster's process manager would do, for `txnctl dev` and `txnctl demo`. Every child dies with this process
-(`txnctl.lifetime`), so a SIGKILL of the supervisor leaves nothing behind.
+(`txnstore.lifetime`), so a SIGKILL of the supervisor leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from txnctl.lifetime import tied_to_parent
+from txnstore.lifetime import tied_to_parent
 from txnwire.errors import InternalError, Timeout
 
 log = structlog.get_logger()

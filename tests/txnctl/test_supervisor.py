@@ -97,7 +97,7 @@ async def test_a_child_that_is_never_ready_times_out_and_is_stopped(tmp_path: Pa
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    """SIGKILL of the supervisor: the kernel ends the children (`txnctl.lifetime`)."""
+    """SIGKILL of the supervisor: the kernel ends the children (`txnstore.lifetime`)."""
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"

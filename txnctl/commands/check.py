@@ -27,7 +27,7 @@ def check(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List every broken invariant of etcd and the ledgers; exit 1 if there is any. Changes nothing, may run any time."""
+    """List every broken invariant of etcd and the ledgers; exit 1 if any is. Changes nothing, may run any time."""
     settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
 
     async def work() -> int:

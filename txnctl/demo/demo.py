@@ -24,8 +24,8 @@ from txnctl.demo.journal import ABORTED, COMMITTED, Line, read_lines
 from txnctl.demo.load import load
 from txnctl.demo.verify import Findings
 from txnctl.dev import DevCluster, DevSettings
-from txnctl.lifetime import tied_to_parent
 from txnctl.supervisor import ChildSpec, Supervisor
+from txnstore.lifetime import tied_to_parent
 from txnwire.errors import InternalError, Timeout
 
 WORK_TIMEOUT_S = 600.0
