@@ -1,0 +1,121 @@
+"""A whole cluster in this process: real servers over real etcd, real ledger files and real gRPC, each restartable.
+
+Every server has its own store connection and ledger store, as a process would; `crash` lets one go without handing
+anything over. For kills of real processes see `tests/processes.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txnclient
+from segments.file_ledger import FileLedgerStore
+from txnctl.probe import wait_cluster_ready
+from txnctl.server import Server
+from txnctl.settings import ServerSettings
+from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.grpc_transport import GrpcTransport
+
+_prefixes = itertools.count(1)
+TCIDS = 2
+
+
+@dataclass
+class RunningServer:
+    """One server with its ports."""
+
+    server: Server
+    store: EtcdStore
+    ledgers: FileLedgerStore
+
+    async def stop(self) -> None:
+        await self.server.close()
+        await self.ledgers.close()
+        await self.store.close()
+
+
+@dataclass
+class InProcessCluster:
+    """`control` serves coordinator, controller and admin; `broker` the segments."""
+
+    etcd: str
+    prefix: str
+    data_dir: Path
+    overrides: dict[str, Any] = field(default_factory=dict)
+    servers: dict[str, RunningServer] = field(default_factory=dict)
+    listen: str = "127.0.0.1:0"
+
+    @property
+    def url(self) -> str:
+        return f"txn://{self.servers['control'].server.address}"
+
+    def connect(self, **options: Any) -> txnclient.opening.Opening[txnclient.Client]:
+        return txnclient.connect(self.url, **options)
+
+    async def start(self) -> None:
+        await self.start_server("control", "coordinator,controller,admin", listen=self.listen)
+        self.listen = self.servers["control"].server.address  # the same after a restart
+        await self.start_server("broker", "broker")
+        await self.wait_ready()
+
+    async def wait_ready(self) -> None:
+        await wait_cluster_ready(self.listen, brokers=1, coordinators=TCIDS, timeout_s=30.0)
+
+    async def start_server(self, name: str, roles: str, *, listen: str = "127.0.0.1:0") -> RunningServer:
+        clock, random = SystemClock(), SystemRandom()
+        defaults: dict[str, Any] = {"tcids": TCIDS, "lease_ttl_s": 5.0, "client_grace_s": 2.0}
+        settings = ServerSettings(id=name, roles=roles, listen=listen, **(defaults | self.overrides))  # type: ignore[arg-type]
+        store = await EtcdStore.connect(
+            EtcdSettings(endpoints=(self.etcd,), prefix=self.prefix), clock=clock, random=random
+        )
+        ledgers = FileLedgerStore(self.data_dir)
+        server = Server(
+            settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
+        )
+        await server.start()
+        self.servers[name] = RunningServer(server, store, ledgers)
+        return self.servers[name]
+
+    async def stop_server(self, name: str) -> None:
+        await self.servers.pop(name).stop()
+
+    async def restart_server(self, name: str) -> None:
+        roles, listen = ("broker", "127.0.0.1:0") if name == "broker" else ("coordinator,controller,admin", self.listen)
+        await self.stop_server(name)
+        await self.start_server(name, roles, listen=listen)
+        await self.wait_ready()
+
+    async def stop(self) -> None:
+        for name in reversed(list(self.servers)):
+            await self.stop_server(name)
+
+
+@asynccontextmanager
+async def running_cluster(etcd: str, data_dir: Path, **overrides: Any) -> AsyncIterator[InProcessCluster]:
+    """Server settings may be overridden by keyword, e.g. `header_retention_s=1.0`."""
+    running = InProcessCluster(etcd, f"/cluster-{next(_prefixes)}-{data_dir.name}", data_dir, overrides)
+    try:
+        await running.start()
+        yield running
+    finally:
+        await running.stop()
+
+
+@pytest.fixture
+async def cluster(etcd: str, tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+    async with running_cluster(etcd, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(cluster: InProcessCluster) -> AsyncIterator[txnclient.Client]:
+    async with cluster.connect() as connected:
+        yield connected
