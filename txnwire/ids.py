@@ -18,7 +18,8 @@ MAX_COUNTER = 0xFFFF_FFFF_FFFF_FFFF
 HASH_SPACE = 0x1_0000
 
 _TXN_ID = re.compile(r"([0-9a-f]{4})-([0-9a-f]{16})\Z")
-_POSITION = re.compile(r"(0|[1-9][0-9]*):(-1|0|[1-9][0-9]*)\Z")
+_POSITION = re.compile(r"(0|[1-9][0-9]{0,17}):(-1|0|[1-9][0-9]{0,17})\Z")
+_INDEX = re.compile(r"(0|[1-9][0-9]{0,8})\Z")
 
 
 class TxnId(NamedTuple):
@@ -43,10 +44,14 @@ class TxnId(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> TxnId:
-        match = _TXN_ID.match(text)
+        """Parse `0003-00000000000004d2`; raises `InvalidArgument` for anything else, counter 0 included."""
+        match = _TXN_ID.match(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidArgument(f"transaction id {text!r}: expected tttt-cccccccccccccccc in lower-case hex digits")
-        return TxnId(int(match[1], 16), int(match[2], 16))
+        counter = int(match[2], 16)
+        if counter == 0:
+            raise InvalidArgument(f"transaction id {text!r} was never given out: counters start at 1")
+        return TxnId(int(match[1], 16), counter)
 
     @staticmethod
     def from_bits(most: int, least: int) -> TxnId:
@@ -67,7 +72,8 @@ class Position(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Position:
-        match = _POSITION.match(text)
+        """Parse `7:42`; raises `InvalidArgument`."""
+        match = _POSITION.match(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidArgument(f"position {text!r}: expected <ledger id>:<entry id>")
         return Position(int(match[1]), int(match[2]))
@@ -89,9 +95,10 @@ class MessageId(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> MessageId:
-        segment, at, rest = text.rpartition("@")
+        """Parse `tenant/namespace/name/0000-ffff-0@7:42:0`; raises `InvalidArgument` naming the wrong part."""
+        segment, at, rest = text.rpartition("@") if isinstance(text, str) else ("", "", "")
         position, _, index = rest.rpartition(":")
-        if not at or not index.isdecimal():
+        if not at or _INDEX.match(index) is None:
             raise InvalidArgument(f"message id {text!r}: expected <segment>@<ledger>:<entry>:<index>")
         SegmentName.from_path(segment)
         return MessageId(segment, Position.parse(position), int(index))
