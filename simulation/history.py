@@ -1,0 +1,111 @@
+"""What clients did and saw, as the checker judges it (SCENARIOS, "The history checker"); JSON lines on disk.
+
+A history is written by a simulated workload or by a test that kills real processes. One line per operation; the last
+line may be `{"drained": …}`. Times are seconds on one clock. A *key* is one topic, one segment family or one message
+key, consistently within a history; a *value* is unique in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from txnwire.errors import DataCorrupt
+
+Outcome = Literal["ok", "failed", "unknown"]
+"""ok: it happened. failed: it definitely did not. unknown: nobody was told."""
+
+Report = Literal["committed", "aborted"]
+
+Place = tuple[int, ...]
+"""Where a value stands in its key's log: compares as the log is ordered, e.g. (segment, ledger, entry, index)."""
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True):
+    place: Place
+    value: str
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`place` is None where the client was not told it."""
+
+    key: str
+    value: str
+    place: Place | None = None
+
+
+class Poll(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One answer of a READ_COMMITTED consumer or reader; polls that failed are not recorded.
+
+    at: when it was answered. assignment: a number that changes whenever this process' positions were set anew (a new
+    assignment, a rewind after an abort, a seek). assigned_at: when that happened. subscription: None for a reader.
+    snapshot: names the snapshot this is a part of; all polls of one together are one reading of it.
+    """
+
+    reads: dict[str, list[Read]]
+    at: float
+    assignment: int = 0
+    assigned_at: float = 0.0
+    subscription: str | None = None
+    snapshot: str | None = None
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    subscription: str
+    value: str
+    at: float
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One transaction, or one plain poll or send. `reports`: every outcome that any call or listing told of it.
+    `acks` are those made in this transaction."""
+
+    process: str
+    invoked: float
+    completed: float | None
+    outcome: Outcome
+    sends: list[Send] = []
+    polls: list[Poll] = []
+    acks: list[Ack] = []
+    reports: list[Report] = []
+    name: str = ""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """`operations` of one process stand in the order in which it did them. `drained`: at the end everything healed and
+    was read to the highest known position, so that whatever is missing now is lost."""
+
+    operations: list[Operation]
+    drained: bool = False
+
+
+class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    drained: bool
+
+
+def write_history(path: Path, history: History) -> None:
+    lines = [msgspec.json.encode(operation) for operation in history.operations]
+    lines.append(msgspec.json.encode(_End(history.drained)))
+    path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def read_history(path: Path) -> History:
+    """Raises `DataCorrupt` naming the line that does not parse."""
+    return parse_history(path.read_bytes().splitlines(), str(path))
+
+
+def parse_history(lines: Iterable[bytes], where: str) -> History:
+    operations: list[Operation] = []
+    drained = False
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.startswith(b'{"drained"'):
+                drained = msgspec.json.decode(line, type=_End).drained
+            elif line.strip():
+                operations.append(msgspec.json.decode(line, type=Operation))
+        except msgspec.DecodeError as error:
+            raise DataCorrupt(f"{where}: line {number} is not an operation: {error}") from error
+    return History(operations=operations, drained=drained)
