@@ -35,6 +35,8 @@ _CRC_END: Final = 8
 _MAGIC: Final = b"TX"
 _COMPRESS_FROM_BYTES: Final = 512
 """Below this zstd's own frame and the time for it outweigh what it saves."""
+_MIN_SAVING: Final = 16
+"""Compression must save one part in so many, or every reader pays for nothing."""
 
 
 def encode_entry(
@@ -51,7 +53,7 @@ def encode_entry(
 ) -> bytes:
     """One entry of one or more messages, `sequence_id` being the first one's; the others follow without a gap.
 
-    `compression` is a wish: a small block, or one that zstd (`level` 1 to 3) does not shrink, is stored as it is.
+    `compression` is a wish: a small block, or one that zstd (`level` 1 to 3) hardly shrinks, is stored as it is.
     `hash_lo`/`hash_hi` of the metadata span the keys' hashes; with no key at all lo is 1 and hi is 0.
     Raises `MessageTooLarge` past `MAX_VALUE_BYTES` a value or `MAX_ENTRY_BYTES` in all, `InvalidArgument` if empty.
     """
@@ -114,7 +116,9 @@ def _compress(block: bytes, level: int) -> tuple[bytes, pb.Compression]:
     if len(block) < _COMPRESS_FROM_BYTES:
         return block, pb.COMPRESSION_NONE
     compressed = _codecs.compressor(level).compress(block)
-    return (compressed, pb.COMPRESSION_ZSTD) if len(compressed) < len(block) else (block, pb.COMPRESSION_NONE)
+    if len(compressed) > len(block) - len(block) // _MIN_SAVING:
+        return block, pb.COMPRESSION_NONE
+    return compressed, pb.COMPRESSION_ZSTD
 
 
 def _block_start(entry: bytes, error: type[TxnError]) -> int:
