@@ -136,5 +136,3 @@ class CleanUp:
 
     def statistics(self) -> CleanUpStatistics:
         raise NotImplementedError
-
-

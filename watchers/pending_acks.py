@@ -12,17 +12,26 @@ The life of one ack op, as the segment drives it:
 
     reserve ──► (op sent) ──► confirmed
                     └───────► release        only on a definite refusal ▲
+
+An op whose fate is unknown stays in flight; `MetadataStore.commit_nowait` resolves only when it is definite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
+from txnwire.errors import InternalError, InvalidArgument, Overloaded, TxnConflict
 from txnwire.ids import Position, TxnId
-from watchers.acks import AckOp, AckPosition
-from watchers.outcomes import Decision
+from watchers.ack_holds import AckHolds, Reservation
+from watchers.acks import WHOLE, AckOp, AckPosition
+from watchers.outcomes import Decision, refusal
+
+
+__all__ = ["AppliedAcks", "BlockWrite", "CursorView", "PendingAckStatistics", "PendingAcks", "Reservation"]
 
 
 class BlockWrite(NamedTuple):
@@ -40,29 +49,18 @@ class CursorView(Protocol):
 
     @property
     def mark_delete(self) -> Position: ...
-    def acked(self, position: Position) -> int: ...
     def following(self, position: Position) -> Position: ...
-    def hold(self, position: Position) -> None: ...
-    def unhold(self, position: Position) -> None: ...
-    def ack(self, ack: AckPosition) -> bool: ...
+    def acked(self, position: Position) -> int: ...
+    def next_unacked(self, position: Position) -> Position: ...
+    def hold(self, ack: AckPosition, *, bounded: bool = True) -> None: ...
+    def unhold(self, ack: AckPosition) -> None: ...
+    def ack(self, ack: AckPosition, *, held: bool = False) -> bool: ...
     def ack_cumulative(self, ack: AckPosition) -> bool: ...
     @property
     def dirty(self) -> bool: ...
     def block_writes(self) -> Sequence[BlockWrite]: ...
-    def written(self, writes: Iterable[BlockWrite], revisions: dict[str, int]) -> None: ...
+    def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None: ...
     def reload(self, block: str, value: bytes | None, mod_revision: int) -> None: ...
-
-
-class Reservation:
-    """One ack op between `reserve` and its transaction's decision. Opaque to callers, but for these."""
-
-    __slots__ = ("cumulative", "in_flight", "positions", "txn_id", "writer")
-
-    txn_id: TxnId
-    writer: int
-    cumulative: bool
-    positions: tuple[AckPosition, ...]
-    in_flight: bool
 
 
 class AppliedAcks(NamedTuple):
@@ -79,7 +77,8 @@ class AppliedAcks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingAckStatistics:
-    """`positions`: entries held individually. `cumulative`: cumulative acks pending."""
+    """`positions`: entries held individually. `cumulative`: cumulative acks pending. `deferred`: transactions decided
+    but waiting for an op in flight. `cleaning`: applied, clean-up not durable yet."""
 
     transactions: int
     positions: int
@@ -88,13 +87,30 @@ class PendingAckStatistics:
     cleaning: int
 
 
+class _Held:
+    """What one transaction holds here. `reservations` in order of reserving."""
+
+    __slots__ = ("decision", "in_flight", "reservations")
+
+    def __init__(self) -> None:
+        self.reservations: dict[Reservation, None] = {}
+        self.in_flight = 0
+        self.decision: Decision | None = None
+
+
 class PendingAcks:
     def __init__(self, segment: str, subscription: str, cursor: CursorView) -> None:
-        raise NotImplementedError
+        self.segment = segment
+        self.subscription = subscription
+        self._cursor = cursor
+        self._txns: dict[TxnId, _Held] = {}
+        self._holds = AckHolds()
+        self._deferred: dict[TxnId, Decision] = {}
+        self._cleaning: OrderedDict[TxnId, AppliedAcks] = OrderedDict()
 
     @property
     def cursor(self) -> CursorView:
-        raise NotImplementedError
+        return self._cursor
 
     # ---- acks in a transaction
 
@@ -105,26 +121,67 @@ class PendingAcks:
 
         Raises `TxnConflict` where a message is pending in another transaction or acked already, or the transaction is
         decided; `Overloaded` where the cursor could not hold the ack; `InvalidArgument` where a cumulative ack does not
-        name exactly one position."""
-        raise NotImplementedError
+        name exactly one position, or none is named."""
+        held = self._txns.get(txn_id)
+        decision = self._decision(txn_id, held)
+        if decision is not None:
+            raise refusal(decision)
+        if not positions or (cumulative and len(positions) != 1):
+            raise InvalidArgument(f"an ack names {len(positions)} positions: expected some, a cumulative one just one")
+        if cumulative:
+            self._check_cumulative(txn_id, positions[0])
+        else:
+            for ack in positions:
+                self._check(txn_id, ack)
+        reservation = Reservation(txn_id, writer, positions, cumulative=cumulative)
+        # ▲ Held from here on, before the op is sent: an op whose fate is not known yet keeps other transactions off.
+        self._hold(reservation, bounded=True)
+        if held is None:
+            held = self._txns[txn_id] = _Held()
+        held.reservations[reservation] = None
+        held.in_flight += 1
+        return reservation
 
     def confirmed(self, reservation: Reservation) -> AppliedAcks | None:
         """The op is recorded. Returns a remembered decision that this let through."""
-        raise NotImplementedError
+        held = self._landed(reservation)
+        if held.decision is None or held.in_flight:
+            return None
+        return self._apply(reservation.txn_id, held, held.decision)
 
     def release(self, reservation: Reservation) -> AppliedAcks | None:
-        """▲ The op is *definitely* not recorded, now or later. The messages go back to PENDING. (They were never hidden
-        for another reason, so the caller redelivers them as if they had not been acked.)"""
-        raise NotImplementedError
+        """▲ The op is *definitely* not recorded, now or later. Its messages go back to PENDING: the caller goes on as
+        if they had not been acked. Returns a remembered decision that this let through for the rest."""
+        held = self._landed(reservation)
+        del held.reservations[reservation]
+        self._unhold(reservation)
+        if not held.reservations:
+            del self._txns[reservation.txn_id]
+            self._deferred.pop(reservation.txn_id, None)
+            return None
+        if held.decision is None or held.in_flight:
+            return None
+        return self._apply(reservation.txn_id, held, held.decision)
 
     def restore(self, op: AckOp) -> None:
-        """An op found in the store while the segment recovered (P5)."""
-        raise NotImplementedError
+        """An op found in the store while the segment recovered (P5). It was admitted once, so nothing is checked."""
+        reservation = Reservation(op.txn_id, op.writer, op.positions, cumulative=op.cumulative)
+        reservation.in_flight = False
+        self._hold(reservation, bounded=False)
+        self._txns.setdefault(op.txn_id, _Held()).reservations[reservation] = None
 
     def decided(self, decision: Decision) -> AppliedAcks | None:
         """Apply a decision (commit: to the cursor, monotonically), remember it while an op of the transaction is in
         flight, or drop it if the transaction holds nothing here (P7)."""
-        raise NotImplementedError
+        held = self._txns.get(decision.txn_id)
+        if held is None:
+            return None
+        if held.in_flight:
+            # ▲ An op in flight may have landed before the decision: a commit applied now would miss it, and the range
+            # delete of the clean-up would then lose the ack.
+            held.decision = self._deferred[decision.txn_id] = decision
+            return None
+        return self._apply(decision.txn_id, held, decision)
 
     # ---- plain acks
 
@@ -132,46 +189,169 @@ class PendingAcks:
         """Ack outside any transaction; what is pending in one is dropped from it. Returns whether the cursor moved.
 
         Raises `Overloaded` past the cursor's bound; positions before the failing one have been applied."""
-        raise NotImplementedError
+        moved = False
+        for ack in positions:
+            pending = self._holds.pending(ack.position)
+            rest = _without(ack, pending) if pending else ack
+            if rest.indexes:
+                moved = self._cursor.ack(rest) or moved
+        return moved
 
     def ack_cumulative(self, ack: AckPosition) -> bool:
         """Ack everything up to and including `ack`, stopping before the first message pending in a transaction."""
-        raise NotImplementedError
+        if self._holds.covered is not None:
+            return False
+        lowest = self._holds.lowest()
+        if lowest is not None and lowest <= ack.position:
+            before = Position(lowest.ledger_id, lowest.entry_id - 1)
+            return before > self._cursor.mark_delete and self._cursor.ack_cumulative(AckPosition(before, 0))
+        return self._cursor.ack_cumulative(ack)
 
     # ---- dispatch
 
-    def skip(self, position: Position) -> int:
-        """Bitmap of indexes not to be delivered (acked or pending); `WHOLE`: none of the entry, 0: all of it."""
-        raise NotImplementedError
+    def skip(self, position: Position, messages: int = 0) -> int:
+        """Bitmap of indexes not to be delivered (acked or pending); `WHOLE`: none of the entry, 0: all of it. Where
+        `messages`, the entry's count, is given, a bitmap that names all of them is `WHOLE`."""
+        skipped = self._cursor.acked(position)
+        if skipped != WHOLE:
+            skipped |= self._holds.pending(position)
+        return WHOLE if messages and skipped == (1 << messages) - 1 else skipped
 
     def earliest_unacked(self) -> Position:
-        """The first position with a message neither acked nor pending: where a stream consumer is rewound to. It may lie
-        behind the last entry. O(entries acked or pending from the mark-delete position on)."""
-        raise NotImplementedError
+        """The first position with a message neither acked nor pending: where a stream consumer is rewound to. It may
+        lie behind the last entry. O(entries pending and blocks acked from the mark-delete position on)."""
+        position = self._cursor.following(self._cursor.mark_delete)
+        if self._holds.covered is not None:
+            position = max(position, self._holds.covered.position)
+        while True:
+            position = self._cursor.next_unacked(position)
+            if self._holds.pending(position) != WHOLE:
+                return position
+            position = self._cursor.following(position)
 
     def holds(self, txn_id: TxnId) -> bool:
         """Whether the transaction's decision is still awaited here."""
-        raise NotImplementedError
+        return txn_id in self._txns
 
     def open_transactions(self) -> Sequence[TxnId]:
         """Transactions with acks pending here (P12 waits until those of a predecessor are gone). O(n)."""
-        raise NotImplementedError
+        return tuple(self._txns)
 
     def unsettled(self, revision: int) -> bool:
         """Whether a transaction decided at or before `revision` still has an op in flight here."""
-        raise NotImplementedError
+        return any(decision.revision <= revision for decision in self._deferred.values())
 
     # ---- durable clean-up (driven by `watchers.clean_up.AckCleanUp`)
 
     def clean_up_batch(self, limit: int) -> Sequence[AppliedAcks]:
-        raise NotImplementedError
+        """The oldest `limit` applied decisions whose clean-up is not durable. O(limit)."""
+        return tuple(islice(self._cleaning.values(), limit))
 
     def cleaned(self, batch: Sequence[AppliedAcks]) -> None:
-        raise NotImplementedError
+        """Their ops are gone from etcd, and what they acked stands in the cursor's records there."""
+        for applied in batch:
+            self._cleaning.pop(applied.decision.txn_id, None)
 
     @property
     def clean_up_backlog(self) -> int:
-        raise NotImplementedError
+        return len(self._cleaning)
 
     def statistics(self) -> PendingAckStatistics:
-        raise NotImplementedError
+        return PendingAckStatistics(
+            transactions=len(self._txns),
+            positions=self._holds.positions,
+            cumulative=self._holds.cumulative,
+            deferred=len(self._deferred),
+            cleaning=len(self._cleaning),
+        )
+
+    # ---- inside
+
+    def _decision(self, txn_id: TxnId, held: _Held | None) -> Decision | None:
+        if held is not None:
+            return held.decision
+        applied = self._cleaning.get(txn_id)
+        return None if applied is None else applied.decision
+
+    def _check(self, txn_id: TxnId, ack: AckPosition) -> None:
+        """Whether an individual ack may go to PENDING_ACK: only from PENDING."""
+        if self._cursor.acked(ack.position) & ack.indexes:
+            raise TxnConflict(f"{self._where(ack.position)} is acked already")
+        other = self._holds.other(txn_id, ack)
+        if other is not None:
+            raise self._pending_elsewhere(ack.position, other)
+
+    def _check_cumulative(self, txn_id: TxnId, ack: AckPosition) -> None:
+        """A cumulative ack must ack something new, and nothing that another transaction holds."""
+        position, cursor = ack.position, self._cursor
+        nothing_before = cursor.following(cursor.mark_delete) >= position
+        if nothing_before and ack.indexes & ~cursor.acked(position) == 0:
+            raise TxnConflict(f"{self._where(position)} and all before it are acked already")
+        found = self._holds.other_up_to(txn_id, ack)
+        if found is not None:
+            raise self._pending_elsewhere(*found)
+
+    def _where(self, position: Position) -> str:
+        return f"{self.segment}@{position} of subscription {self.subscription}"
+
+    def _pending_elsewhere(self, position: Position, other: TxnId) -> TxnConflict:
+        return TxnConflict(f"{self._where(position)} is being acked in transaction {other}: abort this one")
+
+    def _hold(self, reservation: Reservation, *, bounded: bool) -> None:
+        """Room in the cursor is promised first, so that a commit can always be applied."""
+        if not reservation.cumulative:
+            held = 0
+            try:
+                for ack in reservation.positions:
+                    self._cursor.hold(ack, bounded=bounded)
+                    held += 1
+            except Overloaded:
+                for ack in reservation.positions[:held]:
+                    self._cursor.unhold(ack)
+                raise
+        self._holds.add(reservation)
+
+    def _unhold(self, reservation: Reservation) -> None:
+        self._holds.remove(reservation)
+        if not reservation.cumulative:
+            for ack in reservation.positions:
+                self._cursor.unhold(ack)
+
+    def _landed(self, reservation: Reservation) -> _Held:
+        held = self._txns.get(reservation.txn_id)
+        if held is None or not reservation.in_flight or reservation not in held.reservations:
+            raise InternalError(f"{self.segment} {self.subscription}: an ack of {reservation.txn_id} landed twice")
+        reservation.in_flight = False
+        held.in_flight -= 1
+        return held
+
+    def _apply(self, txn_id: TxnId, held: _Held, decision: Decision) -> AppliedAcks:
+        del self._txns[txn_id]
+        if held.decision is not None:
+            del self._deferred[txn_id]
+        acked: list[AckPosition] = []
+        released: list[AckPosition] = []
+        for reservation in held.reservations:
+            if decision.counts(reservation.writer):
+                self._to_cursor(reservation)
+                acked += reservation.positions
+            else:
+                released += reservation.positions
+            self._unhold(reservation)
+        applied = self._cleaning[txn_id] = AppliedAcks(decision, tuple(acked), tuple(released))
+        return applied
+
+    def _to_cursor(self, reservation: Reservation) -> None:
+        if reservation.cumulative:
+            self._cursor.ack_cumulative(reservation.positions[0])
+            return
+        for ack in reservation.positions:
+            self._cursor.ack(ack, held=True)
+
+
+def _without(ack: AckPosition, pending: int) -> AckPosition:
+    """What a plain ack may still ack of an entry some of whose messages are pending."""
+    if ack.indexes != WHOLE:
+        return AckPosition(ack.position, ack.messages, ack.indexes & ~pending)
+    everything = (1 << ack.messages) - 1
+    return AckPosition(ack.position, ack.messages, everything & ~pending)

@@ -56,7 +56,7 @@ class BufferStatistics:
 
 
 class _Open:
-    """One registered transaction. `last_by_writer`: the position of each writer's last entry, None before it has any."""
+    """One registered transaction. `last_by_writer`: the position of each writer's last entry, None if it has none."""
 
     __slots__ = ("decision", "first", "in_flight", "last_by_writer", "recorded")
 
