@@ -1,0 +1,265 @@
+"""The admin role: answers an operator's questions from etcd, the directory, and the owners of segments.
+
+Each answer is one JSON object. What only an owner knows is asked of it; an owner that does not answer is named in the
+answer instead of failing it, for these questions matter most when something is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from coordinator_v5 import queries
+from segments import subscription_queries
+from segments.directory import Directory
+from segments.topology import Topology
+from txnctl.role_calls import RoleCalls
+from txnstore import keys
+from txnstore.records import OPEN
+from txnstore.store import MetadataStore
+from txnstore.transitions import Decision
+from txnwire.errors import InvalidArgument, TopicNotFound, TxnError
+from txnwire.ids import TxnId
+from txnwire.names import SegmentName, TopicName
+from txnwire.ports import Clock
+
+Arguments = Mapping[str, Any]
+Answer = Callable[[Arguments], Awaitable[dict[str, Any]]]
+
+HANGING_OLDER_THAN_S = 5.0
+
+
+class Administration:
+    def __init__(self, store: MetadataStore, directory: Directory, calls: RoleCalls, clock: Clock) -> None:
+        self._store = store
+        self._directory = directory
+        self._calls = calls
+        self._clock = clock
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        return {
+            "topics.describe": self._describe_topic,
+            "topics.stats": self._topic_stats,
+            "subscriptions.list": self._list_subscriptions,
+            "subscriptions.describe": self._describe_subscription,
+            "transactions.list": self._list_transactions,
+            "transactions.describe": self._describe_transaction,
+            "transactions.outcomes": self._outcomes,
+            "transactions.hanging": self._hanging,
+            "store.counts": self._counts,
+        }
+
+    # ---- topics -----------------------------------------------------------------------------------------------------
+
+    async def _topic(self, args: Arguments) -> Topology:
+        name = TopicName.parse(_text(args, "topic"))
+        topology = await self._directory.fetch_topic(name.path)
+        if topology is None:
+            raise TopicNotFound(f"{name} does not exist; `txnctl topics list` shows those that do")
+        return topology
+
+    async def _describe_topic(self, args: Arguments) -> dict[str, Any]:
+        topology = await self._topic(args)
+        stats = await self._segment_stats(list(topology.paths.values()))
+        segments = [
+            {
+                "id": entry.id,
+                "segment": topology.paths[entry.id],
+                "descriptor": SegmentName.from_path(topology.paths[entry.id]).descriptor,
+                "lo": entry.lo,
+                "hi": entry.hi,
+                "state": entry.state,
+                "parents": entry.parents,
+                "children": entry.children,
+                "owner": self._owner(topology.paths[entry.id]),
+                "last_confirmed": stats[topology.paths[entry.id]].get("last_confirmed"),
+                "error": stats[topology.paths[entry.id]].get("error"),
+                "pinned_by": await self._pins(stats[topology.paths[entry.id]]),
+            }
+            for entry in topology.segments.values()
+        ]
+        return {"topic": str(topology.topic), "epoch": topology.epoch, "segments": segments}
+
+    async def _topic_stats(self, args: Arguments) -> dict[str, Any]:
+        topology = await self._topic(args)
+        stats = await self._segment_stats(list(topology.paths.values()))
+        rows = [{"segment": path, "owner": self._owner(path), **stats[path]} for path in topology.paths.values()]
+        return {"topic": str(topology.topic), "segments": rows}
+
+    async def _segment_stats(self, paths: list[str]) -> dict[str, dict[str, Any]]:
+        """What each owner says of its segment; `{"error": …}` where it cannot be asked."""
+
+        async def one(path: str) -> dict[str, Any]:
+            try:
+                answer = await self._calls.ask_owner(path, "segment.stats")
+            except TxnError as error:
+                return {"error": f"{type(error).__name__}: {error}"}
+            found: dict[str, Any] = _readable(answer["segments"][path])
+            return found
+
+        return dict(zip(paths, await asyncio.gather(*map(one, paths)), strict=True))
+
+    async def _pins(self, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The open transactions that hold readers back first, with their owners."""
+        pins = [(TxnId(*txn), position) for txn, position in stats.get("pinning", [])][:10]
+        if not pins:
+            return []
+        _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id, _ in pins])
+        return [
+            {
+                "txn": str(txn_id),
+                "position": _position(position),
+                "owner": msgspec.json.decode(header.value).get("owner") if header is not None else None,
+            }
+            for (txn_id, position), header in zip(pins, headers, strict=True)
+        ]
+
+    def _owner(self, path: str) -> str | None:
+        owner = self._directory.owner(path)
+        return None if owner is None else owner.broker
+
+    # ---- subscriptions ----------------------------------------------------------------------------------------------
+
+    async def _list_subscriptions(self, args: Arguments) -> dict[str, Any]:
+        topology = await self._topic(args)
+        found = await subscription_queries.list_subscriptions(self._store, topology.topic.path)
+        rows = [
+            {
+                "subscription": info.name,
+                "type": info.record.type,
+                "start": info.record.start["kind"],
+                "consumers": sorted(info.assignment.consumers) if info.assignment else [],
+                "assignment_epoch": info.assignment.epoch if info.assignment else 0,
+            }
+            for info in found
+        ]
+        return {"subscriptions": rows}
+
+    async def _describe_subscription(self, args: Arguments) -> dict[str, Any]:
+        topology = await self._topic(args)
+        name = _text(args, "subscription")
+        info = await subscription_queries.describe_subscription(self._store, topology.topic.path, name)
+        stats = await self._segment_stats(list(topology.paths.values()))
+        rows = []
+        for path in topology.paths.values():
+            known = next((one for one in stats[path].get("subscriptions", []) if one["name"] == name), {})
+            error = {"error": stats[path]["error"]} if "error" in stats[path] else {}
+            rows.append({"segment": path, "consumer": info.consumer_of(path), **_readable(known), **error})
+        return {"subscription": name, "type": info.record.type, "start": info.record.start, "segments": rows}
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    async def _list_transactions(self, args: Arguments) -> dict[str, Any]:
+        state = args.get("state")
+        segment = args.get("segment")
+        found = await queries.list_transactions(
+            self._store,
+            now_ms=self._clock.wall_ms(),
+            state=None if state is None else str(state).upper(),
+            older_than_ms=int(float(args.get("older_than_s") or 0) * 1000),
+            owner=args.get("owner"),
+            segment=None if segment is None else SegmentName.parse(segment).path,
+            limit=int(args.get("limit") or 1000),
+        )
+        return {"transactions": [self._row(record) for record in found]}
+
+    def _row(self, record: queries.TransactionRecord) -> dict[str, Any]:
+        header, now_ms = record.header, self._clock.wall_ms()
+        return {
+            "txn": str(record.txn_id),
+            "state": header.state,
+            "age_s": round((now_ms - header.created_ms) / 1000, 1),
+            "timeout_in_s": round((header.timeout_ms - now_ms) / 1000, 1) if header.state == OPEN else None,
+            "owner": header.owner,
+            "name": header.name,
+            "reason": header.reason,
+            "revision": record.revision,
+        }
+
+    async def _describe_transaction(self, args: Arguments) -> dict[str, Any]:
+        txn_id = TxnId.parse(_text(args, "txn"))
+        found = await queries.describe_transaction(self._store, txn_id)
+        return {
+            "txn": str(txn_id),
+            "outcome": _outcome(found.outcome, is_open=found.record is not None),
+            "header": msgspec.to_builtins(found.record.header) if found.record is not None else None,
+            "revision": found.record.revision if found.record is not None else None,
+            "operations": [msgspec.to_builtins(op) for op in found.ops],
+        }
+
+    async def _outcomes(self, args: Arguments) -> dict[str, Any]:
+        ids = [TxnId.parse(str(text)) for text in args.get("txns") or []]
+        decisions = await queries.outcomes(self._store, ids)
+        _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id in ids])
+        return {
+            "outcomes": {
+                str(txn_id): _outcome(decision, is_open=header is not None)
+                for txn_id, decision, header in zip(ids, decisions, headers, strict=True)
+            }
+        }
+
+    async def _hanging(self, args: Arguments) -> dict[str, Any]:
+        """One row for each place where a transaction holds something back (SCENARIOS E6)."""
+        older_than_s = float(args.get("older_than_s") or HANGING_OLDER_THAN_S)
+        found = await queries.hanging(self._store, now_ms=self._clock.wall_ms(), older_than_ms=int(older_than_s * 1000))
+        paths = {path: None for one in found for path in (*one.writes, *(segment for segment, _ in one.acks))}
+        stats = await self._segment_stats(list(paths))
+        rows = [row for one in found for row in self._held_back(one, stats)]
+        return {"hanging": rows}
+
+    def _held_back(self, one: queries.Hanging, stats: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        common = self._row(one.record)
+        reason = "open" if one.record.header.state == OPEN else "decided, not cleaned up"
+        rows = []
+        for path in one.writes:
+            pins = {TxnId(*txn): position for txn, position in stats[path].get("pinning", [])}
+            rows.append(
+                {
+                    **common,
+                    "segment": path,
+                    "held_at": _position(pins[one.record.txn_id]) if one.record.txn_id in pins else None,
+                    "entries_behind": stats[path].get("entries_behind_pin"),
+                    "waiting": [each["name"] for each in stats[path].get("subscriptions", [])],
+                    "why": f"{reason}; nobody owns the segment" if path in one.ownerless else reason,
+                }
+            )
+        for path, subscription in one.acks:
+            why = f"{reason}, with acks" + ("; nobody owns the segment" if path in one.ownerless else "")
+            rows.append({**common, "segment": path, "held_at": None, "waiting": [subscription], "why": why})
+        return rows or [{**common, "segment": None, "why": f"{reason}, without operations"}]
+
+    async def _counts(self, _: Arguments) -> dict[str, Any]:
+        """How many op records and headers there are: the backlog of clean-up and collection."""
+        counts = {}
+        for what, prefix in (("ops", keys.TXN_OP), ("headers", keys.TXN)):
+            found = await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+            counts[what] = len(found.records)
+        return counts
+
+
+def _text(args: Arguments, name: str) -> str:
+    value = args.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{name} is missing: expected text, found {value!r}")
+    return value
+
+
+def _position(pair: Any) -> str:
+    ledger_id, entry_id = pair
+    return f"{ledger_id}:{entry_id}"
+
+
+def _readable(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Positions, pairs on the wire, as people write them."""
+    places = ("last_confirmed", "max_read_position", "mark_delete")
+    return {name: _position(value) if name in places and value is not None else value for name, value in stats.items()}
+
+
+def _outcome(decision: Decision | None, *, is_open: bool) -> str:
+    if decision is not None:
+        return decision.state
+    return OPEN if is_open else "UNKNOWN"
