@@ -13,7 +13,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def describe() -> str:
     """CPU, cores, memory and Python in one line."""
     cpu = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.machine(),
     )
     memory_gib = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES / 2**30

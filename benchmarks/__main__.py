@@ -1,0 +1,65 @@
+"""`make bench`: run the benchmarks, print a table, write bench.json.
+
+`python -m benchmarks [NAME …]` runs some of them; `--quick` shortens the ten-minute run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+from benchmarks.group_commit import group_commit
+from rich.console import Console
+
+from benchmarks import machine, result
+from benchmarks.recovery import recovery
+from benchmarks.result import Result
+from benchmarks.soak import soak
+from benchmarks.transactions import latency, mutations, throughput
+from benchmarks.visibility import visibility
+from txnctl import logs
+
+BENCHMARKS: dict[str, Callable[[], Awaitable[list[Result]]]] = {
+    "group-commit": group_commit,
+    "latency": latency,
+    "mutations": mutations,
+    "throughput": throughput,
+    "visibility": visibility,
+    "recovery": recovery,
+    "soak": soak,
+}
+TIMEOUT_S = 1800.0
+
+
+async def run(names: list[str], out: Path, *, quick: bool) -> int:
+    console, results = Console(), list[Result]()
+    console.print(f"on {machine.describe()}; every role, the client and etcd with fsync share these cores")
+    for name in names:
+        console.print(f"[dim]{name} …[/]")
+        benchmark = (lambda: soak(120.0)) if quick and name == "soak" else BENCHMARKS[name]
+        async with asyncio.timeout(TIMEOUT_S):
+            results += await benchmark()
+        result.write(results, out)  # after each: what was measured stays, whatever comes
+    result.show(results, console)
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="two minutes instead of ten for the soak")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"))
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
+    logs.configure("error")
+    return uvloop.run(run(arguments.names or list(BENCHMARKS), arguments.out, quick=arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Recovery of a segment after many finished and 1 000 open transactions: it must depend on the open ones and the tail."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import txnclient
+from benchmarks.cluster import TOPIC, Bench, bench_cluster
+from benchmarks.load import VALUE, Timings, at_once
+from benchmarks.result import Result, at_most
+from txnctl.commands.asking import asking
+from txnwire.errors import TxnError
+
+OPEN = 1000
+FEW, MANY = 2_000, 200_000
+
+
+async def recovery() -> list[Result]:
+    few, few_detail = await _recovered_after(FEW)
+    many, many_detail = await _recovered_after(MANY)
+    return [
+        Result(name="recovery after 2 000 finished, 1 000 open", value=few, unit="s", detail=few_detail),
+        at_most("recovery after 200 000 finished, 1 000 open", many, "s", 2, many_detail),
+        at_most("recovery, 200 000 finished to 2 000", many / few, "x", 1.5),
+    ]
+
+
+async def _recovered_after(finished: int) -> tuple[float, str]:
+    """Seconds that the one segment's recovery took, as its new owner measured it, after a SIGKILL of the broker."""
+    async with bench_cluster(segments=1) as bench, await bench.client.producer(TOPIC, compression=None) as producer:
+        timings = Timings()
+        while (left := finished - len(timings.commits)) > 0:
+            seconds = min(30.0, max(0.2, left / 3000))
+            await at_once(bench.client, producer, concurrency=256, seconds=seconds, timings=timings)
+        transactions = [await bench.client.begin(timeout=3000) for _ in range(OPEN)]
+        await asyncio.gather(*(producer.send(VALUE, txn=txn) for txn in transactions))
+        bench.cluster.children["broker-1"].signal(signal.SIGKILL)
+        stats = await _stats_of_the_next_owner(bench)
+        await asyncio.gather(*(_abort(txn) for txn in transactions))
+        detail = f"{len(timings.commits)} committed before; recovered segment has {stats['open_transactions']} open"
+        return float(stats["recovery_s"]), detail
+
+
+async def _abort(txn: txnclient.Transaction) -> None:
+    await txn.abort()
+
+
+async def _stats_of_the_next_owner(bench: Bench) -> dict[str, float]:
+    async with asyncio.timeout(60), asking(bench.cluster.url) as ask:
+        while True:
+            try:
+                answer = (await ask.ask("topics.stats", topic=TOPIC))["segments"][0]
+            except TxnError as error:
+                answer = {"error": str(error)}
+            if "error" not in answer and answer["open_transactions"] == OPEN:
+                return dict(answer)
+            await asyncio.sleep(0.1)

@@ -1,0 +1,78 @@
+"""Visibility lag: from the commit's answer until a READ_COMMITTED consumer in another process has the message."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+import txnclient
+from benchmarks.cluster import TOPIC, bench_cluster
+from benchmarks.load import Timings, at_rate
+from benchmarks.result import Result, at_most, percentile
+from txnstore.lifetime import tied_to_parent
+
+RATE = 1250.0
+WARM_UP_S = 10.0
+MEASURED_S = 20.0
+
+
+async def visibility() -> list[Result]:
+    async with bench_cluster() as bench, await bench.client.producer(TOPIC, compression=None) as producer:
+        with tempfile.NamedTemporaryFile(prefix="txnstore-seen-") as seen_file:
+            command = [sys.executable, "-m", "benchmarks.visibility", bench.cluster.url, seen_file.name]
+            consumer = await asyncio.create_subprocess_exec(*tied_to_parent(command), stdout=asyncio.subprocess.PIPE)
+            try:
+                if consumer.stdout is None or await asyncio.wait_for(consumer.stdout.readline(), 30) != b"ready\n":
+                    raise RuntimeError("the consumer process did not start")
+                await at_rate(bench.client, producer, per_second=RATE, seconds=WARM_UP_S, timings=Timings())
+                timings = Timings()
+                rate = await at_rate(
+                    bench.client, producer, per_second=RATE, seconds=MEASURED_S, timings=timings, remember=True
+                )
+                await asyncio.sleep(2.0)  # the last ones are on their way
+            finally:
+                consumer.terminate()
+                await consumer.wait()
+            seen = msgspec.json.decode(Path(seen_file.name).read_bytes(), type=dict[str, float])
+    lags = [max(0.0, seen[txn] - answered) * 1000 for txn, answered in timings.answered_s.items() if txn in seen]
+    missing = len(timings.answered_s) - len(lags)
+    detail = f"{len(lags)} transactions at {rate:,.0f}/s, {missing} unseen; p99 {percentile(lags, 0.99):.1f} ms"
+    return [at_most("visibility lag p50 at half load", percentile(lags, 0.5), "ms", 10, detail)]
+
+
+async def _consume(url: str, out: Path) -> None:
+    """The consumer process: when each transaction was first seen, on the machine's monotonic clock."""
+    seen: dict[str, float] = {}
+    try:
+        async with txnclient.connect(url) as client, await client.consumer(TOPIC, "lag") as consumer:
+            print("ready", flush=True)
+            while True:
+                messages = await consumer.receive_many(1000, timeout=1.0)
+                now = time.monotonic()
+                for message in messages:
+                    seen.setdefault(str(message.txn_id), now)
+                if messages:
+                    await consumer.ack(messages)
+    finally:
+        out.write_bytes(msgspec.json.encode(seen))
+
+
+async def _main(url: str, out: Path) -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await _consume(url, out)
+
+
+if __name__ == "__main__":
+    try:
+        uvloop.run(_main(sys.argv[1], Path(sys.argv[2])))
+    except asyncio.CancelledError:
+        sys.exit(0)
