@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
 
+import structlog
+
+from segments.directory import Directory, DirectoryChange
 from segments.ledger import LedgerStore
+from segments.ownership import Registration, preferred_owner
+from segments.pipeline import Budget
+from segments.segment import Segment, SegmentStatistics, Shared
 from segments.settings import BrokerSettings
+from segments.take_over import take_over_segment
 from txnstore.store import MetadataStore
+from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, ServiceError, TopicNotFound, TxnError
+from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
+from watchers.clean_up import CleanUp, CleanUpSettings, CleanUpStatistics
+from watchers.decisions import DecisionStatistics, DecisionWatch
 
-if TYPE_CHECKING:
-    from segments.directory import Directory
-    from segments.segment import Segment, SegmentStatistics
+__all__ = ["Broker", "BrokerSettings", "BrokerStatistics"]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatistics:
-    """Counters since the start of this process; the rest is of this moment."""
+    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text."""
 
     broker_id: str
-    segments: dict[str, SegmentStatistics]
-    recovering: tuple[str, ...]
-    failed: dict[str, str] = field(default_factory=dict)
-    """Segments whose recovery failed for good (corrupt data), with the error's text."""
-    followed_revision: int = 0
-    clean_up_backlog: int = 0
-    inflight_bytes: int = 0
+    registered: bool
+    segments: tuple[SegmentStatistics, ...]
+    taking: tuple[str, ...]
+    failed: dict[str, str]
+    decisions: DecisionStatistics
+    clean_up: CleanUpStatistics
+    inflight_bytes: int
 
 
 class Broker:
@@ -48,21 +63,307 @@ class Broker:
         address: str,
         directory: Directory,
     ) -> None:
-        raise NotImplementedError
+        self.settings = settings or BrokerSettings()
+        self.broker_id = broker_id
+        self.address = address
+        self._store = store
+        self._ledgers = ledgers
+        self._clock = clock
+        self._random = random
+        self._directory = directory
+        # ▲ One counter for the process, never restarted: it is part of every op key.
+        counter: Iterator[int] = count(1)
+        self._shared = Shared(
+            store=store,
+            clock=clock,
+            settings=self.settings,
+            decisions=DecisionWatch(store, clock),
+            clean_up=CleanUp(store, clock, CleanUpSettings(flush_interval_s=self.settings.cursor_flush_s)),
+            budget=Budget(self.settings.broker_inflight_bytes),
+            op_counter=counter.__next__,
+        )
+        self._incarnation = ""
+        self._registration: Registration | None = None
+        self._segments: dict[str, Segment] = {}
+        self._taking: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, DataCorrupt] = {}
+        self._to_release: dict[str, int] = {}
+        self._waiters: dict[str, asyncio.Future[Segment]] = {}
+        self._endings: dict[asyncio.Task[None], None] = {}
+        self._changed = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._closed = False
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        """Those being served, by path."""
+        return dict(self._segments)
+
+    # ---- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Raises `StoreUnavailable`."""
-        raise NotImplementedError
+        self._incarnation = await self._store.incarnation()
+        await self._shared.decisions.start()
+        await self._shared.clean_up.start()
+        self._registration = await self._register()
+        self._unsubscribe = self._directory.add_listener(self._directory_changed)
+        self._main = asyncio.create_task(self._run(), name=f"broker {self.broker_id}")
 
     async def close(self, *, graceful: bool = True) -> None:
         """Idempotent, bounded. Ungraceful: leave everything as a crash would, but end tasks and watches."""
-        raise NotImplementedError
+        if self._closed:
+            return
+        self._closed = True
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        await _cancel(([self._main] if self._main is not None else []) + list(self._taking.values()))
+        segments, self._segments = list(self._segments.values()), {}
+        if graceful:
+            await asyncio.gather(*(self._hand_over(segment) for segment in segments))
+        else:
+            self._stop_all(segments, NotOwner(f"broker {self.broker_id} is going down, look up the owner again"))
+        self._fail_waiters(NotOwner(f"broker {self.broker_id} is shutting down, look up the owner again"))
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        if graceful and self._registration is not None:
+            await self._registration.close()
+        await self._shared.clean_up.close()
+        await self._shared.decisions.close()
+
+    async def _hand_over(self, segment: Segment) -> None:
+        await segment.hand_over(timeout_s=self.settings.hand_over_s)
+        if self._registration is not None:
+            try:
+                await self._registration.release(segment.path, segment.epoch)
+            except TxnError as error:
+                log.warning("owner_key_left", segment=segment.path, error=str(error))
+
+    async def _register(self) -> Registration:
+        return await Registration.register(
+            self._store, broker_id=self.broker_id, address=self.address, lease_ttl_s=self.settings.lease_ttl_s
+        )
+
+    async def _run(self) -> None:
+        """Claim while the lease holds; when it is lost, drop everything at once and register anew."""
+        while True:
+            registration = self._registration
+            if registration is None:
+                try:
+                    registration = self._registration = await self._register()
+                except TxnError as error:
+                    log.warning("registration_failed", broker=self.broker_id, error=str(error))
+                    await asyncio.sleep(self.settings.claim_retry_s)
+                    continue
+            lost = asyncio.create_task(registration.wait_lost(), name=f"lease of {self.broker_id}")
+            try:
+                while not lost.done():
+                    self._changed.clear()
+                    await self._claim_all(registration)
+                    await self._wait_change(lost)
+            finally:
+                lost.cancel()
+                await asyncio.gather(lost, return_exceptions=True)
+            log.error("lease_lost", broker=self.broker_id, segments=len(self._segments))
+            self._registration = None
+            await self._drop_all(NotOwner(f"broker {self.broker_id} lost its lease, look up the owner again"))
+
+    async def _wait_change(self, lost: asyncio.Task[None]) -> None:
+        changed = asyncio.create_task(self._changed.wait(), name="broker change")
+        await asyncio.wait([lost, changed], timeout=self.settings.claim_retry_s, return_when=asyncio.FIRST_COMPLETED)
+        await _cancel([changed])
+
+    async def _drop_all(self, error: NotOwner) -> None:
+        await _cancel(list(self._taking.values()))
+        segments, self._segments = list(self._segments.values()), {}
+        self._stop_all(segments, error)
+        self._to_release.clear()  # their keys went with the lease
+
+    def _stop_all(self, segments: Sequence[Segment], error: NotOwner) -> None:
+        for segment in segments:
+            segment.stop(error)
+            self._own(segment.wait_stopped())
+
+    # ---- claims -----------------------------------------------------------------------------------------------------
+
+    async def _claim_all(self, registration: Registration) -> None:
+        for path, epoch in list(self._to_release.items()):
+            try:
+                await registration.release(path, epoch)
+            except TxnError as error:
+                log.warning("release_failed", segment=path, error=str(error))
+                continue
+            self._to_release.pop(path, None)
+        for path in self._claimable():
+            task = asyncio.create_task(self._take(path, registration), name=f"take over {path}")
+            self._taking[path] = task
+            task.add_done_callback(partial(self._taken, path))
+
+    def _taken(self, path: str, task: asyncio.Task[None]) -> None:
+        if self._taking.get(path) is task:
+            del self._taking[path]
+
+    def _claimable(self) -> list[str]:
+        brokers = [*self._directory.brokers(), self.broker_id]
+        found = []
+        for topology in self._directory.topics().values():
+            for path in topology.paths.values():
+                if path in self._segments or path in self._taking or path in self._failed or path in self._to_release:
+                    continue
+                if self._may_claim(path) and preferred_owner(path, brokers) == self.broker_id:
+                    found.append(path)
+        return found
+
+    def _may_claim(self, path: str) -> bool:
+        """Nobody owns it; or this broker does, and failed to take it over."""
+        owner = self._directory.owner(path)
+        return owner is None or owner.broker == self.broker_id
+
+    async def _take(self, path: str, registration: Registration) -> None:
+        epoch: int | None = None
+        try:
+            epoch = await registration.claim(path)
+            if epoch is None:
+                raise NotOwner(f"{path} is owned by another broker, look up the owner again")
+            segment = await take_over_segment(
+                path,
+                epoch,
+                self._shared,
+                self._ledgers,
+                incarnation=self._incarnation,
+                may_ack=registration.valid,
+                on_lost=self._segment_lost,
+                on_doubt=self._segment_in_doubt,
+            )
+        except asyncio.CancelledError:
+            self._fail_waiter(path, NotOwner(f"{path} is being given up by {self.broker_id}, look up the owner again"))
+            raise
+        except DataCorrupt as error:
+            log.error("segment_corrupt", segment=path, error=str(error))
+            self._failed[path] = error
+            self._fail_waiter(path, error)
+        except TxnError as error:
+            log.warning("take_over_failed", segment=path, error=str(error))
+            if epoch is not None:
+                self._to_release[path] = epoch  # ▲ tried again under a new epoch: late writes of this try must fail
+            self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error}): look up the owner again"))
+        else:
+            self._segments[path] = segment
+            waiter = self._waiters.pop(path, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(segment)
+
+    def _segment_lost(self, segment: Segment, error: TxnError) -> None:
+        if self._segments.get(segment.path) is segment:
+            del self._segments[segment.path]
+        if not isinstance(error, NotOwner):
+            # ▲ Served again only under a new epoch: ops of this one that are still on their way are then refused.
+            self._to_release[segment.path] = segment.epoch
+        self._own(segment.wait_stopped())
+        self._changed.set()
+
+    def _segment_in_doubt(self, segment: Segment) -> None:
+        self._own(self._check(segment))
+
+    async def _check(self, segment: Segment) -> None:
+        registration = self._registration
+        if registration is not None and self._segments.get(segment.path) is segment:
+            try:
+                await registration.check(segment.path, segment.epoch)
+            except NotOwner as error:
+                segment.lost(error)
+            except TxnError as error:
+                log.warning("ownership_not_checked", segment=segment.path, error=str(error))
+
+    def _own(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name=f"ending of broker {self.broker_id}")
+        self._endings[task] = None
+        task.add_done_callback(self._endings.pop)
+
+    def _directory_changed(self, change: DirectoryChange) -> None:
+        for path in change.owners:
+            owner, segment = self._directory.owner(path), self._segments.get(path)
+            if segment is not None and (owner is None or owner.epoch != segment.epoch):
+                self._segment_in_doubt(segment)  # perhaps only an older change: the store is asked
+        for name in change.assignments:
+            self._assignment_changed(name)
+        self._changed.set()
+
+    def _assignment_changed(self, name: str) -> None:
+        topic_path, _, subscription = name.rpartition("/")
+        topology = self._directory.topics().get(topic_path)
+        for path in () if topology is None else topology.paths.values():
+            segment = self._segments.get(path)
+            if segment is not None:
+                segment.assignment_changed(subscription, self._directory.assignment(topic_path, subscription))
+
+    # ---- look-ups ---------------------------------------------------------------------------------------------------
 
     async def segment(self, path: str) -> Segment:
         """The segment, waiting while it is being taken over (at most `recover_wait_s`).
 
-        Raises `NotOwner`; `DataCorrupt` where its recovery ended in one."""
-        raise NotImplementedError
+        Raises `NotOwner`; `TopicNotFound`, `InvalidArgument`; `DataCorrupt` where its recovery ended in one."""
+        if (found := self._segments.get(path)) is not None:
+            return found
+        if path in self._failed:
+            raise self._failed[path]
+        topic = SegmentName.from_path(path).topic
+        topology = await self._directory.fetch_topic(topic.path)
+        if topology is None:
+            raise TopicNotFound(f"{topic} does not exist")
+        if path not in topology.paths.values():
+            raise InvalidArgument(f"{topic} has no segment {path} at layout epoch {topology.epoch}")
+        if self._closed or not self._may_claim(path):
+            raise NotOwner(f"{path} is not owned by {self.broker_id}: look up the owner again")
+        waiter = self._waiters.get(path)
+        if waiter is None:
+            waiter = self._waiters[path] = asyncio.get_running_loop().create_future()
+            waiter.add_done_callback(_retrieve)
+        self._changed.set()
+        try:
+            async with asyncio.timeout(self.settings.recover_wait_s):
+                return await asyncio.shield(waiter)
+        except TimeoutError as error:
+            raise NotOwner(f"{path} is not served yet by {self.broker_id}: look up the owner again") from error
+
+    def serving(self, path: str) -> Segment:
+        """As `segment`, without waiting. Raises `NotOwner`, `DataCorrupt`."""
+        found = self._segments.get(path)
+        if found is None:
+            raise self._failed.get(path) or NotOwner(
+                f"{path} is not owned by {self.broker_id}, look up its owner again"
+            )
+        return found
+
+    def _fail_waiter(self, path: str, error: ServiceError) -> None:
+        waiter = self._waiters.pop(path, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def _fail_waiters(self, error: NotOwner) -> None:
+        for path in list(self._waiters):
+            self._fail_waiter(path, error)
 
     def statistics(self) -> BrokerStatistics:
-        raise NotImplementedError
+        return BrokerStatistics(
+            broker_id=self.broker_id,
+            registered=self._registration is not None and self._registration.valid(),
+            segments=tuple(segment.statistics() for _, segment in sorted(self._segments.items())),
+            taking=tuple(self._taking),
+            failed={path: str(error) for path, error in self._failed.items()},
+            decisions=self._shared.decisions.statistics(),
+            clean_up=self._shared.clean_up.statistics(),
+            inflight_bytes=self._shared.budget.bytes,
+        )
+
+
+def _retrieve(future: asyncio.Future[Segment]) -> None:
+    """A failure nobody waits for any more is not an error of the event loop."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

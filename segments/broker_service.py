@@ -2,34 +2,346 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from segments.assignment import consumer_id
 from segments.broker import Broker
-from txnwire.calls import Handler, Peer
+from segments.dispatch import Consumer, Delivery, Dispatcher
+from segments.pipeline import Outgoing
+from segments.producers import ProducerSession
+from segments.starts import Start
+from segments.subscriptions import Subscription
+from txnwire.entry import parse_metadata, verify
+from txnwire.errors import InvalidArgument, MessageTooLarge, NotAllowed, TxnError, to_wire
+from txnwire.ids import Position, TxnId
+from txnwire.names import SegmentName, validate_name
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_ENTRY_BYTES
+from txnwire.serving import Handler, Peer
+from watchers import acks
 
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
+_OK = pb.Command(ok=pb.Ok())
+MAX_PERMITS = 1_000_000
+
+
+class _SendReply:
+    """Implements `pipeline.SendReply`: the answer to one `send`."""
+
+    __slots__ = ("_peer", "_producer_id", "_request_id")
+
+    def __init__(self, peer: Peer, request_id: int, producer_id: int) -> None:
+        self._peer = peer
+        self._request_id = request_id
+        self._producer_id = producer_id
+
+    def stored(self, position: Position | None, *, duplicate: bool) -> None:
+        ledger_id, entry_id = position if position is not None else (0, -1)
+        reply = pb.SendOk(producer_id=self._producer_id, ledger_id=ledger_id, entry_id=entry_id, duplicate=duplicate)
+        self._peer.reply(self._request_id, pb.Command(send_ok=reply))
+
+    def failed(self, error: TxnError) -> None:
+        self._peer.fail(self._request_id, error)
+
+
+class _ConsumerSink:
+    """Implements `dispatch.Sink` over one connection."""
+
+    def __init__(self, peer: Peer, consumer_id: int) -> None:
+        self._peer = peer
+        self._consumer_id = consumer_id
+        self.error: TxnError | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._peer.closed
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._peer.pending_bytes
+
+    async def drain(self, below_bytes: int) -> None:
+        await self._peer.drain(below_bytes)
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        entries = [
+            pb.DeliveredEntry(
+                ledger_id=one.position.ledger_id,
+                entry_id=one.position.entry_id,
+                entry=one.data,
+                skip=one.skip,
+                redelivery_count=one.redelivery_count,
+            )
+            for one in deliveries
+        ]
+        self._peer.push(pb.Command(deliver=pb.Deliver(consumer_id=self._consumer_id, entries=entries)))
+
+    def rewind(self) -> None:
+        self._peer.push(pb.Command(rewind=pb.Rewind(consumer_id=self._consumer_id)))
+
+    def end_of_segment(self, *, sealed: bool) -> None:
+        self._peer.push(pb.Command(end_of_segment=pb.EndOfSegment(consumer_id=self._consumer_id, sealed=sealed)))
+
+    def consumer_closed(self, error: TxnError) -> None:
+        self.error = error
+        closed = pb.ConsumerClosed(consumer_id=self._consumer_id, error=to_wire(error))
+        self._peer.push(pb.Command(consumer_closed=closed))
+
+
+class _Consuming:
+    """One consumer of one connection. `subscription` is None for a reader."""
+
+    def __init__(
+        self, sink: _ConsumerSink, consumer: Consumer, dispatcher: Dispatcher, subscription: Subscription | None
+    ) -> None:
+        self.sink = sink
+        self.consumer = consumer
+        self.dispatcher = dispatcher
+        self.subscription = subscription
+
+    def close(self) -> None:
+        if self.subscription is not None:
+            self.subscription.detach(self.consumer)
+        else:
+            self.dispatcher.detach(self.consumer)
+
+
+class _Producing:
+    __slots__ = ("incarnation", "name", "session")
+
+    def __init__(self, name: str, incarnation: int, session: ProducerSession) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.session = session
+
+
+class _Connection:
+    """What one peer has open here, by the ids it chose."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, _Producing] = {}
+        self.consumers: dict[int, _Consuming] = {}
+
 
 class BrokerService:
-    """A `txnwire.calls.Service`. Handlers: open_producer, send, close_producer, subscribe, flow, ack, close_consumer,
-    segment_positions. Pushes: deliver, rewind, end_of_segment, consumer_closed, producer_closed.
+    """A `txnwire.serving.Service`. Pushes: deliver, rewind, end_of_segment, consumer_closed, producer_closed.
 
     `flow`, `close_producer` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok).
-    `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path}, "subscription.stats"
-    {"segment": path, "subscription"?: name}; whoever serves `admin_request` looks here too.
+    `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path} → {"segments": {path: …}},
+    "subscription.stats" {"segment": path, "subscription"?: name} → {"subscriptions": {name: …}}, "broker.stats" {}.
+    Values are the frozen statistics; positions and transaction ids are arrays of two numbers.
     """
 
     def __init__(self, broker: Broker) -> None:
-        raise NotImplementedError
-
-    @property
-    def handlers(self) -> Mapping[str, Handler]:
-        raise NotImplementedError
-
-    @property
-    def admin(self) -> Mapping[str, AdminAnswer]:
-        raise NotImplementedError
+        self._broker = broker
+        self._connections: dict[Peer, _Connection] = {}
+        self.handlers: Mapping[str, Handler] = {
+            "open_producer": self._open_producer,
+            "send": self._send,
+            "close_producer": self._close_producer,
+            "subscribe": self._subscribe,
+            "flow": self._flow,
+            "ack": self._ack,
+            "close_consumer": self._close_consumer,
+            "segment_positions": self._segment_positions,
+        }
+        self.admin: Mapping[str, AdminAnswer] = {
+            "segment.stats": self._segment_stats,
+            "subscription.stats": self._subscription_stats,
+            "broker.stats": self._broker_stats,
+        }
 
     def disconnected(self, peer: Peer) -> None:
-        raise NotImplementedError
+        connection = self._connections.pop(peer, None)
+        if connection is not None:
+            for producing in connection.producers.values():
+                producing.session.close()
+            for consuming in connection.consumers.values():
+                consuming.close()
+
+    def _connection(self, peer: Peer) -> _Connection:
+        connection = self._connections.get(peer)
+        if connection is None:
+            connection = self._connections[peer] = _Connection()
+        return connection
+
+    # ---- producing --------------------------------------------------------------------------------------------------
+
+    async def _open_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.open_producer
+        path = SegmentName.from_path(request.segment).path
+        name = validate_name(request.name, part="producer name")
+        segment = await self._broker.segment(path)
+        producers = self._connection(peer).producers
+        earlier = producers.get(request.producer_id)
+        if earlier is not None and earlier.session.error is None:
+            raise InvalidArgument(f"producer id {request.producer_id} is open already on this connection")
+
+        def closed(error: TxnError) -> None:
+            push = pb.ProducerClosed(producer_id=request.producer_id, error=to_wire(error))
+            peer.push(pb.Command(producer_closed=push))
+
+        session, last = segment.open_producer(name, request.incarnation, closed)
+        producers[request.producer_id] = _Producing(name, request.incarnation, session)
+        return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=segment.epoch))
+
+    def _send(self, peer: Peer, command: pb.Command) -> None:
+        send = command.send
+        connection = self._connections.get(peer)
+        producing = None if connection is None else connection.producers.get(send.producer_id)
+        if producing is None:
+            raise InvalidArgument(f"producer id {send.producer_id} is not open on this connection: open it first")
+        entry = _checked_entry(send, producing)
+        producing.session.send(entry, _SendReply(peer, command.request_id, send.producer_id))
+
+    def _close_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
+        producing = self._connection(peer).producers.pop(command.close_producer.producer_id, None)
+        if producing is not None:
+            producing.session.close()
+        return _OK
+
+    # ---- consuming --------------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.subscribe
+        path = SegmentName.from_path(request.segment).path
+        if request.isolation != pb.ISOLATION_READ_COMMITTED:
+            raise InvalidArgument("isolation read_uncommitted is not served yet, it comes later: use read_committed")
+        if request.type != pb.SUBSCRIPTION_TYPE_STREAM:
+            raise InvalidArgument("subscriptions of type queue are not served yet, they come later: use type stream")
+        segment = await self._broker.segment(path)
+        consumers = self._connection(peer).consumers
+        earlier = consumers.get(request.consumer_id)
+        if earlier is not None and earlier.sink.error is None:
+            raise InvalidArgument(f"consumer id {request.consumer_id} is open already on this connection")
+        sink = _ConsumerSink(peer, request.consumer_id)
+        subscription: Subscription | None = None
+        if request.subscription:
+            subscription, consumer = await segment.attach_stream(
+                sink,
+                subscription=validate_name(request.subscription, part="subscription name"),
+                holder=consumer_id(validate_name(request.consumer, part="consumer name"), request.incarnation),
+                assignment_epoch=request.assignment_epoch,
+                min_revision=request.min_revision,
+            )
+        else:
+            end = Position(request.end.ledger_id, request.end.entry_id) if request.HasField("end") else None
+            consumer = await segment.attach_reader(
+                sink, start=Start.from_wire(request.start), end=end, min_revision=request.min_revision
+            )
+        consumers[request.consumer_id] = _Consuming(sink, consumer, segment.dispatcher, subscription)
+        return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch))
+
+    def _consuming(self, peer: Peer, consumer_id: int) -> _Consuming:
+        connection = self._connections.get(peer)
+        consuming = None if connection is None else connection.consumers.get(consumer_id)
+        if consuming is None:
+            raise InvalidArgument(f"consumer id {consumer_id} is not open on this connection: subscribe first")
+        if consuming.sink.error is not None:
+            raise consuming.sink.error
+        return consuming
+
+    def _flow(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        flow = command.flow
+        connection = self._connections.get(peer)
+        consuming = None if connection is None else connection.consumers.get(flow.consumer_id)
+        if consuming is None or consuming.sink.error is not None:
+            return None if not command.request_id else _OK  # closed while this was on its way
+        if flow.permits > MAX_PERMITS:
+            raise InvalidArgument(f"{flow.permits} permits: expected at most {MAX_PERMITS}")
+        consuming.dispatcher.add_permits(consuming.consumer, flow.permits, flow.min_revision)
+        return _OK
+
+    def _ack(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        ack = command.ack
+        subscription = self._consuming(peer, ack.consumer_id).subscription
+        if subscription is None:
+            raise NotAllowed("a reader keeps its own position: it has nothing to ack")
+        positions = acks.from_wire(ack.positions)
+        if not ack.txnid_least_bits:
+            subscription.ack(positions, cumulative=ack.cumulative)
+            return _OK
+        request_id = command.request_id
+
+        def done(error: TxnError | None) -> None:
+            if error is None:
+                peer.reply(request_id, _OK)
+            else:
+                peer.fail(request_id, error)
+
+        txn_id = TxnId.from_bits(ack.txnid_most_bits, ack.txnid_least_bits)
+        subscription.ack_in(txn_id, ack.writer, positions, cumulative=ack.cumulative, reply=done)
+        return None
+
+    def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command:
+        consuming = self._connection(peer).consumers.pop(command.close_consumer.consumer_id, None)
+        if consuming is not None:
+            consuming.close()
+        return _OK
+
+    # ---- positions, statistics --------------------------------------------------------------------------------------
+
+    async def _segment_positions(self, _: Peer, command: pb.Command) -> pb.Command:
+        request = command.segment_positions
+        segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
+        if request.min_revision:
+            await segment.wait_followed(request.min_revision)
+        segment.check()
+        return pb.Command(
+            segment_positions_ok=pb.SegmentPositionsOk(
+                max_read_position=_position(segment.buffer.max_read_position),
+                last_confirmed=_position(segment.buffer.last_confirmed),
+                ownership_epoch=segment.epoch,
+                sealed=segment.ledgers.sealed,
+            )
+        )
+
+    async def _segment_stats(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        path = args.get("segment")
+        segments = [await self._broker.segment(str(path))] if path else list(self._broker.segments.values())
+        return {"segments": {one.path: msgspec.to_builtins(one.statistics()) for one in segments}}
+
+    async def _subscription_stats(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        segment = await self._broker.segment(str(args.get("segment", "")))
+        name = args.get("subscription")
+        found = {one.name: one for one in segment.statistics().subscriptions if name is None or one.name == name}
+        return {"segment": segment.path, "subscriptions": msgspec.to_builtins(found)}
+
+    async def _broker_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = msgspec.to_builtins(self._broker.statistics())
+        return answer
+
+
+def _position(position: Position) -> pb.Position:
+    return pb.Position(ledger_id=position.ledger_id, entry_id=position.entry_id)
+
+
+def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
+    """▲ What a successor will read from the entry must be what this owner is told: an entry whose header names another
+    transaction than its op record would change hands on recovery."""
+    data = send.entry
+    if len(data) > MAX_ENTRY_BYTES:
+        raise MessageTooLarge(f"an entry of {len(data)} bytes: at most {MAX_ENTRY_BYTES} are allowed")
+    verify(data, error=InvalidArgument)
+    metadata = parse_metadata(data, error=InvalidArgument)
+    if (
+        metadata.sequence_id != send.sequence_id
+        or metadata.count != send.count
+        or metadata.txnid_least_bits != send.txnid_least_bits
+        or metadata.txnid_most_bits != send.txnid_most_bits
+        or metadata.writer != send.writer
+        or metadata.incarnation != producing.incarnation
+        or metadata.producer != producing.name
+        or send.count < 1
+        or send.sequence_id < 0
+    ):
+        raise InvalidArgument(
+            f"the entry at sequence id {send.sequence_id} does not match its send: producer, incarnation, sequence id, "
+            "count, transaction and writer must be the same in both"
+        )
+    txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
+    return Outgoing(producing.name, send.sequence_id, send.count, send.previous_sequence_id, txn_id, send.writer, data)

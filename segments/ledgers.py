@@ -71,6 +71,11 @@ class SegmentLedgers:
             return Position(self.writer.ledger_id, self.writer.last_confirmed)
         return self._last_confirmed
 
+    @property
+    def entries(self) -> int:
+        """Confirmed entries in the ledgers that are still kept."""
+        return self._rank(self.last_confirmed)
+
     async def take_over(self) -> None:
         """Fence and close whatever an earlier owner left open, then open a ledger of our own.
 
@@ -117,6 +122,7 @@ class SegmentLedgers:
             raise SegmentSealed(f"{self._segment} has no open ledger")
         closed = await writer.close(footer)
         self._last_confirmed = self.last_confirmed
+        self._lengths[writer.ledger_id] = closed.entries
         self.writer = None
         info = msgspec.structs.replace(self._record.ledgers[-1], closed_length=closed.entries, bytes=closed.bytes)
         return [*self._record.ledgers[:-1], info]
@@ -133,6 +139,14 @@ class SegmentLedgers:
         if self.writer is not None:
             footer = self.footer(self.writer.ledger_id, entries, dedup)
             await self._ledger_store.write_footer(self._segment, self.writer.ledger_id, footer)
+
+    async def write_closed_footer(self, dedup: bytes) -> None:
+        """The footer that a predecessor which died could not write, over the whole of its last ledger."""
+        closed = [info for info in self._record.ledgers if info.closed_length]
+        if closed:
+            info = closed[-1]
+            footer = self.footer(info.ledger_id, info.closed_length or 0, dedup)
+            await self._ledger_store.write_footer(self._segment, info.ledger_id, footer)
 
     @staticmethod
     def footer(ledger_id: int, entries: int, dedup: bytes) -> bytes:
@@ -186,6 +200,15 @@ class SegmentLedgers:
         """How many entries stand in (low, high]."""
         return self._rank(high) - self._rank(low)
 
+    def nth(self, index: int) -> Position:
+        """The place of the entry with `index` earlier ones before it."""
+        for ledger_id in self._ids:
+            length = self._lengths[ledger_id]
+            if length < 0 or index < length:
+                return Position(ledger_id, index)
+            index -= length
+        return self.next_after(self.last_confirmed)
+
     def _rank(self, position: Position) -> int:
         """Entries of this list at or below `position`."""
         total = 0
@@ -203,21 +226,20 @@ class SegmentLedgers:
         length = self._lengths.get(ledger_id)
         if length is None:
             raise InvalidArgument(f"{self._segment} has no ledger {ledger_id}: it may have been trimmed")
-        writer = self.writer
-        if writer is not None and writer.ledger_id == ledger_id:
-            end = writer.last_confirmed
-        else:
-            end = length - 1
+        writer = self.writer if self.writer is not None and self.writer.ledger_id == ledger_id else None
+        end = length - 1 if writer is None else writer.last_confirmed
         if last.ledger_id == ledger_id:
             end = min(end, last.entry_id)
         found: Sequence[tuple[int, bytes]]
-        if writer is not None and writer.ledger_id == ledger_id:
-            found = await writer.read(first.entry_id, end, max_bytes=max_bytes)
+        if writer is None:
+            found = await self._ledger_store.read(self._segment, ledger_id, first.entry_id, end, max_bytes=max_bytes)
         else:
-            found = await self._ledger_store.read(
-                self._segment, ledger_id, first.entry_id, end, max_bytes=max_bytes
-            )
+            found = await writer.read(first.entry_id, end, max_bytes=max_bytes)
         return [(Position(ledger_id, entry_id), entry) for entry_id, entry in found]
+
+    def settle(self, position: Position) -> Position:
+        """A place to read at, moved to the next ledger where its own was closed before reaching it."""
+        return self.next_after(Position(position.ledger_id, position.entry_id - 1))
 
     async def _rewrite(self, record: LedgerRecord) -> None:
         value = records.encode(record)

@@ -35,7 +35,9 @@ _REGISTER_RETRY_S = 0.2
 
 def preferred_owner(segment: str, brokers: Iterable[str]) -> str | None:
     """Rendezvous hashing: all brokers agree who should claim `segment`, and a broker's death moves only its own."""
-    return max(brokers, key=lambda broker: (xxhash.xxh3_64_intdigest(f"{broker}\n{segment}".encode()), broker), default=None)
+    return max(
+        brokers, key=lambda broker: (xxhash.xxh3_64_intdigest(f"{broker}\n{segment}".encode()), broker), default=None
+    )
 
 
 class Registration:

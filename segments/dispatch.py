@@ -1,0 +1,297 @@
+"""From a segment to its consumers: permits, isolation, filtering, catch-up and tailing (DESIGN §7, "Dispatch").
+
+One pass serves every attached consumer from memory; it runs once per turn of the event loop however much has happened.
+Whatever must be waited for (a read from disk, a slow connection, a revision to be followed) is one owned task of that
+one consumer, and ends in another pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from segments.ledgers import SegmentLedgers
+from segments.settings import BrokerSettings
+from segments.tail_cache import LogEntry, TailCache
+from txnwire.entry import parse_metadata, txn_of
+from txnwire.errors import ConnectionLost, TxnError
+from txnwire.ids import Position, TxnId
+from watchers.acks import WHOLE, bitmap_bytes
+
+log = structlog.get_logger(__name__)
+
+
+class Delivery(NamedTuple):
+    """`skip`: bitmap, LSB first, of the message indexes not to be shown; empty for none."""
+
+    position: Position
+    data: bytes
+    skip: bytes
+    redelivery_count: int
+
+
+class Sink(Protocol):
+    """Where one consumer's deliveries go: its connection, seen from here. Calls on a closed one do nothing."""
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    async def drain(self, below_bytes: int) -> None: ...
+    def deliver(self, deliveries: Sequence[Delivery]) -> None: ...
+    def rewind(self) -> None: ...
+    def end_of_segment(self, *, sealed: bool) -> None: ...
+    def consumer_closed(self, error: TxnError) -> None: ...
+
+
+class Visibility(Protocol):
+    """What dispatch asks the transaction buffer."""
+
+    @property
+    def max_read_position(self) -> Position: ...
+    def is_aborted(self, txn_id: TxnId, writer: int) -> bool: ...
+
+
+class AckState(Protocol):
+    """What dispatch asks a subscription. A reader has none."""
+
+    def holds_back(self) -> bool:
+        """▲ P12: whether a predecessor's pending acks are still undecided."""
+
+    def skip(self, position: Position) -> int:
+        """Bitmap of the indexes acked or pending, `WHOLE` for all of the entry."""
+
+    def redelivery_count(self, position: Position) -> int: ...
+
+    def pass_over(self, position: Position, messages: int) -> None:
+        """An aborted entry: nobody will ever ack it."""
+
+    def drained(self, end: Position) -> bool:
+        """Whether everything up to `end` is acked for good."""
+
+
+class Consumer:
+    """One attached stream consumer or reader and how far it has read. Created by `Dispatcher.attach`'s callers."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        next_read: Position,
+        acks: AckState | None = None,
+        end: Position | None = None,
+        left_out: int = 0,
+        min_revision: int = 0,
+    ) -> None:
+        self.sink = sink
+        self.acks = acks
+        self.next_read = next_read
+        self.end = end
+        self.first_entry = (next_read, left_out)
+        self.min_revision = min_revision
+        self.permits = 0
+        self.ended = False
+        self.detached = False
+        self.delivered = 0
+        self.read_ahead: deque[LogEntry] = deque()
+        self.waiting: asyncio.Task[None] | None = None
+
+    def rewind_to(self, position: Position) -> None:
+        """Tell the client to drop what it has buffered and go on from `position`."""
+        self.next_read = position
+        self.read_ahead.clear()
+        self.ended = False
+        self.sink.rewind()
+
+
+class Dispatcher:
+    """Serves the consumers of one segment. `wake` after anything that may let one of them go on."""
+
+    def __init__(
+        self,
+        ledgers: SegmentLedgers,
+        visibility: Visibility,
+        cache: TailCache,
+        settings: BrokerSettings,
+        *,
+        followed_revision: Callable[[], int],
+        wait_followed: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._ledgers = ledgers
+        self._visibility = visibility
+        self._cache = cache
+        self._settings = settings
+        self._followed_revision = followed_revision
+        self._wait_followed = wait_followed
+        self._consumers: dict[Consumer, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._scheduled = False
+        self._closed = False
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        return tuple(self._consumers)
+
+    def attach(self, consumer: Consumer) -> None:
+        self._consumers[consumer] = None
+        self.wake()
+
+    def detach(self, consumer: Consumer) -> None:
+        consumer.detached = True
+        consumer.read_ahead.clear()
+        self._consumers.pop(consumer, None)
+        if consumer.waiting is not None:
+            consumer.waiting.cancel()
+
+    def add_permits(self, consumer: Consumer, permits: int, min_revision: int = 0) -> None:
+        consumer.permits += permits
+        consumer.min_revision = max(consumer.min_revision, min_revision)
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._scheduled and not self._closed and self._consumers:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pass)
+
+    def close(self, error: TxnError) -> None:
+        """Tell every consumer that it is over here."""
+        self._closed = True
+        for consumer in self.consumers:
+            self.detach(consumer)
+            consumer.sink.consumer_closed(error)
+
+    def _pass(self) -> None:
+        self._scheduled = False
+        for consumer in self.consumers:
+            if consumer.waiting is None and not consumer.detached:
+                self._serve(consumer)
+
+    def _serve(self, consumer: Consumer) -> None:
+        if consumer.acks is not None and consumer.acks.holds_back():
+            return
+        if self._followed_revision() < consumer.min_revision:
+            self._wait(consumer, self._wait_followed(consumer.min_revision))
+            return
+        consumer.next_read = self._ledgers.settle(consumer.next_read)
+        limit = self._visibility.max_read_position
+        if consumer.end is not None and consumer.end < limit:
+            limit = consumer.end
+        self._deliver_up_to(consumer, limit)
+        if consumer.waiting is None and not consumer.ended:
+            self._tell_end(consumer)
+
+    def _deliver_up_to(self, consumer: Consumer, limit: Position) -> None:
+        batch: list[Delivery] = []
+        batch_bytes = 0
+        while consumer.permits > 0 and consumer.next_read <= limit:
+            skip = self._skip(consumer)
+            if skip != WHOLE:
+                entry = self._find(consumer)
+                if entry is None:
+                    self._wait(consumer, self._read_ahead(consumer, limit))
+                    break
+                # V4: filtered here, at the moment of delivery, however long the read was parked.
+                delivery = self._filter(consumer, entry, skip)
+                if delivery is not None:
+                    batch.append(delivery)
+                    batch_bytes += len(entry.data)
+            consumer.next_read = self._ledgers.next_after(consumer.next_read)
+            if batch_bytes >= self._settings.deliver_bytes:
+                consumer.sink.deliver(batch)
+                batch, batch_bytes = [], 0
+                if consumer.sink.pending_bytes > self._settings.connection_pending_bytes:
+                    self._wait(consumer, consumer.sink.drain(self._settings.connection_pending_bytes // 2))
+                    break
+        if batch:
+            consumer.sink.deliver(batch)
+
+    def _find(self, consumer: Consumer) -> LogEntry | None:
+        ahead = consumer.read_ahead
+        while ahead and ahead[0].position < consumer.next_read:
+            ahead.popleft()
+        if ahead and ahead[0].position == consumer.next_read:
+            return ahead.popleft()
+        return self._cache.get(consumer.next_read)
+
+    def _skip(self, consumer: Consumer) -> int:
+        """Indexes of the entry at `next_read` that are not to be shown."""
+        if consumer.acks is not None:
+            return consumer.acks.skip(consumer.next_read)
+        position, left_out = consumer.first_entry
+        return (1 << left_out) - 1 if consumer.next_read == position else 0
+
+    def _filter(self, consumer: Consumer, entry: LogEntry, skip: int) -> Delivery | None:
+        acks = consumer.acks
+        if entry.txn_id is not None and self._visibility.is_aborted(entry.txn_id, entry.writer):
+            if acks is not None:
+                acks.pass_over(entry.position, entry.messages)
+            return None
+        shown = entry.messages - skip.bit_count()
+        if shown <= 0:
+            return None
+        consumer.permits -= shown
+        consumer.delivered += shown
+        count = acks.redelivery_count(entry.position) if acks is not None else 0
+        return Delivery(entry.position, entry.data, bitmap_bytes(skip), count)
+
+    def _tell_end(self, consumer: Consumer) -> None:
+        sealed = self._ledgers.record.sealed
+        if consumer.end is not None and consumer.next_read > consumer.end:
+            consumer.ended = True
+            consumer.sink.end_of_segment(sealed=False)
+        elif sealed is not None and consumer.next_read > (end := Position(*sealed)):
+            consumer.ended = consumer.acks is None or consumer.acks.drained(end)
+            if consumer.ended:
+                consumer.sink.end_of_segment(sealed=True)
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _wait(self, consumer: Consumer, awaitable: Awaitable[None]) -> None:
+        task = asyncio.create_task(self._waiting(consumer, awaitable), name="dispatch wait")
+        consumer.waiting = task
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _waiting(self, consumer: Consumer, awaitable: Awaitable[None]) -> None:
+        try:
+            await awaitable
+        except ConnectionLost:
+            pass  # the connection's end detaches the consumer
+        except TxnError as error:
+            self._fail(consumer, error)
+        finally:
+            consumer.waiting = None
+        self.wake()
+
+    def _fail(self, consumer: Consumer, error: TxnError) -> None:
+        """Give one consumer up, telling it why; the others go on."""
+        if not consumer.detached:
+            log.warning("consumer_failed", position=str(consumer.next_read), error=str(error))
+            consumer.detached = True
+            self._consumers.pop(consumer, None)
+            consumer.sink.consumer_closed(error)
+
+    async def read_entry(self, position: Position) -> LogEntry:
+        """One confirmed entry. Raises `DataCorrupt`."""
+        entry = self._cache.get(position)
+        if entry is None:
+            [(_, data)] = await self._ledgers.read(position, position, max_bytes=1)
+            entry = to_log_entry(position, data)
+        return entry
+
+    async def _read_ahead(self, consumer: Consumer, limit: Position) -> None:
+        at = consumer.next_read
+        found = await self._ledgers.read(at, limit, max_bytes=self._settings.read_bytes)
+        if consumer.next_read == at:
+            consumer.read_ahead = deque(to_log_entry(position, data) for position, data in found)
+
+
+def to_log_entry(position: Position, data: bytes) -> LogEntry:
+    """Raises `DataCorrupt` naming what of the entry's header or metadata is wrong."""
+    metadata = parse_metadata(data)
+    return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer)

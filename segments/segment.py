@@ -1,0 +1,420 @@
+"""One segment owned by this broker: its pipeline, transaction buffer, subscriptions and readers, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from segments.cursor import Cursor
+from segments.dedup import Dedup
+from segments.dispatch import Consumer, Dispatcher, Sink
+from segments.ledgers import SegmentLedgers
+from segments.pipeline import Budget, Line, Pipeline, SendReply
+from segments.producers import ProducerSession
+from segments.settings import BrokerSettings
+from segments.starts import Start, StartPoint, resolve_start
+from segments.subscriptions import Subscription, SubscriptionStatistics
+from segments.tail_cache import TailCache
+from txnstore import keys, records
+from txnstore.records import AssignmentRecord, SubscriptionRecord
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import NotAllowed, NotOwner, ProducerFenced, SubscriptionNotFound, Timeout, TxnError
+from txnwire.ids import Position, TxnId
+from txnwire.names import SegmentName
+from txnwire.ports import Clock
+from watchers.acks import AckPosition
+from watchers.clean_up import AckCleanUp, CleanUp, WriteCleanUp
+from watchers.decisions import DecisionWatch, Membership
+from watchers.outcomes import Decision
+from watchers.pending_acks import PendingAcks
+from watchers.visibility import Applied, BufferStatistics, TransactionBuffer
+
+log = structlog.get_logger(__name__)
+
+PINNING_SHOWN = 100
+MAX_SUBSCRIPTIONS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentStatistics:
+    """`pinning`: the transactions that hold readers back first, with their first positions here, at most 100."""
+
+    path: str
+    epoch: int
+    sealed: bool
+    ledgers: int
+    entries: int
+    last_confirmed: Position
+    max_read_position: Position
+    buffer: BufferStatistics
+    pinning: tuple[tuple[TxnId, Position], ...]
+    open_transactions: int
+    inflight: int
+    inflight_bytes: int
+    cached_bytes: int
+    producers: int
+    readers: int
+    clean_up_backlog: int
+    stored_entries: int
+    subscriptions: tuple[SubscriptionStatistics, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Shared:
+    """What all segments of a broker have in common."""
+
+    store: MetadataStore
+    clock: Clock
+    settings: BrokerSettings
+    decisions: DecisionWatch
+    clean_up: CleanUp
+    budget: Budget
+    op_counter: Callable[[], int]
+
+
+class Segment:
+    """Made by `take_over.take_over_segment`. `on_lost` is called once, when it cannot go on here (the broker then drops
+    it); `on_doubt` when it should be checked whether it still has its owner."""
+
+    def __init__(
+        self,
+        path: str,
+        epoch: int,
+        shared: Shared,
+        *,
+        ledgers: SegmentLedgers,
+        buffer: TransactionBuffer,
+        dedup: Dedup[SendReply],
+        watermark: KeyValue | None,
+        membership: Membership,
+        may_ack: Callable[[], bool],
+        on_lost: Callable[[Segment, TxnError], None],
+        on_doubt: Callable[[Segment], None],
+    ) -> None:
+        self.path = path
+        self.epoch = epoch
+        self._topic_path = SegmentName.from_path(path).topic.path
+        self._shared = shared
+        self.ledgers = ledgers
+        self.buffer = buffer
+        self._dedup = dedup
+        self._membership = membership
+        self.may_ack = may_ack
+        self._on_lost = on_lost
+        self._on_doubt = on_doubt
+        self._cache = TailCache(shared.settings.tail_cache_bytes)
+        self._sessions: dict[int, ProducerSession] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._targets: dict[str, AckCleanUp] = {}
+        self._loading: dict[str, asyncio.Lock] = {}
+        self._over: TxnError | None = None
+        self._stored = 0
+        self.pipeline = Pipeline(
+            shared.store,
+            shared.clock,
+            shared.settings,
+            segment=path,
+            epoch=epoch,
+            ledgers=ledgers,
+            buffer=buffer,
+            dedup=dedup,
+            cache=self._cache,
+            budget=shared.budget,
+            op_counter=shared.op_counter,
+            events=self,
+        )
+        self.dispatcher = Dispatcher(
+            ledgers,
+            buffer,
+            self._cache,
+            shared.settings,
+            followed_revision=lambda: shared.decisions.followed_revision,
+            wait_followed=self.wait_followed,
+        )
+        self._write_target = WriteCleanUp(path, epoch, buffer, watermark=watermark, on_lost=self.lost)
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Serve. Everything it was recovered from has been taken in."""
+        self._shared.clean_up.add(self._write_target)
+        for target in self._targets.values():
+            self._shared.clean_up.add(target)
+        self.pipeline.start()
+        self.wake_clean_up()
+
+    def wake_clean_up(self) -> None:
+        for target in (self._write_target, *self._targets.values()):
+            self._shared.clean_up.wake(target)
+
+    def lost(self, error: TxnError) -> None:
+        """▲ Ownership or the ledger is lost: everyone who waits hears it now, nothing more is written or acked (R4)."""
+        if self._over is None:
+            log.warning("segment_lost", segment=self.path, epoch=self.epoch, error=str(error))
+            self.stop(_for_clients(error, self.path))
+            self._on_lost(self, error)
+
+    def stop(self, error: TxnError) -> None:
+        """Let go of everything at once, telling producers and consumers `error`. Idempotent."""
+        if self._over is not None:
+            return
+        self._over = error
+        self._membership.leave()
+        self.pipeline.stop(error)
+        self.ledgers.abandon()
+        for session in list(self._sessions.values()):
+            session.end(error)
+        self._sessions.clear()
+        self.dispatcher.close(error)
+        for target in (self._write_target, *self._targets.values()):
+            self._shared.clean_up.remove(target)
+
+    async def wait_stopped(self) -> None:
+        await self.pipeline.wait_stopped()
+        await self.dispatcher.wait_closed()
+
+    async def hand_over(self, *, timeout_s: float) -> None:
+        """Finish what is in flight, write everything, close the ledger; then stop. A successor has nothing to recover.
+
+        Whatever does not end within `timeout_s` is left to the successor, as after a crash.
+        """
+        error = NotOwner(f"{self.path}: its broker is shutting down, look up the owner again")
+        self.pipeline.refuse(error)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.pipeline.wait_idle()
+                for target in (self._write_target, *self._targets.values()):
+                    await self._shared.clean_up.drain(target, timeout_s=timeout_s)
+                if self.ledgers.writer is not None and self._over is None:
+                    await self.ledgers.close(self.pipeline.footer())
+        except (TimeoutError, TxnError) as failure:
+            log.warning("hand_over_incomplete", segment=self.path, error=str(failure))
+        finally:
+            self.stop(error)
+            await self.wait_stopped()
+
+    def check(self) -> None:
+        """Raises why the segment is over, once it is."""
+        if self._over is not None:
+            raise self._over
+
+    # ---- producing --------------------------------------------------------------------------------------------------
+
+    def open_producer(
+        self, name: str, incarnation: int, on_closed: Callable[[TxnError], None]
+    ) -> tuple[ProducerSession, int]:
+        """▲ One live connection per producer name: a second one fences the first (L10). Returns the session and the
+        last stored sequence id of this incarnation, -1 for none."""
+        self.check()
+        connected = self._dedup.connect(name, incarnation, self._shared.clock.monotonic())
+        if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
+            fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
+        line = self.pipeline.line(name, incarnation)
+        session = ProducerSession(self, name, connected.token, line, on_closed)
+        self._sessions[connected.token] = session
+        return session, connected.last_sequence_id
+
+    def producer_closed(self, token: int, line: Line) -> None:
+        """By `ProducerSession.close`."""
+        self._sessions.pop(token, None)
+        self._dedup.disconnect(token, self._shared.clock.monotonic())
+        self.pipeline.retire(line)
+
+    # ---- consuming --------------------------------------------------------------------------------------------------
+
+    async def attach_reader(self, sink: Sink, *, start: Start, end: Position | None, min_revision: int) -> Consumer:
+        """Raises `DataCorrupt`, `NotOwner`, `Timeout`."""
+        if min_revision:
+            await self.wait_followed(min_revision)
+        point = await resolve_start(start, self.path, self.ledgers, self.buffer.max_read_position)
+        self.check()
+        consumer = Consumer(
+            sink,
+            next_read=self.ledgers.next_after(point.after),
+            end=end,
+            left_out=point.left_out,
+            min_revision=min_revision,
+        )
+        self.dispatcher.attach(consumer)
+        return consumer
+
+    async def attach_stream(
+        self, sink: Sink, *, subscription: str, holder: str, assignment_epoch: int, min_revision: int
+    ) -> tuple[Subscription, Consumer]:
+        """Attach `holder` (`name@incarnation`), if the assignment names it.
+
+        Raises `NotAllowed`, `SubscriptionNotFound`, `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
+        """
+        await self._check_assignment(subscription, holder, assignment_epoch)
+        found = await self.subscription(subscription)
+        self.check()
+        consumer = Consumer(sink, next_read=Position(0, 0), acks=found, min_revision=min_revision)
+        found.attach(consumer, holder, assignment_epoch)
+        return found, consumer
+
+    async def _check_assignment(self, subscription: str, holder: str, epoch: int) -> None:
+        """▲ Asked of the store, not of a copy that may lag: the assignment's write is what fences a former holder."""
+        key = keys.assignment(self._topic_path, subscription)
+        found = await self._shared.store.get(key)
+        record = None if found is None else records.decode(AssignmentRecord, found.value, key=key)
+        if record is None or not may_read(record, holder, self.path, epoch):
+            raise NotAllowed(
+                f"{holder} is not assigned {self.path} of subscription {subscription} at epoch {epoch} (the record is "
+                f"at epoch {record.epoch if record else 'none'}): wait for your next assignment"
+            )
+
+    def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:
+        """Close a holder whose segment was given to somebody else."""
+        found = self._subscriptions.get(subscription)
+        if found is None or found.consumer is None or found.holder is None:
+            return
+        if record is not None and record.epoch < found.assignment_epoch:
+            return  # older than what the holder attached under
+        if record is None or not may_read(record, found.holder, self.path, found.assignment_epoch):
+            found.fence(NotAllowed(f"{self.path} of {subscription} is no longer assigned to {found.holder}"))
+
+    async def subscription(self, name: str) -> Subscription:
+        """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
+        found = self._subscriptions.get(name)
+        if found is None:
+            async with self._loading.setdefault(name, asyncio.Lock()):
+                found = self._subscriptions.get(name)
+                if found is None:
+                    point = await load_start(self._shared.store, self.path, name, self.ledgers, self.buffer)
+                    self.check()
+                    cursor = Cursor(self.ledgers, point.after)
+                    found = self.add_subscription(name, cursor, PendingAcks(self.path, name, cursor))
+                    await self._leave_out(found, point)
+                    self._shared.clean_up.add(self._targets[name])
+                    self._shared.clean_up.wake(self._targets[name])
+        return found
+
+    async def _leave_out(self, subscription: Subscription, point: StartPoint) -> None:
+        """A start in the middle of an entry: its first messages count as acked."""
+        at = self.ledgers.next_after(point.after)
+        if point.left_out and self.ledgers.contains(at):
+            entry = await self.dispatcher.read_entry(at)
+            left_out = min(point.left_out, entry.messages)
+            subscription.cursor.ack(AckPosition(at, entry.messages, (1 << left_out) - 1))
+
+    def add_subscription(self, name: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
+        subscription = Subscription(
+            self._shared.store,
+            self._shared.settings,
+            name=name,
+            segment=self.path,
+            epoch=self.epoch,
+            cursor=cursor,
+            pending=pending,
+            ledgers=self.ledgers,
+            dispatcher=self.dispatcher,
+            op_counter=self._shared.op_counter,
+            events=self,
+        )
+        self._subscriptions[name] = subscription
+        self._targets[name] = AckCleanUp(self.path, name, self.epoch, pending, on_lost=self.lost)
+        return subscription
+
+    # ---- watchers.outcomes.Participant ------------------------------------------------------------------------------
+
+    def decide(self, decision: Decision) -> None:
+        applied = self.buffer.decided(decision)
+        if applied is not None:
+            self.applied(applied)
+        for subscription in self._subscriptions.values():
+            subscription.decided(decision)
+
+    def header_absent(self, txn_id: TxnId) -> None:
+        """▲ Still pinned; but perhaps somebody else owns the segment and has finished it."""
+        log.warning("header_absent", segment=self.path, transaction=str(txn_id))
+        self._on_doubt(self)
+
+    # ---- pipeline.PipelineEvents, subscriptions.SubscriptionEvents --------------------------------------------------
+
+    def hold(self, txn_id: TxnId) -> None:
+        self._membership.add(txn_id)
+
+    def let_go(self, txn_id: TxnId) -> None:
+        if self.buffer.holds(txn_id) or any(one.pending.holds(txn_id) for one in self._subscriptions.values()):
+            return
+        self._membership.drop(txn_id)
+
+    def applied(self, applied: Applied) -> None:
+        self.pipeline.gate.forget(applied.decision.txn_id)
+        self._shared.clean_up.wake(self._write_target)
+        self.dispatcher.wake()
+
+    def confirmed(self) -> None:
+        self._shared.clean_up.wake(self._write_target)
+        self.dispatcher.wake()
+
+    def rolled(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.rolled()
+
+    def acked(self, subscription: Subscription) -> None:
+        self._shared.clean_up.wake(self._targets[subscription.name])
+        if self.ledgers.sealed:
+            self.dispatcher.wake()
+
+    @property
+    def max_read_position(self) -> Position:
+        return self.buffer.max_read_position
+
+    # ---- positions, statistics --------------------------------------------------------------------------------------
+
+    async def wait_followed(self, revision: int) -> None:
+        """Until every decision up to `revision` counts here. Raises `Timeout`."""
+        await self._shared.decisions.wait_followed(revision, timeout_s=self._shared.settings.follow_wait_s)
+
+    def statistics(self) -> SegmentStatistics:
+        buffer = self.buffer.statistics()
+        dedup = self._dedup.statistics()
+        return SegmentStatistics(
+            path=self.path,
+            epoch=self.epoch,
+            sealed=self.ledgers.sealed,
+            ledgers=len(self.ledgers.record.ledgers),
+            entries=self.ledgers.entries,
+            last_confirmed=self.buffer.last_confirmed,
+            max_read_position=self.buffer.max_read_position,
+            buffer=buffer,
+            pinning=tuple(self.buffer.pinning(PINNING_SHOWN)),
+            open_transactions=buffer.open,
+            inflight=self.pipeline.inflight,
+            inflight_bytes=self.pipeline.inflight_bytes,
+            cached_bytes=self._cache.bytes,
+            producers=dedup.producers,
+            readers=sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None),
+            clean_up_backlog=self._write_target.backlog + sum(one.backlog for one in self._targets.values()),
+            stored_entries=self.pipeline.stored,
+            subscriptions=tuple(one.statistics() for one in self._subscriptions.values()),
+        )
+
+
+def may_read(record: AssignmentRecord, holder: str, segment: str, epoch: int) -> bool:
+    """Whether the assignment gives `segment` to `holder`, who has heard of it under `epoch`."""
+    return epoch <= record.epoch and segment in record.consumers.get(holder, ())
+
+
+async def load_start(
+    store: MetadataStore, segment: str, name: str, ledgers: SegmentLedgers, buffer: TransactionBuffer
+) -> StartPoint:
+    """Where subscription `name` begins in `segment` if it has no cursor yet. Raises `SubscriptionNotFound`."""
+    topic_path = SegmentName.from_path(segment).topic.path
+    key = keys.subscription(topic_path, name)
+    found = await store.get(key)
+    if found is None:
+        raise SubscriptionNotFound(f"topic://{topic_path} has no subscription {name}: join it first")
+    record = records.decode(SubscriptionRecord, found.value, key=key)
+    return await resolve_start(Start.from_record(record, segment), segment, ledgers, buffer.max_read_position)
+
+
+def _for_clients(error: TxnError, path: str) -> TxnError:
+    """What producers and consumers are told: something that makes them look for the next owner."""
+    if isinstance(error, NotOwner | Timeout):
+        return error
+    return NotOwner(f"{path} is being taken over anew ({error}): look up the owner again")

@@ -1,0 +1,97 @@
+"""Where a reader or a new subscription begins in one segment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segments import subscription_records as kinds
+from segments.ledgers import SegmentLedgers
+from txnstore.records import SubscriptionRecord
+from txnwire.entry import parse_metadata
+from txnwire.errors import InvalidArgument
+from txnwire.ids import EARLIEST, Position
+from txnwire.proto import txn_pb2 as pb
+
+
+class StartPoint(NamedTuple):
+    """`after`: the last position *not* to be delivered. `left_out`: messages of the entry behind it that are not."""
+
+    after: Position
+    left_out: int = 0
+
+
+class Start(NamedTuple):
+    """As asked for. `position` and `message` (its index) name a message of `segment`: `behind` it, or at it."""
+
+    kind: str = kinds.EARLIEST
+    timestamp_ms: int = 0
+    segment: str = ""
+    position: Position = EARLIEST
+    message: int = 0
+    behind: bool = False
+
+    @staticmethod
+    def from_wire(start: pb.Start) -> Start:
+        """The first field that is set counts; none means the earliest."""
+        if start.earliest:
+            return Start()
+        if start.latest:
+            return Start(kinds.LATEST)
+        if start.timestamp_ms:
+            return Start(kinds.TIMESTAMP, timestamp_ms=start.timestamp_ms)
+        if not start.segment:
+            return Start()
+        position = Position(start.ledger_id, start.entry_id)
+        return Start(kinds.MESSAGE_ID, 0, start.segment, position, start.index, start.after)
+
+    @staticmethod
+    def from_record(record: SubscriptionRecord, segment: str) -> Start:
+        """A subscription's start in `segment`. "latest" was resolved when the record was made; segments it does not
+        name came later and are read from their beginning. Raises `InvalidArgument` for a kind that is unknown."""
+        start = record.start
+        kind = start.get("kind")
+        if kind == kinds.LATEST:
+            at = record.positions.get(segment)
+            if at is None:
+                return Start()
+            return Start(kinds.MESSAGE_ID, 0, segment, Position(at[0], at[1] + 1))
+        if kind == kinds.TIMESTAMP:
+            return Start(kinds.TIMESTAMP, timestamp_ms=int(start["timestamp_ms"]))
+        if kind == kinds.MESSAGE_ID:
+            position = Position(int(start["ledger_id"]), int(start["entry_id"]))
+            message, behind = int(start.get("index", 0)), bool(start.get("after"))
+            return Start(kinds.MESSAGE_ID, 0, str(start["segment"]), position, message, behind)
+        if kind != kinds.EARLIEST:
+            raise InvalidArgument(f"start {start!r}: expected kind earliest, latest, timestamp or message_id")
+        return Start()
+
+
+async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max_read_position: Position) -> StartPoint:
+    """Raises `DataCorrupt`. A message of another segment starts this one at its beginning (API.md, "MessageId")."""
+    if start.kind == kinds.LATEST:
+        return StartPoint(max_read_position)  # V5: what open transactions hold back is still to come
+    if start.kind == kinds.TIMESTAMP:
+        return StartPoint(await _before_timestamp(start.timestamp_ms, ledgers))
+    if start.kind == kinds.MESSAGE_ID and start.segment == segment:
+        before = Position(start.position.ledger_id, start.position.entry_id - 1)
+        if start.position.entry_id < 0:
+            return StartPoint(start.position)
+        return StartPoint(before, start.message + start.behind)
+    return StartPoint(EARLIEST)
+
+
+async def _before_timestamp(timestamp_ms: int, ledgers: SegmentLedgers) -> Position:
+    """The position before the first entry published at or after `timestamp_ms`.
+
+    By bisection, so in a log whose producers' clocks differ it is off by as much as they do.
+    """
+    low, high = 0, ledgers.entries_between(EARLIEST, ledgers.last_confirmed)
+    while low < high:
+        middle = (low + high) // 2
+        at = ledgers.nth(middle)
+        found = await ledgers.read(at, at, max_bytes=1)
+        if parse_metadata(found[0][1]).publish_time_ms < timestamp_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return ledgers.nth(low - 1) if low else EARLIEST

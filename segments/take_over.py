@@ -1,0 +1,175 @@
+"""From an ownership epoch to a serving segment: recovery exactly as DESIGN §6 orders it (R1, R2, R5, R6).
+
+    join decisions → fence and close the old ledger, its length into /ledger → etcd state at one revision → entry
+    headers behind the watermark → dedup from the last footer and the tail → decided leftovers → decisions since
+
+Cost: open transactions and the tail, never history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from segments.cursor import Cursor
+from segments.dedup import Dedup
+from segments.ledger import LedgerStore
+from segments.ledgers import SegmentLedgers
+from segments.pipeline import SendReply
+from segments.segment import Segment, Shared, load_start
+from txnwire.entry import parse_metadata, txn_of
+from txnwire.errors import SubscriptionNotFound, TxnError
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.proto import txn_pb2 as pb
+from watchers.outcomes import Decision
+from watchers.recovery import SegmentState, load_state
+from watchers.visibility import TransactionBuffer
+
+log = structlog.get_logger(__name__)
+
+SCAN_BYTES = 4 * 1024 * 1024
+FOOTER_AFTER_ENTRIES = 1024
+"""Scanning more entries than this for dedup is not to happen twice: the closed ledger gets the footer it lacks."""
+
+
+class _Joining:
+    """Stands in for the segment while it is made: nothing is delivered before `Membership.loaded`."""
+
+    def __init__(self) -> None:
+        self.segment: Segment | None = None
+
+    def decide(self, decision: Decision) -> None:
+        if self.segment is not None:
+            self.segment.decide(decision)
+
+    def header_absent(self, txn_id: TxnId) -> None:
+        if self.segment is not None:
+            self.segment.header_absent(txn_id)
+
+
+async def take_over_segment(
+    path: str,
+    epoch: int,
+    shared: Shared,
+    ledger_store: LedgerStore,
+    *,
+    incarnation: str,
+    may_ack: Callable[[], bool],
+    on_lost: Callable[[Segment, TxnError], None],
+    on_doubt: Callable[[Segment], None],
+) -> Segment:
+    """A serving segment. On any error, cancellation included, nothing is left behind: no watch, no open ledger (R4).
+
+    Raises `NotOwner`, `DataCorrupt` (R5), `StoreUnavailable`, `Timeout`, `LedgerFailed`.
+    """
+    begun_s = shared.clock.monotonic()
+    joining = _Joining()
+    # ▲ Joined before anything is read: a decision made while the segment loads is kept for it.
+    membership = shared.decisions.join(joining)
+    ledgers = SegmentLedgers(shared.store, ledger_store, path, epoch=epoch, incarnation=incarnation)
+    try:
+        await ledgers.take_over()
+        state = await load_state(shared.store, path, epoch)
+        buffer = state.transaction_buffer(last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers))
+        dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
+        scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=begun_s)
+        segment = Segment(
+            path,
+            epoch,
+            shared,
+            ledgers=ledgers,
+            buffer=buffer,
+            dedup=dedup,
+            watermark=state.watermark_record,
+            membership=membership,
+            may_ack=may_ack,
+            on_lost=on_lost,
+            on_doubt=on_doubt,
+        )
+        joining.segment = segment
+        await _load_subscriptions(segment, shared, state)
+        _apply_decisions(segment, state)
+        membership.loaded(state.open_transactions)
+    except BaseException:
+        membership.leave()
+        ledgers.abandon()
+        raise
+    segment.start()
+    log.info(
+        "segment_taken_over",
+        segment=path,
+        epoch=epoch,
+        open_transactions=len(state.open_transactions),
+        leftovers=len(state.decisions),
+        scanned_entries=scanned,
+        seconds=round(shared.clock.monotonic() - begun_s, 3),
+    )
+    return segment
+
+
+def _fenced_below(ledgers: SegmentLedgers) -> Position:
+    """The place before the ledger this owner has opened: everything older was fenced by it."""
+    return ledgers.last_confirmed if ledgers.writer is None else Position(ledgers.writer.ledger_id, -1)
+
+
+async def _scan(
+    ledgers: SegmentLedgers,
+    watermark: Position,
+    buffer: TransactionBuffer,
+    dedup: Dedup[SendReply],
+    *,
+    now_s: float,
+) -> int:
+    """Read the headers of the tail; returns how many. An open transaction pins at its own first entry here (R1).
+
+    ▲ Dedup is rebuilt from the last footer, not from the watermark: entries below the watermark are decided, but their
+    producers may still resend them.
+    """
+    covered, snapshot = await ledgers.last_footer()
+    if snapshot is not None:
+        dedup.restore(snapshot, now_s)
+    replayed = scanned = 0
+    async for position, metadata in _headers(ledgers, min(watermark, covered)):
+        scanned += 1
+        if position > watermark and (txn_id := txn_of(metadata)) is not None:
+            buffer.scanned(txn_id, metadata.writer, position)
+        if position > covered:
+            replayed += 1
+            dedup.replay(metadata.producer, metadata.incarnation, metadata.sequence_id, metadata.count, position, now_s)
+    if replayed > FOOTER_AFTER_ENTRIES:
+        await ledgers.write_closed_footer(dedup.snapshot(now_s))
+    return scanned
+
+
+async def _headers(ledgers: SegmentLedgers, after: Position) -> AsyncIterator[tuple[Position, pb.EntryMetadata]]:
+    end = ledgers.last_confirmed
+    at = ledgers.next_after(after)
+    while at <= end:
+        for position, data in await ledgers.read(at, end, max_bytes=SCAN_BYTES):
+            yield position, parse_metadata(data)
+            at = position
+        at = ledgers.next_after(at)
+
+
+async def _load_subscriptions(segment: Segment, shared: Shared, state: SegmentState) -> None:
+    """Cursors, and ▲ every pending ack restored (P5) before any consumer attaches."""
+    for name in state.subscriptions:
+        try:
+            point = await load_start(shared.store, segment.path, name, segment.ledgers, segment.buffer)
+            start = point.after
+        except SubscriptionNotFound:
+            start = EARLIEST  # deleted; what is left of it still has to be decided and cleaned
+        cursor = Cursor.load(segment.ledgers, start, state.cursor_blocks.get(name, ()))
+        subscription = segment.add_subscription(name, cursor, state.pending_acks(name, cursor))
+        subscription.rolled()
+        for op in state.ack_ops.get(name, ()):
+            subscription.gate.loaded(op.txn_id)
+    for txn_id in state.writers:
+        segment.pipeline.gate.loaded(txn_id)
+
+
+def _apply_decisions(segment: Segment, state: SegmentState) -> None:
+    """Decided leftovers, ▲ before the first read: what was aborted is in the aborted set from the start (R2)."""
+    for decision in state.decisions:
+        segment.decide(decision)
