@@ -1,4 +1,4 @@
-"""Recovery of a segment after many finished and 1 000 open transactions: it must depend on the open ones and the tail."""
+"""Recovery of a segment after many finished and 1 000 open transactions: only the open ones and the tail may count."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ async def latency() -> list[Result]:
 
 
 async def mutations() -> list[Result]:
-    """Every key that etcd puts or deletes for a number of transactions, from begin to collection, counted by a watch."""
+    """Every key etcd puts or deletes for a number of transactions, from begin to collection, counted by a watch."""
     async with bench_cluster(flags=("--header-retention-s", "5")) as bench:
         store = await EtcdStore.connect(
             EtcdSettings(endpoints=(bench.cluster.etcd_url,), development=True),

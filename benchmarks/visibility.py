@@ -40,7 +40,7 @@ async def visibility() -> list[Result]:
             finally:
                 consumer.terminate()
                 await consumer.wait()
-            seen = msgspec.json.decode(Path(seen_file.name).read_bytes(), type=dict[str, float])
+            seen = msgspec.json.decode(seen_file.read(), type=dict[str, float])
     lags = [max(0.0, seen[txn] - answered) * 1000 for txn, answered in timings.answered_s.items() if txn in seen]
     missing = len(timings.answered_s) - len(lags)
     detail = f"{len(lags)} transactions at {rate:,.0f}/s, {missing} unseen; p99 {percentile(lags, 0.99):.1f} ms"
@@ -61,7 +61,7 @@ async def _consume(url: str, out: Path) -> None:
                 if messages:
                     await consumer.ack(messages)
     finally:
-        out.write_bytes(msgspec.json.encode(seen))
+        await asyncio.to_thread(out.write_bytes, msgspec.json.encode(seen))
 
 
 async def _main(url: str, out: Path) -> None:

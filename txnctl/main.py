@@ -41,6 +41,10 @@ def serve(
     advertise: Annotated[str | None, typer.Option(help="host:port told to others; default: what was bound")] = None,
     admin_listen: Annotated[str | None, typer.Option(help="host:port of /healthz, /readyz and /metrics")] = None,
     id: Annotated[str | None, typer.Option(help="name of this server, unique in the cluster")] = None,
+    tcids: Annotated[int | None, typer.Option(help="coordinator ids of the whole cluster")] = None,
+    lease_ttl_s: Annotated[float | None, typer.Option(help="seconds a dead server's work stays unowned")] = None,
+    header_retention_s: Annotated[float | None, typer.Option(help="seconds decided headers are kept")] = None,
+    client_grace_s: Annotated[float | None, typer.Option(help="seconds until a vanished client is given up")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
     allow_development_etcd: Annotated[
@@ -60,6 +64,10 @@ def serve(
         advertise=advertise,
         admin_listen=admin_listen,
         id=id,
+        tcids=tcids,
+        lease_ttl_s=lease_ttl_s,
+        header_retention_s=header_retention_s,
+        client_grace_s=client_grace_s,
         log_level=log_level,
         allow_development_etcd=allow_development_etcd,
     )
