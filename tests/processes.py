@@ -1,0 +1,46 @@
+"""A cluster of real processes for the tests, to be killed: `txnctl dev`'s own cluster with short graces."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import txnclient
+from txnctl.dev import DevCluster, DevSettings
+
+FLAGS = ("--client-grace-s", "2", "--header-retention-s", "2", "--lease-ttl-s", "5")
+
+
+@asynccontextmanager
+async def process_cluster(data_dir: Path, *, brokers: int = 1) -> AsyncIterator[DevCluster]:
+    settings = DevSettings(
+        data_dir=data_dir,
+        listen="127.0.0.1:0",
+        admin="127.0.0.1:0",
+        etcd_port=0,
+        brokers=brokers,
+        server_flags=FLAGS,
+    )
+    async with DevCluster(settings) as cluster:
+        yield cluster
+
+
+async def kill(cluster: DevCluster, *names: str) -> None:
+    """SIGKILL, all at one moment; returns when each has been started again by its supervisor."""
+    children = [cluster.children[name] for name in names]
+    before = [child.restarts for child in children]
+    for child in children:
+        child.signal(signal.SIGKILL)
+    async with asyncio.timeout(30):
+        for child, restarts in zip(children, before, strict=True):
+            while child.restarts == restarts or child.pid is None:  # noqa: ASYNC110 - the supervisor is not ours to hook
+                await asyncio.sleep(0.01)
+
+
+async def read_all(client: txnclient.Client, topic: str) -> list[bytes]:
+    """Every committed value of a topic as of now."""
+    async with await client.reader(topic, start="earliest", end="latest") as reader:
+        return [message.value async for message in reader]
