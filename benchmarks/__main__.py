@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
-from benchmarks.group_commit import group_commit
 from rich.console import Console
 
 from benchmarks import machine, result
+from benchmarks.group_commit import group_commit
 from benchmarks.recovery import recovery
 from benchmarks.result import Result
 from benchmarks.soak import soak

@@ -90,5 +90,5 @@ async def _count(watch: Watch, counted: list[int]) -> None:
 
 async def _until_clean(bench: Bench) -> None:
     async with asyncio.timeout(120):
-        while any((await bench.backlog()).values()):  # noqa: ASYNC110 - the backlog is in another process
+        while any((await bench.backlog()).values()):
             await asyncio.sleep(0.5)

@@ -9,10 +9,10 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import structlog
+
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.service import CoordinatorService
 from coordinator_v5.settings import CoordinatorSettings
-
 from segments.broker import Broker, BrokerSettings
 from segments.broker_service import BrokerService
 from segments.controller import Controller, ControllerSettings

@@ -20,7 +20,7 @@ SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sle
 
 async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - a process outside this loop has no event to wait for
+        while not condition():
             await asyncio.sleep(0.02)
 
 
