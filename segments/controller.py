@@ -70,6 +70,7 @@ class _Term:
     leadership: Leadership
     deposed: asyncio.Event = field(default_factory=asyncio.Event)
     groups: dict[_GroupKey, StreamGroup] = field(default_factory=dict)
+    known_types: dict[_GroupKey, str] = field(default_factory=dict)
     opening: dict[_GroupKey, asyncio.Lock] = field(default_factory=dict)
 
 
@@ -96,6 +97,7 @@ class Controller:
         self._election = Election(
             store, random, what=CONTROLLER, id=id, address=address, lease_ttl_s=self._settings.lease_ttl_s
         )
+        self._address = address
         self._segment_positions = segment_positions
         self._term: _Term | None = None
         self._leading = asyncio.Event()
@@ -203,11 +205,9 @@ class Controller:
         if term is not None and term.leadership.valid() and not term.deposed.is_set():
             return term
         leader = self._directory.leader(CONTROLLER)
-        raise NotOwner(
-            f"the controller is at {leader.address}"
-            if leader is not None and term is None
-            else "no controller is elected at the moment; try again"
-        )
+        if leader is None or leader.address == self._address:  # one's own key, of a term that is over or not yet begun
+            raise NotOwner("no controller is elected at the moment; try again")
+        raise NotOwner(f"the controller is at {leader.address}")
 
     @asynccontextmanager
     async def _request(self, what: str) -> AsyncIterator[_Term]:
@@ -289,16 +289,18 @@ class Controller:
     async def _open(
         self, term: _Term, key: _GroupKey, topology: Topology, asked: str, start: dict[str, object]
     ) -> StreamGroup:
-        """The group of a subscription, which is created if there is none; one of its type is checked."""
-        topic_path, name = key
-        subscription_key, assignment_key = keys.subscription(topic_path, name), keys.assignment(topic_path, name)
-        revision, (found, assignment) = await self._store.get_many([subscription_key, assignment_key])
-        if found is None:
-            found = await self._create_subscription(term, key, topology, asked, start, revision)
-        if found is not None:
-            check_type(topic_path, name, decode(SubscriptionRecord, found.value, key=subscription_key), asked)
-        if key not in term.groups:
-            term.groups[key] = self._make_group(term, key, assignment)
+        """The group of a subscription, whose record is created if there is none; its type must be the one `asked`."""
+        if key not in term.known_types:
+            subscription_key = keys.subscription(*key)
+            revision, found = await self._store.get_many([subscription_key, keys.assignment(*key)])
+            subscription = found[0] or await self._create_subscription(term, key, topology, asked, start, revision)
+            record = (
+                None if subscription is None else decode(SubscriptionRecord, subscription.value, key=subscription_key)
+            )
+            term.known_types[key] = asked if record is None else record.type
+            if key not in term.groups:
+                term.groups[key] = self._make_group(term, key, found[1])
+        check_type(key, term.known_types[key], asked)
         return term.groups[key]
 
     async def _create_subscription(

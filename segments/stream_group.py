@@ -19,7 +19,7 @@ from txnstore import keys
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, decode, encode
 from txnstore.store import Commit, CommitResult, MetadataStore, Put, Read, unchanged_since
-from txnwire.errors import InternalError, NotAllowed, OutcomeUnknown, StoreFull, StoreUnavailable, TxnError
+from txnwire.errors import InternalError, NotAllowed, NotOwner, OutcomeUnknown, StoreFull, StoreUnavailable, TxnError
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
 
@@ -153,6 +153,7 @@ class StreamGroup:
             if result.succeeded:
                 self._confirm(record, result.revision)
             elif not self._take_in(result):
+                self._end(NotOwner("this process is the controller no longer; look it up again"))
                 self._on_deposed()
                 return
 
@@ -207,10 +208,11 @@ class StreamGroup:
         self._settling = None
         if task.cancelled():
             return
-        if (error := task.exception()) is not None:
-            log.error("assignment_failed", key=self._key.decode(), error=repr(error))
-            cause = error if isinstance(error, TxnError) else InternalError(f"{type(error).__name__}: {error}")
-            self._fail_waiters(cause)
+        if (error := task.exception()) is None:
+            self.refresh()  # somebody may have come or gone since the task looked last
+            return
+        log.error("assignment_failed", key=self._key.decode(), error=repr(error))
+        self._fail_waiters(error if isinstance(error, TxnError) else InternalError(f"{type(error).__name__}: {error}"))
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 
@@ -219,12 +221,15 @@ class StreamGroup:
             if not waiter.done():
                 waiter.set_exception(error)
 
-    async def close(self, error: TxnError) -> None:
-        """The term is over: whoever waits gets `error`, and nothing more is written."""
+    def _end(self, error: TxnError) -> None:
         self._ended = error
         self._fail_waiters(error)
         if self._timer is not None:
             self._timer.cancel()
+
+    async def close(self, error: TxnError) -> None:
+        """The term is over: whoever waits gets `error`, and nothing more is written."""
+        self._end(error)
         if (settling := self._settling) is not None:
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)

@@ -87,9 +87,8 @@ def plan_subscription(
     )
 
 
-def check_type(topic_path: str, name: str, record: SubscriptionRecord, asked: str) -> None:
-    """Raises `InvalidArgument` if a subscription exists with another type than it is joined with."""
-    if record.type != asked:
-        raise InvalidArgument(
-            f"subscription {name} of {topic_path} has type {record.type}, it cannot be joined with type {asked}"
-        )
+def check_type(subscription: tuple[str, str], type: str, asked: str) -> None:
+    """Raises `InvalidArgument` if a subscription (topic path, name) has another `type` than it is joined with."""
+    if type != asked:
+        topic_path, name = subscription
+        raise InvalidArgument(f"subscription {name} of {topic_path} has type {type}, it cannot be joined as {asked}")

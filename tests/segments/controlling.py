@@ -1,0 +1,142 @@
+"""A controller process for tests: its own store client, directory and controller, over one shared etcd in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from segments.controller import Controller, ControllerSettings
+from segments.directory import Directory
+from tests.segments.virtual_time import LoopClock
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
+from txnstore.store import MetadataStore
+from txnwire.errors import NotOwner
+from txnwire.ids import Position
+from txnwire.names import TopicName
+from txnwire.proto import txn_pb2 as pb
+
+TOPIC = TopicName("public", "nyc", "flights")
+SETTINGS = ControllerSettings(lease_ttl_s=5.0, consumer_grace_s=2.0, failover_grace_s=10.0)
+
+
+class Inbox:
+    """A consumer's connection: keeps what is pushed to it."""
+
+    def __init__(self) -> None:
+        self.pushed: list[pb.Assignment] = []
+
+    def push(self, command: pb.Command) -> None:
+        self.pushed.append(command.assignment)
+
+
+class Fates:
+    """Scripted faults: the next commits meet these, everything else goes well; watches lag by `watch_lag_s` seconds."""
+
+    def __init__(self) -> None:
+        self.commits: list[Fate] = []
+        self.watch_lag_s = 0.0
+
+    def fate(self, request: str, client: str) -> Fate:
+        return self.commits.pop(0) if request == "commit" and self.commits else NO_FAULT
+
+    def watch_delay_s(self, client: str) -> float:
+        return self.watch_lag_s
+
+
+class Positions:
+    """What the segments' owners answer. `asked` keeps (segment, revision)."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.answers: dict[str, Position] = {}
+
+    async def __call__(self, segment: str, min_revision: int) -> Position:
+        self.asked.append((segment, min_revision))
+        if segment not in self.answers:
+            raise NotOwner(f"{segment} has no owner")
+        return self.answers[segment]
+
+
+class Process:
+    """One process with the controller role; `store.memory_backend.disconnect()` cuts it off."""
+
+    def __init__(self, etcd: MemoryEtcd, name: str, settings: ControllerSettings = SETTINGS) -> None:
+        clock = LoopClock()
+        self.fates = Fates()
+        self.positions = Positions()
+        self.store = MemoryStore(etcd, clock, random.Random(name), name=name, faults=self.fates)
+        self.directory = Directory(self.store, clock)
+        self.controller = Controller(
+            self.store,
+            self.directory,
+            clock,
+            random.Random(name),
+            settings,
+            id=name,
+            address=f"{name}:1",
+            segment_positions=self.positions,
+        )
+
+    async def start(self) -> Process:
+        await self.directory.start()
+        await self.controller.start()
+        return self
+
+    async def close(self) -> None:
+        await self.controller.close()
+        await self.directory.close()
+        await self.store.close()
+
+
+@asynccontextmanager
+async def running(etcd: MemoryEtcd, *names: str) -> AsyncIterator[list[Process]]:
+    """Controller processes, the first of them elected; closed at the end whatever happened."""
+    processes: list[Process] = []
+    try:
+        for name in names:
+            processes.append(await Process(etcd, name).start())
+            await processes[0].controller.wait_leading(timeout_s=10.0)
+        yield processes
+    finally:
+        for process in processes:
+            await process.close()
+
+
+def joining(
+    consumer: str,
+    incarnation: int = 1,
+    *,
+    subscription: str = "s",
+    topic: str = str(TOPIC),
+    start: pb.Start | None = None,
+    type: int = pb.SUBSCRIPTION_TYPE_STREAM,
+) -> pb.JoinSubscription:
+    return pb.JoinSubscription(
+        topic=topic, subscription=subscription, type=type, start=start, consumer=consumer, incarnation=incarnation
+    )
+
+
+def leaving(consumer: str, incarnation: int = 1) -> pb.LeaveSubscription:
+    return pb.LeaveSubscription(topic=str(TOPIC), subscription="s", consumer=consumer, incarnation=incarnation)
+
+
+async def assignment_of(store: MetadataStore, subscription: str = "s") -> AssignmentRecord:
+    key = keys.assignment(TOPIC.path, subscription)
+    record = await store.get(key)
+    assert record is not None
+    return decode(AssignmentRecord, record.value, key=key)
+
+
+async def subscription_of(store: MetadataStore, subscription: str = "s") -> SubscriptionRecord:
+    key = keys.subscription(TOPIC.path, subscription)
+    record = await store.get(key)
+    assert record is not None
+    return decode(SubscriptionRecord, record.value, key=key)
+
+
+def names_of(record: AssignmentRecord) -> Sequence[str]:
+    return [consumer.partition("@")[0] for consumer in record.consumers]
