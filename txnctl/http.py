@@ -49,7 +49,8 @@ class HttpEndpoint:
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/metrics":
-            return self._metrics(environ, start_response)
+            metrics: Iterable[bytes] = self._metrics(environ, start_response)
+            return metrics
         answers = {
             "/healthz": ("200 OK", b"alive\n"),
             "/readyz": ("200 OK", b"ready\n") if self._ready() else ("503 Service Unavailable", b"not ready\n"),

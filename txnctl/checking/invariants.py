@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
@@ -66,7 +66,7 @@ def open_transactions_are_within_their_deadline(picture: Picture, now_ms: int) -
 def records_belong_to_segments(picture: Picture, _: int) -> Iterator[str]:
     """A deleted topic leaves no key behind (DESIGN §5)."""
     present = picture.segments()
-    places = {
+    places: dict[str, Iterable[str]] = {
         "a ledger list": picture.ledgers,
         "a watermark": picture.watermarks,
         "an owner": picture.owners,

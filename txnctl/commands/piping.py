@@ -146,7 +146,7 @@ async def _consume(consumer: txnclient.Consumer, count: int | None, idle_s: floa
                 sys.stdout.buffer.write(_line(message, output) + b"\n")
             sys.stdout.buffer.flush()
         except BrokenPipeError:  # the reader of the pipe has gone: what it did not get stays unacked
-            sys.stdout = None  # type: ignore[assignment]  # or the interpreter would complain at exit
+            sys.stdout = None  # or the interpreter would complain at exit
             return
         await consumer.ack(messages)
         seen += len(messages)
