@@ -170,7 +170,7 @@ class Cursor:
     # ---- acks
 
     def hold(self, ack: AckPosition, *, bounded: bool = True) -> None:
-        """Make sure that `ack` can be applied later, whatever else is acked until then. Raises `Overloaded`, if bounded."""
+        """Keep room to apply `ack` later, whatever else is acked until then. Raises `Overloaded`, if `bounded`."""
         partial = ack.indexes != WHOLE
         first = self._is_first(ack.position)
         if partial and bounded and not first:

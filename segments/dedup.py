@@ -13,11 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
+from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, ProducerFenced, SequenceGap
 from txnwire.ids import Position
 
 WaiterT = TypeVar("WaiterT")
+
+NOTHING_STORED: Final = -1
 
 
 class Verdict(Enum):
@@ -27,15 +32,18 @@ class Verdict(Enum):
 
 
 class InFlight(Generic[WaiterT]):
-    """An admitted entry that is not stored yet. `waiters`: everyone to be answered with its outcome, in order (the first
-    send and its repeats). `failed`: it, or one before it, failed; it must not be appended."""
+    """An admitted entry that is not stored yet. `waiters`: everyone to be answered with its outcome, in order (the
+    first send and its repeats). `failed`: it, or one before it, failed; it must not be appended."""
 
-    __slots__ = ("failed", "first", "last", "producer", "waiters")
+    __slots__ = ("failed", "first", "last", "previous", "producer", "waiters")
 
-    first: int
-    last: int
-    waiters: list[WaiterT]
-    failed: bool
+    def __init__(self, producer: _Producer[WaiterT], first: int, last: int, previous: int, waiter: WaiterT) -> None:
+        self.producer = producer
+        self.first = first
+        self.last = last
+        self.previous = previous
+        self.waiters = [waiter]
+        self.failed = False
 
 
 class Admission(NamedTuple, Generic[WaiterT]):
@@ -61,60 +69,207 @@ class DedupStatistics:
     in_flight: int
 
 
+class _Producer(Generic[WaiterT]):
+    """`first`, `last`, `position`: the last stored entry. `tail`: last sequence id of the last admitted one. `chain`:
+    what is admitted and not stored, by first sequence id, in order."""
+
+    __slots__ = ("active_s", "chain", "first", "incarnation", "last", "name", "position", "tail", "token")
+
+    def __init__(self, name: str, incarnation: int, active_s: float) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.first = self.last = self.tail = NOTHING_STORED
+        self.position: Position | None = None
+        self.chain: dict[int, InFlight[WaiterT]] = {}
+        self.token: int | None = None
+        self.active_s = active_s
+
+    def __str__(self) -> str:
+        return f"producer {self.name}@{self.incarnation:016x}"
+
+
+class _StoredProducer(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    incarnation: int
+    first: int
+    last: int
+    ledger_id: int
+    entry_id: int
+    idle_s: float
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    v: int
+    producers: list[_StoredProducer]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Snapshot).decode
+
+
 class Dedup(Generic[WaiterT]):
     """`idle_s`: how long a producer without a connection is remembered. Times are monotonic seconds."""
 
     def __init__(self, *, idle_s: float) -> None:
-        raise NotImplementedError
+        self._idle_s = idle_s
+        self._producers: dict[tuple[str, int], _Producer[WaiterT]] = {}
+        self._connected: dict[str, _Producer[WaiterT]] = {}
+        self._by_token: dict[int, _Producer[WaiterT]] = {}
+        self._last_token = 0
 
     # ---- connections
 
     def connect(self, name: str, incarnation: int, now_s: float) -> Connected:
         """▲ One live connection per name: a second one, of whatever incarnation, fences the first."""
-        raise NotImplementedError
+        fenced = None
+        if (before := self._connected.get(name)) is not None:
+            fenced = before.token
+            self._release(before, now_s)
+        producer = self._producers.get((name, incarnation))
+        if producer is None:
+            producer = self._producers[name, incarnation] = _Producer(name, incarnation, now_s)
+        self._last_token += 1
+        producer.token = self._last_token
+        self._connected[name] = self._by_token[producer.token] = producer
+        return Connected(producer.token, producer.last, fenced)
 
     def disconnect(self, token: int, now_s: float) -> None:
         """Entries in flight go on. Idempotent."""
-        raise NotImplementedError
+        producer = self._by_token.get(token)
+        if producer is not None:
+            self._release(producer, now_s)
+
+    def _release(self, producer: _Producer[WaiterT], now_s: float) -> None:
+        if producer.token is not None:
+            del self._by_token[producer.token]
+            del self._connected[producer.name]
+        producer.token = None
+        producer.active_s = now_s
 
     # ---- sends
 
     def admit(
         self, token: int, sequence_id: int, count: int, previous_sequence_id: int, waiter: WaiterT
     ) -> Admission[WaiterT]:
-        """Raises `ProducerFenced`; `SequenceGap` where the predecessor is not the last one here; `InvalidArgument` where
-        the ids are impossible, or overlap with an entry of another extent (same id, other content)."""
-        raise NotImplementedError
+        """Raises `ProducerFenced`; `SequenceGap` where the predecessor is not the last one here; `InvalidArgument`
+        where the ids are impossible, or overlap with an entry of another extent (same id, other content)."""
+        producer = self._by_token.get(token)
+        if producer is None:
+            raise ProducerFenced("a newer producer of the same name has connected, or this one was closed")
+        last = sequence_id + count - 1
+        if count < 1 or not NOTHING_STORED <= previous_sequence_id < sequence_id:
+            raise InvalidArgument(
+                f"{producer}: sequence ids {sequence_id}…{last} behind {previous_sequence_id}: expected at least one "
+                "message, with ids above its predecessor's"
+            )
+        if sequence_id <= producer.tail:
+            return self._repeat(producer, sequence_id, last, waiter)
+        if previous_sequence_id != producer.tail:
+            # ▲ Only right behind the entry it names: otherwise its predecessor, failed or lost on the way, would look
+            # stored once this one is, and a resend of it would be dropped as a repeat (L8).
+            raise SequenceGap(
+                f"{producer}: entry {sequence_id} names {previous_sequence_id} as its predecessor, but the last one "
+                f"here is {producer.tail}: send again from there"
+            )
+        entry = producer.chain[sequence_id] = InFlight(producer, sequence_id, last, previous_sequence_id, waiter)
+        producer.tail = last
+        return Admission(Verdict.NEW, entry)
+
+    def _repeat(self, producer: _Producer[WaiterT], first: int, last: int, waiter: WaiterT) -> Admission[WaiterT]:
+        if last <= producer.last:
+            same = (first, last) == (producer.first, producer.last)
+            return Admission(Verdict.STORED, None, producer.position if same else None)
+        entry = producer.chain.get(first)
+        if entry is None or entry.last != last:
+            raise InvalidArgument(
+                f"{producer}: sequence ids {first}…{last} overlap with an entry of other ids: same id, other content"
+            )
+        # ▲ Not stored yet: to answer now, either way, would be a guess. It shares the first one's outcome (L9).
+        entry.waiters.append(waiter)
+        return Admission(Verdict.ATTACHED, entry)
 
     def stored(self, entry: InFlight[WaiterT], position: Position, now_s: float) -> Sequence[WaiterT]:
         """Durable. Called in order per producer. Returns who is to be acked."""
-        raise NotImplementedError
+        producer = entry.producer
+        if entry.failed or entry.previous != producer.last:
+            raise InternalError(f"{producer}: entry {entry.first} was stored out of order, behind {producer.last}")
+        del producer.chain[entry.first]
+        producer.first, producer.last, producer.position = entry.first, entry.last, position
+        producer.active_s = now_s
+        return entry.waiters
 
     def failed(self, entry: InFlight[WaiterT]) -> Sequence[InFlight[WaiterT]]:
-        """▲ It and everything admitted behind it have failed: returned in order, marked `failed`, for their waiters."""
-        raise NotImplementedError
+        """▲ It and everything admitted behind it have failed: returned in order, marked `failed`, for their waiters.
+        Nothing if it has failed already."""
+        if entry.failed:
+            return ()
+        producer = entry.producer
+        behind = [one for one in producer.chain.values() if one.first >= entry.first]
+        for one in behind:
+            one.failed = True
+            del producer.chain[one.first]
+        producer.tail = entry.previous
+        return behind
 
     def last_sequence_id(self, name: str, incarnation: int) -> int:
         """Of the last stored entry, -1 for none."""
-        raise NotImplementedError
+        producer = self._producers.get((name, incarnation))
+        return NOTHING_STORED if producer is None else producer.last
 
     # ---- recovery and housekeeping
 
-    def replay(self, name: str, incarnation: int, sequence_id: int, count: int, position: Position, now_s: float) -> None:
-        """An entry found in the ledger tail behind the snapshot, in order."""
-        raise NotImplementedError
+    def replay(
+        self, name: str, incarnation: int, sequence_id: int, count: int, position: Position, now_s: float
+    ) -> None:
+        """An entry found in the ledger tail, in order. What the snapshot covers already changes nothing."""
+        producer = self._producers.get((name, incarnation))
+        if producer is None:
+            producer = self._producers[name, incarnation] = _Producer(name, incarnation, now_s)
+        last = sequence_id + count - 1
+        if last > producer.last:
+            producer.first, producer.last, producer.position = sequence_id, last, position
+            producer.tail = last
 
     def snapshot(self, now_s: float) -> bytes:
-        """Of everything stored so far, for a ledger's footer: one-line JSON with `"v":1`."""
-        raise NotImplementedError
+        """Of everything stored so far, for a ledger's footer: one-line JSON with `"v":1`. Idle times go on in whoever
+        restores it, so the time in between does not count."""
+        return _encode(
+            _Snapshot(
+                1,
+                [
+                    _StoredProducer(
+                        one.name, one.incarnation, one.first, one.last, *one.position, self._idle(one, now_s)
+                    )
+                    for one in self._producers.values()
+                    if one.position is not None
+                ],
+            )
+        )
 
     def restore(self, snapshot: bytes, now_s: float) -> None:
         """Raises `DataCorrupt`."""
-        raise NotImplementedError
+        try:
+            decoded = _decode(snapshot)
+        except msgspec.DecodeError as error:
+            raise DataCorrupt(f"dedup snapshot: {error}") from error
+        if decoded.v != 1:
+            raise DataCorrupt(f"dedup snapshot: version {decoded.v} is not supported, expected 1")
+        for one in decoded.producers:
+            producer: _Producer[WaiterT] = _Producer(one.name, one.incarnation, now_s - one.idle_s)
+            producer.first, producer.last, producer.tail = one.first, one.last, one.last
+            producer.position = Position(one.ledger_id, one.entry_id)
+            self._producers[one.name, one.incarnation] = producer
 
     def expire(self, now_s: float) -> int:
         """Forget producers idle for longer than `idle_s`; returns how many. O(producers)."""
-        raise NotImplementedError
+        idle = [key for key, producer in self._producers.items() if self._idle(producer, now_s) > self._idle_s]
+        for key in idle:
+            del self._producers[key]
+        return len(idle)
+
+    def _idle(self, producer: _Producer[WaiterT], now_s: float) -> float:
+        return 0.0 if producer.token is not None or producer.chain else max(now_s - producer.active_s, 0.0)
 
     def statistics(self) -> DedupStatistics:
-        raise NotImplementedError
+        in_flight = sum(len(producer.chain) for producer in self._producers.values())
+        return DedupStatistics(len(self._producers), len(self._connected), in_flight)

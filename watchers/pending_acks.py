@@ -30,7 +30,6 @@ from watchers.ack_holds import AckHolds, Reservation
 from watchers.acks import WHOLE, AckOp, AckPosition
 from watchers.outcomes import Decision, refusal
 
-
 __all__ = ["AppliedAcks", "BlockWrite", "CursorView", "PendingAckStatistics", "PendingAcks", "Reservation"]
 
 
