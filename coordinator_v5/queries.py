@@ -1,17 +1,21 @@
 """Questions about transactions, answered from the store alone: the four indexes, listings, outcomes, what hangs.
 
-The four named queries stand behind PIP-471's secondary indexes; index *keys* exist only where key order does not already
-answer (DESIGN §4). Everything here is for operators and tools: read-only, no coordinator needed.
+The four named queries stand behind PIP-471's secondary indexes; index *keys* exist only where key order does not
+already answer (DESIGN §4). Everything here is for operators and tools: read-only, no coordinator needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Final
 
-from txnstore.records import Header, Op
-from txnstore.store import MetadataStore
-from txnstore.transitions import Decision
+from txnstore import keys, records
+from txnstore.collection_transitions import block_of, read_outcomes
+from txnstore.records import OPEN, Header, Op
+from txnstore.store import KeyValue, MetadataStore
+from txnstore.transitions import Decision, decision_of
 from txnwire.ids import TxnId
 
 
@@ -47,33 +51,53 @@ class Hanging:
     ownerless: tuple[str, ...]
 
 
+PAGE_HEADERS: Final = 1000
+_LAST: Final = keys.prefix_end(keys.TXN)
+
+
 async def writes_by_segment(store: MetadataStore, segment: str) -> list[TxnId]:
     """`idx:writes-by-segment`: transactions with write ops in a segment (path form), in id order."""
-    raise NotImplementedError
+    return await _ids_below(store, keys.writes_by_segment(segment))
 
 
 async def acks_by_segment_subscription(store: MetadataStore, segment: str, subscription: str) -> list[TxnId]:
     """`idx:acks-by-segment-subscription`: transactions with ack ops there, in id order."""
-    raise NotImplementedError
+    return await _ids_below(store, keys.acks_by_segment_subscription(segment, subscription))
 
 
 async def txns_by_deadline(store: MetadataStore, *, until_ms: int) -> list[tuple[int, TxnId]]:
     """`idx:txn-by-deadline`: (deadline, transaction) at or before `until_ms` (epoch ms), earliest first.
 
     Only transactions that were open for longer than a second have a key."""
-    raise NotImplementedError
+    end = keys.TXN_BY_DEADLINE + f"{max(0, until_ms) + 1:013d}".encode()
+    found = await store.range(keys.TXN_BY_DEADLINE, end, keys_only=True)
+    return [keys.deadline_parts(record.key) for record in found.records]
 
 
 async def txns_by_final_state(
     store: MetadataStore, state: str, *, after: TxnId | None = None, limit: int = 1000
 ) -> list[TransactionRecord]:
     """`idx:txn-by-final-state`: headers in `state`, in id order, by walking headers; `after` pages on."""
-    raise NotImplementedError
+    found: list[TransactionRecord] = []
+    async with aclosing(headers(store, after=after)) as walk:
+        async for record in walk:
+            if record.header.state == state:
+                found.append(record)
+                if len(found) >= limit:
+                    break
+    return found
 
 
-def headers(store: MetadataStore) -> AsyncIterator[TransactionRecord]:
-    """Every header, in id order, in bounded pages, each page at its own revision."""
-    raise NotImplementedError
+async def headers(store: MetadataStore, *, after: TxnId | None = None) -> AsyncGenerator[TransactionRecord, None]:
+    """Every header behind `after`, in id order. Their keys are read first, then the headers in bounded pages: a page is
+    read at its own revision, and what has been collected in the meantime is left out."""
+    start = keys.TXN if after is None else keys.txn(after) + b"\0"
+    listed = await store.range(start, _LAST, keys_only=True)
+    for at in range(0, len(listed.records), PAGE_HEADERS):
+        page = listed.records[at : at + PAGE_HEADERS]
+        found = await store.range(page[0].key, page[-1].key + b"\0")
+        for record in found.records:
+            yield _record_of(record)
 
 
 async def list_transactions(
@@ -87,19 +111,108 @@ async def list_transactions(
     limit: int = 1000,
 ) -> list[TransactionRecord]:
     """Headers that match all that is given, in id order; `segment` (path form): with ops in it."""
-    raise NotImplementedError
+    found: list[TransactionRecord] = []
+    candidates = headers(store) if segment is None else _records(store, await _ids_in_segment(store, segment))
+    async with aclosing(candidates) as walk:
+        async for record in walk:
+            header = record.header
+            if state is not None and header.state != state:
+                continue
+            if owner is not None and header.owner != owner:
+                continue
+            if now_ms - header.created_ms < older_than_ms:
+                continue
+            found.append(record)
+            if len(found) >= limit:
+                break
+    return found
 
 
 async def describe_transaction(store: MetadataStore, txn_id: TxnId, *, ops_limit: int = 1000) -> TransactionDescription:
     """Header, ops (the first `ops_limit` in key order) and outcome of one transaction."""
-    raise NotImplementedError
+    key, prefix = keys.txn(txn_id), keys.txn_ops(txn_id)
+    _, (header, block) = await store.get_many([key, keys.outcome_block(txn_id)])
+    ops = await store.range(prefix, keys.prefix_end(prefix), limit=ops_limit)
+    return TransactionDescription(
+        txn_id,
+        None if header is None else _record_of(header),
+        _outcome(txn_id, header, block),
+        tuple(records.decode(Op, record.value, key=record.key) for record in ops.records),
+    )
 
 
 async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[Decision | None]:
     """The decision of each, from its header or its collected outcome; None: open, unknown or never given out."""
-    raise NotImplementedError
+    if not txn_ids:
+        return []
+    wanted = {keys.txn(txn_id): None for txn_id in txn_ids} | {keys.outcome_block(txn_id): None for txn_id in txn_ids}
+    _, found = await store.get_many(list(wanted))
+    by_key = dict(zip(wanted, found, strict=True))
+    return [_outcome(one, by_key[keys.txn(one)], by_key[keys.outcome_block(one)]) for one in txn_ids]
 
 
 async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limit: int = 100) -> list[Hanging]:
-    """What has been open, or decided and not cleaned up, for longer than `older_than_ms`; oldest first."""
-    raise NotImplementedError
+    """What has been open, or decided and not cleaned up, for longer than `older_than_ms`; oldest first.
+
+    It reads the deadline keys (everything open for more than a second has one) and the keys of op records, so its cost
+    is what hangs and the backlog of clean-up, never history.
+    """
+    ops = await store.range(keys.TXN_OP, keys.prefix_end(keys.TXN_OP), keys_only=True)
+    counts: dict[TxnId, tuple[dict[str, int], dict[tuple[str, str], int]]] = {}
+    for op in ops.records:
+        txn_id, segment, subscription = keys.op_parts(op.key)
+        writes, acks = counts.setdefault(txn_id, ({}, {}))
+        if subscription is None:
+            writes[segment] = writes.get(segment, 0) + 1
+        else:
+            acks[segment, subscription] = acks.get((segment, subscription), 0) + 1
+    overdue = await store.range(keys.TXN_BY_DEADLINE, keys.prefix_end(keys.TXN_BY_DEADLINE), keys_only=True)
+    suspects = dict.fromkeys([*(keys.txn_of(record.key) for record in overdue.records), *counts])
+    old: list[tuple[int, TransactionRecord]] = []
+    async with aclosing(_records(store, list(suspects))) as found:
+        async for record in found:
+            since_ms = record.header.created_ms if record.header.state == OPEN else record.header.finalized_ms
+            if now_ms - since_ms >= older_than_ms and (record.header.state == OPEN or record.txn_id in counts):
+                old.append((since_ms, record))
+    old.sort(key=lambda item: (item[0], item[1].txn_id))
+    return [await _hanging(store, record, *counts.get(record.txn_id, ({}, {}))) for _, record in old[:limit]]
+
+
+async def _hanging(
+    store: MetadataStore, record: TransactionRecord, writes: dict[str, int], acks: dict[tuple[str, str], int]
+) -> Hanging:
+    segments = list(dict.fromkeys([*writes, *(segment for segment, _ in acks)]))
+    owners = (await store.get_many([keys.owner(segment) for segment in segments]))[1] if segments else []
+    ownerless = tuple(segment for segment, owner in zip(segments, owners, strict=True) if owner is None)
+    return Hanging(record, writes, acks, ownerless)
+
+
+async def _ids_below(store: MetadataStore, prefix: bytes) -> list[TxnId]:
+    found = await store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+    return [keys.txn_of(record.key) for record in found.records]
+
+
+async def _ids_in_segment(store: MetadataStore, segment: str) -> list[TxnId]:
+    writes = await writes_by_segment(store, segment)
+    acks = await _ids_below(store, keys.acks_by_segment(segment))
+    return sorted(dict.fromkeys([*writes, *acks]))
+
+
+async def _records(store: MetadataStore, txn_ids: Sequence[TxnId]) -> AsyncGenerator[TransactionRecord, None]:
+    for at in range(0, len(txn_ids), PAGE_HEADERS):
+        _, found = await store.get_many([keys.txn(txn_id) for txn_id in txn_ids[at : at + PAGE_HEADERS]])
+        for record in found:
+            if record is not None:
+                yield _record_of(record)
+
+
+def _record_of(record: KeyValue) -> TransactionRecord:
+    header = records.decode(Header, record.value, key=record.key)
+    return TransactionRecord(keys.txn_of(record.key), header, 0 if record.version == 1 else record.mod_revision)
+
+
+def _outcome(txn_id: TxnId, header: KeyValue | None, block: KeyValue | None) -> Decision | None:
+    if header is not None:
+        return decision_of(header)
+    state = read_outcomes(txn_id.tcid, block_of(txn_id.counter), block).state_of(txn_id.counter)
+    return None if state is None else Decision(state, 0)

@@ -1,0 +1,218 @@
+"""Begin: ids, the OPEN header, and what becomes of a begin whose answer is lost. Source: DESIGN §4 and §5.
+
+No task per request: a begin is a plan handed to the store's group commit, and a callback that answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import structlog
+
+from coordinator_v5.ends import Ends
+from coordinator_v5.sessions import Session
+from coordinator_v5.state import State
+from coordinator_v5.transactions import BeginReply, BeginRequest, OwnedTcid, Phase, Transaction
+from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header
+from txnstore.store import Commit, CommitResult
+from txnstore.transitions import plan_begin, plan_seq, read_begin_verdict, read_seq_verdict
+from txnwire.errors import NotOwner, Timeout, TxnError
+from txnwire.ids import TxnId
+
+log = structlog.get_logger()
+
+MAX_TRIES: Final = 5
+"""Ids tried for one begin at most."""
+
+
+class Begins:
+    def __init__(self, state: State, ends: Ends) -> None:
+        self._state = state
+        self._ends = ends
+        self._pending: dict[BeginRequest, None] = {}
+        """In the order of `tried_at`."""
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def begin(
+        self,
+        tc: OwnedTcid,
+        *,
+        timeout_ms: int,
+        attempt: str,
+        owner: str,
+        session: Session | None,
+        connection: object,
+        reply: BeginReply,
+    ) -> None:
+        """Start a begin; `reply` is called with the transaction or an error.
+
+        The same attempt repeated gets the answer of the first, so it leaves no second open transaction (D7)."""
+        if session is not None:
+            earlier = session.begins.get(attempt)
+            if earlier is not None:
+                self._repeated(earlier, connection, reply)
+                return
+        request = BeginRequest(
+            tc,
+            timeout_ms=timeout_ms,
+            attempt=attempt,
+            owner=owner,
+            session=session,
+            connection=connection,
+            reply=reply,
+            now=self._state.clock.monotonic(),
+        )
+        if session is not None:
+            session.begins[attempt] = request
+        self._pending[request] = None
+        self._try(request)
+
+    def sweep(self, now: float) -> None:
+        """Serve what has gone unanswered with a fresh id; answer `Timeout` to what has waited for too long."""
+        settings = self._state.settings
+        for request in list(self._pending):
+            if now - request.tried_at < settings.begin_patience_s:
+                break
+            if now - request.started_at >= settings.answer_s:
+                self._fail(request, Timeout(f"begin was not answered by the store within {settings.answer_s} s"))
+                continue
+            del self._pending[request]
+            self._pending[request] = None
+            request.tried_at = now
+            if not request.queued and request.in_flight < MAX_TRIES:
+                self._state.counters.unanswered += 1
+                self._try(request)
+
+    def lost(self, tc: OwnedTcid) -> None:
+        """The TCID is ours no longer: whoever waits for an id is sent to the next owner."""
+        self._state.drop(tc)
+        for request in list(tc.waiting):
+            self._fail(request, NotOwner(f"coordinator id {tc.tcid} has another owner by now: look it up"))
+
+    def _repeated(self, earlier: BeginRequest, connection: object, reply: BeginReply) -> None:
+        earlier.connection = connection
+        if earlier.txn is None:
+            earlier.replies.append(reply)
+            return
+        self._state.sessions.claimed(earlier.txn, connection)
+        reply(earlier.txn)
+
+    def _try(self, request: BeginRequest) -> None:
+        tc, state = request.tc, self._state
+        counter = tc.ids.take()
+        if tc.ids.wants_more:
+            self.take_block(tc)
+        if counter is None:
+            request.queued = True
+            tc.waiting.append(request)
+            return
+        now, wall_ms = state.clock.monotonic(), state.clock.wall_ms()
+        header = Header(
+            state=OPEN,
+            timeout_ms=wall_ms + request.timeout_ms,
+            created_ms=wall_ms,
+            owner=request.owner,
+            attempt=request.attempt,
+        )
+        due = now + request.timeout_ms / 1000
+        txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=due)
+        tc.add(txn)
+        request.in_flight += 1
+        state.submit(plan_begin(txn.txn_id, tc.epoch, header), partial(self._begun, request, txn))
+
+    def _begun(self, request: BeginRequest, txn: Transaction, future: asyncio.Future[CommitResult]) -> None:
+        request.in_flight -= 1
+        try:
+            landed = read_begin_verdict(future.result(), txn.txn_id, txn.header.attempt)
+        except TxnError as error:
+            self._refused(request, txn, error)
+            return
+        txn.phase = Phase.OPEN
+        self._state.counters.begun += 1
+        decided = landed is not None and landed.state != OPEN
+        if request.closed or decided:
+            # ▲ A lost begin was repeated under its own id until definite; its client has another one: abort this.
+            self._ends.sweep_end(txn, ABORTED, REASON_UNANSWERED)
+        if not request.closed:
+            self._try(request) if decided else self._answer(request, txn)
+
+    def _answer(self, request: BeginRequest, txn: Transaction) -> None:
+        self._pending.pop(request, None)
+        request.closed = True
+        request.txn = txn
+        txn.begin = request
+        if request.session is not None and not txn.tc.lost:
+            self._state.sessions.opened(txn, request.session, request.connection)
+        self._state.counters.begin_latency.observe(self._state.clock.monotonic() - request.started_at)
+        replies, request.replies = request.replies, []
+        for reply in replies:
+            reply(txn)
+
+    def _refused(self, request: BeginRequest, txn: Transaction, error: TxnError) -> None:
+        """Definitely not begun under this id; another id of the same request may still be on its way."""
+        txn.tc.remove(txn)
+        if isinstance(error, NotOwner):
+            self.lost(txn.tc)
+        if not request.closed and request.in_flight == 0 and not request.queued:
+            self._fail(request, error)
+
+    def _fail(self, request: BeginRequest, error: TxnError) -> None:
+        self._pending.pop(request, None)
+        request.closed = True
+        if request.queued:
+            request.queued = False
+            request.tc.waiting.remove(request)
+        if request.session is not None and request.session.begins.get(request.attempt) is request:
+            del request.session.begins[request.attempt]
+        replies, request.replies = request.replies, []
+        for reply in replies:
+            reply(error)
+
+    # ---- /txn-seq: blocks of ids and the late-index mark, one record with one writer ----
+
+    def take_block(self, tc: OwnedTcid) -> None:
+        """Ask for the next block of ids, ahead of time."""
+        if not tc.writing_seq and not tc.lost:
+            tc.ids.asked = True
+            self._write_seq(tc, self._state.settings.id_block)
+
+    def advance_mark(self, tc: OwnedTcid, now: float) -> None:
+        """Move the late-index mark on, at most every `mark_every_s`: it bounds what a successor has to scan."""
+        if now - tc.marked_at < self._state.settings.mark_every_s or tc.writing_seq:
+            return
+        if tc.mark() > tc.seq.record.indexed_below:
+            tc.marked_at = now
+            self._write_seq(tc, 0)
+
+    def _write_seq(self, tc: OwnedTcid, take: int) -> None:
+        tc.writing_seq = True
+        commit = plan_seq(tc.tcid, tc.epoch, tc.seq, take=take, indexed_below=tc.mark())
+        self._state.submit(commit, partial(self._seq_written, tc, commit))
+
+    def _seq_written(self, tc: OwnedTcid, commit: Commit, future: asyncio.Future[CommitResult]) -> None:
+        tc.ids.asked = tc.writing_seq = False
+        try:
+            verdict = read_seq_verdict(commit, future.result(), tc.tcid)
+        except NotOwner:
+            self.lost(tc)
+            return
+        except TxnError as error:
+            log.warning("id block or mark not written", tcid=tc.tcid, error=str(error))
+            for request in list(tc.waiting):
+                self._fail(request, error)
+            return
+        first, tc.seq = tc.seq.record.next, verdict.seq
+        # ▲ Only a block whose own commit succeeded is used; one whose reply was lost is left behind for ever.
+        if verdict.applied and verdict.seq.record.next > first:
+            tc.ids.grant(first, verdict.seq.record.next)
+        if tc.ids.wants_more:
+            self.take_block(tc)
+        while tc.waiting and tc.ids.lowest is not None:
+            request = tc.waiting.popleft()
+            request.queued = False
+            self._try(request)

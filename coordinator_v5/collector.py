@@ -1,0 +1,256 @@
+"""Collection: decided headers go when their retention is over and no op of them is left. Source: DESIGN §5.
+
+Steady state reads nothing: what this coordinator decided, or found decided, waits in memory. A batch that is refused
+is looked at; what still has ops is set aside and tried again, less and less often, and its leftovers are touched only
+where their segment has no owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+import structlog
+
+from coordinator_v5.state import State
+from coordinator_v5.transactions import OwnedTcid, Seen
+from txnstore import keys
+from txnstore.collection_transitions import (
+    Horizon,
+    Outcomes,
+    batches_of,
+    block_of,
+    leftover_records,
+    leftovers_of,
+    name_rewrite,
+    plan_collect,
+    plan_expire_outcomes,
+    plan_leftovers,
+    read_collect_verdict,
+    read_horizon,
+    read_outcomes,
+)
+from txnstore.op_transitions import Rewrite
+from txnstore.transitions import Decision, decision_of
+from txnwire.errors import NotOwner, TxnError
+from txnwire.ids import TxnId
+
+log = structlog.get_logger()
+
+COLLECTED_AT_ONCE: Final = 20_000
+"""Per TCID and round."""
+STUCK_AT_ONCE: Final = 100
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 60.0
+LOOK_AFTER_TRIES: Final = 3
+"""A participant may just be late: only then are a stuck transaction's ops read."""
+OPS_AT_ONCE: Final = 10_000
+
+
+class Stuck(NamedTuple):
+    """Set aside until `retry_at` (monotonic): it had op records `tries` times."""
+
+    seen: Seen
+    retry_at: float
+    tries: int
+
+
+class Collector:
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._horizon = Horizon()
+        self._outcomes: dict[int, Outcomes] = {}
+        """The block written last, by TCID."""
+        self._stuck: dict[TxnId, Stuck] = {}
+        self._tries: dict[TxnId, int] = {}
+        self._blocks: dict[int, deque[int]] = {}
+        """Outcome blocks that may expire, by TCID, oldest first."""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._state.settings.collect_every_s)
+            try:
+                await self.collect()
+            except TxnError as error:
+                log.warning("collection interrupted", error=str(error))
+
+    def forget(self, tc: OwnedTcid) -> None:
+        """The TCID is ours no longer."""
+        self._outcomes.pop(tc.tcid, None)
+        self._blocks.pop(tc.tcid, None)
+        for known in (self._stuck, self._tries):
+            for txn_id in [txn_id for txn_id in known if txn_id.tcid == tc.tcid]:
+                del known[txn_id]
+        self._count_stuck()
+
+    async def collect(self) -> int:
+        """One round over all TCIDs; returns how many headers went. Raises `StoreUnavailable`; what was not collected
+        then stays in line."""
+        await self._retry_stuck()
+        collected = 0
+        for tc in list(self._state.tcids.values()):
+            now = self._state.clock.monotonic()
+            due = tc.collectable(now, self._state.settings.header_retention_s, COLLECTED_AT_ONCE)
+            left = {seen.final.counter: seen for seen in due}
+            try:
+                for batch in batches_of([seen.final for seen in due if seen.name is None]):
+                    collected += await self._collect(tc, {one.counter: left[one.counter] for one in batch}, due)
+                    for one in batch:
+                        del left[one.counter]
+                for seen in due:
+                    if seen.name is not None:
+                        collected += await self._collect(tc, {seen.final.counter: seen}, due)
+                        del left[seen.final.counter]
+            except NotOwner:
+                log.info("coordinator id is somebody else's by now", tcid=tc.tcid)
+            finally:
+                for counter, seen in left.items():
+                    tc.finals.setdefault(counter, seen)
+        self._state.counters.collected += collected
+        return collected
+
+    # ---- one batch ----
+
+    async def _collect(self, tc: OwnedTcid, batch: dict[int, Seen], due: list[Seen]) -> int:
+        """Collect a batch; what cannot go yet is set aside. Looks at the headers only after a refusal."""
+        for _ in range(3):
+            if not batch:
+                return 0
+            if await self._commit(tc, batch, due):
+                if self._tries:
+                    for counter in batch:
+                        self._tries.pop(TxnId(tc.tcid, counter), None)
+                return len(batch)
+            batch = await self._look(tc, batch)
+        for counter, seen in batch.items():
+            tc.finals.setdefault(counter, seen)
+        return 0
+
+    async def _commit(self, tc: OwnedTcid, batch: dict[int, Seen], due: list[Seen]) -> bool:
+        finals = [batch[counter].final for counter in sorted(batch)]
+        block = block_of(finals[0].counter)
+        outcomes = self._outcomes.get(tc.tcid)
+        if outcomes is None or outcomes.block != block:
+            outcomes = await self._read_outcomes(tc.tcid, block)
+        commit = plan_collect(
+            tc.epoch,
+            outcomes,
+            finals,
+            self._horizon,
+            # Raised once for the round: the batches that follow need no put of their own.
+            raise_to=max(seen.final.revision for seen in due),
+            touched_ms=self._state.clock.wall_ms(),
+            names=await self._names(tc, batch),
+        )
+        result = await self._state.store.commit(commit)
+        verdict = read_collect_verdict(commit, result, outcomes, self._horizon)
+        self._outcomes[tc.tcid], self._horizon = verdict.outcomes, verdict.horizon
+        if verdict.applied and outcomes.mod_revision == 0 and tc.tcid in self._blocks:
+            self._blocks[tc.tcid].append(block)
+        return verdict.applied
+
+    async def _read_outcomes(self, tcid: int, block: int) -> Outcomes:
+        wanted = [Outcomes(tcid, block).key, keys.GC_HORIZON]
+        _, (record, horizon) = await self._state.store.get_many(wanted)
+        self._horizon = max(self._horizon, read_horizon(horizon))
+        return read_outcomes(tcid, block, record)
+
+    async def _names(self, tc: OwnedTcid, batch: dict[int, Seen]) -> list[Rewrite]:
+        """Named transactions go one by one: their name record takes over outcome and writers."""
+        rewrites = []
+        for counter, seen in batch.items():
+            if seen.name is None:
+                continue
+            txn_id = TxnId(tc.tcid, counter)
+            header = await self._state.store.get(keys.txn(txn_id))
+            decision = None if header is None else decision_of(header)
+            if decision is not None:
+                record = await self._state.store.get(keys.txn_name(seen.name))
+                rewrite = name_rewrite(record, txn_id, decision, self._state.clock.wall_ms())
+                rewrites += [] if rewrite is None else [rewrite]
+        return rewrites
+
+    async def _look(self, tc: OwnedTcid, batch: dict[int, Seen]) -> dict[int, Seen]:
+        """After a refusal: what is gone was collected already, what has ops is set aside, the rest may go."""
+        first, last = TxnId(tc.tcid, min(batch)), TxnId(tc.tcid, max(batch))
+        found = await self._state.store.range(keys.txn(first), keys.txn(last) + b"\0", keys_only=True)
+        present = {keys.txn_of(record.key).counter for record in found.records if record.version != 1}
+        ops_end = keys.prefix_end(keys.txn_ops(last))
+        ops = await self._state.store.range(keys.txn_ops(first), ops_end, keys_only=True)
+        busy = {keys.op_parts(record.key)[0].counter for record in ops.records}
+        for counter in sorted(busy & batch.keys()):
+            self._set_aside(TxnId(tc.tcid, counter), batch[counter])
+        return {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
+
+    # ---- what still has ops ----
+
+    def _set_aside(self, txn_id: TxnId, seen: Seen) -> None:
+        tries = self._tries.get(txn_id, 0) + 1
+        self._tries[txn_id] = tries
+        delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(tries - 1, 10))
+        self._stuck[txn_id] = Stuck(seen, self._state.clock.monotonic() + delay_s, tries)
+        self._count_stuck()
+
+    async def _retry_stuck(self) -> None:
+        now = self._state.clock.monotonic()
+        due = [txn_id for txn_id, stuck in self._stuck.items() if stuck.retry_at <= now]
+        looked = 0
+        for txn_id in due:
+            stuck, tc = self._stuck.get(txn_id), self._state.tcids.get(txn_id.tcid)
+            if stuck is None or tc is None:
+                continue
+            if stuck.tries >= LOOK_AFTER_TRIES and looked < STUCK_AT_ONCE:
+                looked += 1
+                await self._clear_leftovers(txn_id)
+            self._stuck.pop(txn_id, None)
+            tc.finals.setdefault(txn_id.counter, stuck.seen)
+        self._count_stuck()
+
+    async def _clear_leftovers(self, txn_id: TxnId) -> None:
+        """▲ Leftovers are touched only where `/owner/<segment>` is absent, compared in the same etcd transaction."""
+        store = self._state.store
+        header = await store.get(keys.txn(txn_id))
+        decision: Decision | None = None if header is None else decision_of(header)
+        if decision is None:
+            return
+        prefix = keys.txn_ops(txn_id)
+        ops = await store.range(prefix, keys.prefix_end(prefix), limit=OPS_AT_ONCE)
+        for leftover in leftovers_of(decision, ops.records):
+            if await store.get(keys.owner(leftover.segment)) is not None:
+                continue
+            wanted = leftover_records(txn_id, leftover)
+            _, found = await store.get_many(wanted) if wanted else (0, [])
+            for commit in plan_leftovers(txn_id, leftover, found):
+                if not (await store.commit(commit)).succeeded:
+                    break
+                log.info("leftovers of an ownerless segment cleared", txn=str(txn_id), segment=leftover.segment)
+
+    def _count_stuck(self) -> None:
+        self._state.counters.stuck = len(self._stuck)
+
+    # ---- outcome blocks expire ----
+
+    async def expire_outcomes(self) -> int:
+        """Delete outcome blocks untouched for their 7 days (wall clock: they outlive every process). Reads the keys of
+        a TCID's blocks once, then only the oldest one."""
+        before_ms = self._state.clock.wall_ms() - int(self._state.settings.outcome_retention_s * 1000)
+        expired = 0
+        for tc in list(self._state.tcids.values()):
+            blocks = self._blocks.get(tc.tcid)
+            if blocks is None:
+                blocks = self._blocks[tc.tcid] = deque(await self._outcome_blocks(tc.tcid))
+            while blocks:
+                key = Outcomes(tc.tcid, blocks[0]).key
+                outcomes = read_outcomes(tc.tcid, blocks[0], await self._state.store.get(key))
+                if outcomes.mod_revision and outcomes.touched_ms >= before_ms:
+                    break
+                if outcomes.mod_revision:
+                    expired += (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
+                blocks.popleft()
+        return expired
+
+    async def _outcome_blocks(self, tcid: int) -> list[int]:
+        prefix = keys.TXN_OUTCOME + f"{tcid:04x}/".encode()
+        found = await self._state.store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+        return [int(record.key.rpartition(b"/")[2], 16) for record in found.records]

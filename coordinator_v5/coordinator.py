@@ -1,0 +1,318 @@
+"""The transaction coordinator: begin and end, and everything that happens to transactions by itself.
+
+It holds no state of its own that matters: whatever it keeps in memory can be read from the store by a successor, and
+every write it makes carries the compares that make it harmless if this process has been replaced. Source: DESIGN §5,
+§9; PIP-471 "Transaction Coordinator V5".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from coordinator_v5.begins import Begins
+from coordinator_v5.collector import Collector
+from coordinator_v5.ends import Ends
+from coordinator_v5.ownership import TcidOwnership
+from coordinator_v5.sessions import SessionConnection
+from coordinator_v5.settings import CoordinatorSettings
+from coordinator_v5.state import State
+from coordinator_v5.statistics import CoordinatorStatistics
+from coordinator_v5.sweeper import Sweeper
+from coordinator_v5.takeover import load, walk_finals
+from coordinator_v5.transactions import EndReply, OwnedTcid, Phase, Transaction
+from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, Registration
+from txnstore.store import MetadataStore
+from txnstore.transitions import Decision
+from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, TxnError
+from txnwire.ids import TxnId
+from txnwire.ports import Clock, Random
+
+log = structlog.get_logger()
+
+START_TIMEOUT_S = 30.0
+CLOSE_GRACE_S = 1.0
+
+
+T = TypeVar("T")
+
+
+class Begun(NamedTuple):
+    """`deadline_ms`: absolute, epoch ms."""
+
+    txn_id: TxnId
+    deadline_ms: int
+
+
+BegunReply = Callable[[Begun | TxnError], None]
+
+
+class Coordinator:
+    """`start`, then begin and end, then `close`. Use it from one event loop only."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        random: Random,
+        settings: CoordinatorSettings | None = None,
+        *,
+        id: str,
+        address: str,
+    ) -> None:
+        self._settings = settings or CoordinatorSettings()
+        self._state = State(store, clock, random, self._settings)
+        self._ends = Ends(self._state)
+        self._begins = Begins(self._state, self._ends)
+        self._sweeper = Sweeper(self._state, self._begins, self._ends)
+        self._collector = Collector(self._state)
+        self._ownership = TcidOwnership(
+            store,
+            self._settings,
+            Registration(id=id, address=address),
+            on_taken=self._taken,
+            on_lost=self._lost,
+        )
+        self._to_walk: list[OwnedTcid] = []
+        self._running: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Take the free TCIDs and load them. Raises `StoreUnavailable` if that takes longer than 30 s."""
+        self._running = asyncio.create_task(self._run(), name="coordinator")
+        settled = asyncio.ensure_future(self._ownership.settled.wait())
+        try:
+            await asyncio.wait((settled, self._running), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            settled.cancel()
+        if not self._ownership.settled.is_set():
+            failed = self._running.exception() if self._running.done() else None
+            await self.close()
+            raise StoreUnavailable(f"coordinator ids were not taken within {START_TIMEOUT_S} s") from failed
+
+    async def close(self) -> None:
+        """Refuse what is new, wait a second for what is on its way, free the TCIDs for others. Idempotent."""
+        self._closed = True
+        deadline = self._state.clock.monotonic() + CLOSE_GRACE_S
+        # A bounded wait at the very end; an event would cost every request.
+        while (self._begins.pending or self._ends.pending) and self._state.clock.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        await self._ownership.close()
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._ownership.run())
+                group.create_task(self._sweeper.run())
+                group.create_task(self._collector.run())
+                group.create_task(self._keep_house())
+        except BaseExceptionGroup as errors:
+            # A defect of ours: stop acting, so that another coordinator takes the TCIDs over.
+            log.critical("coordinator stopped", error=repr(errors.exceptions))
+            self._closed = True
+            await self._ownership.close()
+            raise
+
+    async def _keep_house(self) -> None:
+        clock, settings = self._state.clock, self._settings
+        reconciled_at = cleaned_at = clock.monotonic()
+        while True:
+            await asyncio.sleep(settings.sweep_s)
+            now = clock.monotonic()
+            try:
+                while self._to_walk:
+                    await walk_finals(self._state, self._to_walk[0])
+                    self._to_walk.pop(0)
+                if now - reconciled_at >= settings.reconcile_every_s:
+                    reconciled_at = now
+                    await self._sweeper.reconcile()
+                if now - cleaned_at >= settings.housekeeping_every_s:
+                    cleaned_at = now
+                    await self._sweeper.drop_stale_deadlines()
+                    await self._collector.expire_outcomes()
+            except TxnError as error:
+                log.warning("housekeeping interrupted", error=str(error))
+
+    async def _taken(self, taken: dict[int, int]) -> None:
+        self._to_walk += await load(self._state, self._begins, taken)
+
+    def _lost(self, tcid: int) -> None:
+        tc = self._state.tcids.get(tcid)
+        if tc is not None:
+            self._begins.lost(tc)
+            self._collector.forget(tc)
+
+    # ---- begin ----
+
+    def begin_nowait(
+        self,
+        tcid: int,
+        reply: BegunReply,
+        *,
+        timeout_ms: int = 0,
+        attempt: bytes = b"",
+        owner: str = "anonymous",
+        name: str = "",
+        connection: SessionConnection | None = None,
+    ) -> None:
+        """Begin a transaction; `reply` gets its id or an error, possibly before this returns.
+
+        `timeout_ms` is relative, 0 the default. A repeated `attempt` (up to 32 bytes) of one session gets the same
+        answer. Raises `NotOwner`, `InvalidArgument`.
+        """
+        tc = self._state.tcids.get(tcid)
+        if tc is None or self._closed:
+            raise NotOwner(f"this coordinator does not own coordinator id {tcid}: look its owner up again")
+        if name:
+            raise InvalidArgument("named transactions come with a later version: begin without a name")
+        max_ms = int(self._settings.max_timeout_s * 1000)
+        if timeout_ms > max_ms:
+            raise InvalidArgument(f"a transaction timeout of {timeout_ms} ms is above the maximum of {max_ms} ms")
+        if len(attempt) > 32:
+            raise InvalidArgument(f"an attempt of {len(attempt)} bytes: expected at most 32")
+        self._begins.begin(
+            tc,
+            timeout_ms=timeout_ms or min(max_ms, int(self._settings.default_timeout_s * 1000)),
+            attempt=attempt.hex() or f"{self._state.random.getrandbits(64):016x}",
+            owner=owner,
+            session=None if connection is None else self._state.sessions.connected(connection),
+            connection=connection,
+            reply=lambda answer: reply(_begun(answer)),
+        )
+
+    async def begin(
+        self,
+        tcid: int,
+        *,
+        timeout_ms: int = 0,
+        attempt: bytes = b"",
+        owner: str = "anonymous",
+        name: str = "",
+        connection: SessionConnection | None = None,
+    ) -> Begun:
+        """As `begin_nowait`. Raises also `Timeout`, `StoreUnavailable`, `StoreFull`."""
+        future: asyncio.Future[Begun] = asyncio.get_running_loop().create_future()
+        self.begin_nowait(
+            tcid,
+            _resolver(future),
+            timeout_ms=timeout_ms,
+            attempt=attempt,
+            owner=owner,
+            name=name,
+            connection=connection,
+        )
+        return await future
+
+    # ---- end ----
+
+    def end_nowait(
+        self,
+        txn_id: TxnId,
+        reply: EndReply,
+        *,
+        commit: bool,
+        writers: Sequence[str] | None = None,
+        forced: bool = False,
+    ) -> bool:
+        """Decide a transaction that is open here; `reply` gets the decision or an error, later.
+
+        False: it is not in memory (another coordinator's, or ended already), and `reply` will not be called: use `end`.
+        """
+        txn = self._state.find(txn_id)
+        if txn is None or txn.phase is not Phase.OPEN:
+            return False
+        state, reason = _wanted(commit, forced)
+        self._ends.end(txn, state, reason=reason, writers=writers, reply=reply)
+        return True
+
+    async def end(
+        self, txn_id: TxnId, *, commit: bool, writers: Sequence[str] | None = None, forced: bool = False
+    ) -> Decision:
+        """Commit or abort any transaction, of whatever coordinator. The same decision again is answered with the first.
+
+        Raises `InvalidTxnState` (decided the other way round, or with other writers; says why), `ExpiredTransaction`
+        (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
+        """
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, forced=forced):
+            return await future
+        state, reason = _wanted(commit, forced)
+        return await self._ends.end_by_store(txn_id, state, reason=reason, writers=writers)
+
+    # ---- sessions ----
+
+    def announce(self, connection: SessionConnection, open_ids: Sequence[TxnId]) -> None:
+        """A client's list of what it has open, on a connection of its session (DESIGN §9)."""
+        known: list[Transaction] = []
+        unknown: list[TxnId] = []
+        for txn_id in open_ids:
+            txn = self._state.find(txn_id)
+            if txn is not None:
+                known.append(txn)
+            elif txn_id.tcid not in self._state.tcids:
+                unknown.append(txn_id)
+        self._state.sessions.announced(connection, known, unknown, self._state.awake_s)
+
+    def disconnected(self, connection: SessionConnection) -> None:
+        """A connection has ended; with the last of its session the grace begins."""
+        self._state.sessions.disconnected(connection, self._state.awake_s)
+
+    # ---- what there is to know ----
+
+    @property
+    def owned_tcids(self) -> tuple[int, ...]:
+        return tuple(sorted(self._state.tcids))
+
+    def statistics(self) -> CoordinatorStatistics:
+        state, counters = self._state, self._state.counters
+        tcids = [state.tcids[tcid] for tcid in sorted(state.tcids)]
+        return CoordinatorStatistics(
+            tcids=tuple(tc.tcid for tc in tcids),
+            open=sum(tc.open_count for tc in tcids),
+            sessions=len(state.sessions),
+            retained=sum(len(tc.finals) for tc in tcids),
+            stuck=counters.stuck,
+            begun=counters.begun,
+            committed=counters.committed,
+            aborted=counters.aborted,
+            timed_out=counters.timed_out,
+            vanished=counters.vanished,
+            unanswered=counters.unanswered,
+            collected=counters.collected,
+            begin_latency=counters.begin_latency.snapshot(),
+            end_latency=counters.end_latency.snapshot(),
+        )
+
+
+def _begun(answer: Transaction | TxnError) -> Begun | TxnError:
+    return answer if isinstance(answer, TxnError) else Begun(answer.txn_id, answer.header.timeout_ms)
+
+
+def _wanted(commit: bool, forced: bool) -> tuple[str, str | None]:
+    """The state asked for, and the reason an abort is recorded with."""
+    if commit:
+        return COMMITTED, None
+    return ABORTED, REASON_ADMIN if forced else REASON_CLIENT
+
+
+def _resolver(future: asyncio.Future[T]) -> Callable[[T | TxnError], None]:
+    """A reply that settles `future`, unless whoever awaits it has gone."""
+
+    def reply(answer: T | TxnError) -> None:
+        if future.done():
+            return
+        if isinstance(answer, TxnError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    return reply

@@ -1,0 +1,202 @@
+"""End: one compare-and-set decides, whoever asks. Source: DESIGN §5 (end) and §9; PIP-471 `endTxn`.
+
+Transactions of TCIDs owned here are ended from memory, without a task or a read; all others by what the store holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+
+from coordinator_v5.state import State
+from coordinator_v5.transactions import EndReply, EndRequest, OwnedTcid, Phase, Transaction
+from txnstore import keys
+from txnstore.collection_transitions import block_of, read_outcomes
+from txnstore.records import COMMITTED, REASON_SESSION, REASON_TIMEOUT, Header, decode
+from txnstore.store import Commit, CommitResult
+from txnstore.transitions import Decision, check_end, decide, decision_of, plan_end, read_end_verdict, read_seq
+from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
+from txnwire.ids import TxnId
+
+log = structlog.get_logger()
+
+RETRY_S: Final = 0.5
+"""After a failed abort of an overdue transaction."""
+
+
+class Ends:
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._pending: dict[EndRequest, None] = {}
+        """In the order of `started_at`."""
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def end(
+        self, txn: Transaction, state: str, *, reason: str | None, writers: Sequence[str] | None, reply: EndReply
+    ) -> None:
+        """Decide a transaction of ours; `reply` is called with the decision, or with the error that says why not."""
+        request = EndRequest(txn, state, reason, writers, reply, self._state.clock.monotonic())
+        self._pending[request] = None
+        txn.waiters.append(request)
+        # ▲ One unanswered write of a header at a time: who asks meanwhile is answered from the first one's verdict.
+        if txn.ending is None:
+            self._send(txn, state, reason, writers, None)
+
+    def sweep_end(self, txn: Transaction, state: str, reason: str) -> None:
+        """End a transaction nobody asked to end.
+
+        ▲ It compares the TCID epoch: after a pause another coordinator may own the TCID and know better, for instance
+        that the client has announced itself there.
+        """
+        if txn.ending is None and not txn.tc.lost:
+            self._send(txn, state, reason, None, txn.tc.epoch)
+
+    def sweep(self, now: float) -> None:
+        """Answer `Timeout` to who has waited for too long; the decision itself goes on until it is definite."""
+        limit_s = self._state.settings.answer_s
+        for request in list(self._pending):
+            if now - request.started_at < limit_s:
+                break
+            request.txn.waiters.remove(request)
+            txn_id = request.txn.txn_id
+            self._reply(request, Timeout(f"the end of {txn_id} was not answered within {limit_s} s: ask again"))
+
+    def _send(
+        self, txn: Transaction, state: str, reason: str | None, writers: Sequence[str] | None, tc_epoch: int | None
+    ) -> None:
+        wall_ms = self._state.clock.wall_ms()
+        decided = decide(txn.header, state, finalized_ms=wall_ms, reason=reason, writers=writers)
+        # A late index put may be on its way: then its key may land before this end, which has to delete it.
+        commit = plan_end(txn.txn_id, decided, deadline_key=txn.deadline_key, tc_epoch=tc_epoch)
+        txn.ending = decided
+        self._state.submit(commit, partial(self._ended, txn, commit, decided))
+
+    def _ended(self, txn: Transaction, commit: Commit, decided: Header, future: asyncio.Future[CommitResult]) -> None:
+        txn.ending = None
+        waiters, txn.waiters = txn.waiters, []
+        try:
+            verdict = read_end_verdict(commit, future.result(), decided)
+        except NotOwner:
+            self._state.drop(txn.tc)
+            self._end_again(txn, waiters)
+            return
+        except TxnError as error:
+            now = self._state.clock.monotonic()
+            if now >= txn.due and not txn.tc.lost:
+                txn.tc.watch_deadline(txn, now + RETRY_S)
+            for request in waiters:
+                self._reply(request, error)
+            return
+        if verdict.decision is None:
+            self._gone(txn, waiters)
+            return
+        self.finish(txn, verdict.decision, mine=verdict.mine)
+        for request in waiters:
+            self._reply(request, _answer(txn.txn_id, verdict.decision, request))
+
+    def _end_again(self, txn: Transaction, waiters: Sequence[EndRequest]) -> None:
+        """A sweep's end was refused for its TCID epoch: what clients asked for in the meantime needs no ownership."""
+        for request in waiters:
+            txn.waiters.append(request)
+            if txn.ending is None:
+                self._send(txn, request.state, request.reason, request.writers, None)
+
+    def _gone(self, txn: Transaction, waiters: Sequence[EndRequest]) -> None:
+        """Its header has been collected: another coordinator has owned the TCID for more than the retention."""
+        log.warning("an open transaction's header is gone", txn=str(txn.txn_id))
+        self._state.sessions.ended(txn)
+        txn.tc.remove(txn)
+        for request in waiters:
+            self._reply(request, NotOwner(f"transaction {txn.txn_id} was ended elsewhere: ask its coordinator"))
+
+    def finish(self, txn: Transaction, decision: Decision, *, mine: bool) -> None:
+        """A transaction of ours is decided, by us or (not `mine`) by another coordinator."""
+        if txn.phase is Phase.ENDED:
+            return
+        self._state.sessions.ended(txn)
+        txn.tc.remove(txn)
+        if mine:
+            self.count(decision)
+        if not txn.tc.lost:
+            saw_final(txn.tc, txn.txn_id, decision, txn.header, self._state.clock.monotonic())
+
+    def count(self, decision: Decision) -> None:
+        counters = self._state.counters
+        if decision.state == COMMITTED:
+            counters.committed += 1
+            return
+        counters.aborted += 1
+        counters.timed_out += decision.reason == REASON_TIMEOUT
+        counters.vanished += decision.reason == REASON_SESSION
+
+    def _reply(self, request: EndRequest, answer: Decision | TxnError) -> None:
+        self._pending.pop(request, None)
+        self._state.counters.end_latency.observe(self._state.clock.monotonic() - request.started_at)
+        request.reply(answer)
+
+    # ---- by what the store holds ----
+
+    async def end_by_store(
+        self, txn_id: TxnId, state: str, *, reason: str | None, writers: Sequence[str] | None
+    ) -> Decision:
+        """Decide, or tell how it was decided, a transaction that is not in memory: of another coordinator's TCID, or
+        ended already. Raises `InvalidTxnState`, `ExpiredTransaction`, `OutcomeUnknown`, `TxnNotFound`, `Timeout`."""
+        timeout_s = self._state.settings.answer_s
+        key = keys.txn(txn_id)
+        record = await self._state.store.get(key, timeout_s=timeout_s)
+        if record is None:
+            return check_end(txn_id, await self.collected(txn_id, writers), state, writers)
+        decision = decision_of(record)
+        if decision is None:
+            opened = decode(Header, record.value, key=key)
+            wall_ms = self._state.clock.wall_ms()
+            decided = decide(opened, state, finalized_ms=wall_ms, reason=reason, writers=writers)
+            commit = plan_end(txn_id, decided, deadline_key=True)
+            try:
+                result = await self._state.store.commit(commit, timeout_s=timeout_s)
+            except OutcomeUnknown as error:
+                raise Timeout(f"the end of {txn_id} was not answered within {timeout_s} s: ask again") from error
+            verdict = read_end_verdict(commit, result, decided)
+            decision = verdict.decision
+            if decision is None:
+                return check_end(txn_id, await self.collected(txn_id, writers), state, writers)
+            if verdict.mine:
+                self.count(decision)
+        return check_end(txn_id, decision, state, writers)
+
+    async def collected(self, txn_id: TxnId, writers: Sequence[str] | None = None) -> Decision:
+        """The outcome of an id without a header. Raises `TxnNotFound` if it was surely never given out, else
+        `OutcomeUnknown` if nothing is known of it any more (D5)."""
+        tc = self._state.tcids.get(txn_id.tcid)
+        wanted = [keys.outcome_block(txn_id), keys.txn_seq(txn_id.tcid)]
+        _, (block, seq) = await self._state.store.get_many(wanted, timeout_s=self._state.settings.answer_s)
+        outcomes = read_outcomes(txn_id.tcid, block_of(txn_id.counter), block)
+        state = outcomes.state_of(txn_id.counter)
+        if state is not None and writers is None:
+            return Decision(state, 0)
+        if state is not None:
+            # ▲ Which writers counted stands in a named transaction's name record, never in the bitmap.
+            raise OutcomeUnknown(f"transaction {txn_id} is {state} and collected: which writers counted is not kept")
+        if txn_id.counter >= read_seq(seq).record.next or (tc is not None and tc.never_given_out(txn_id.counter)):
+            raise TxnNotFound(f"transaction {txn_id} was never given out")
+        raise OutcomeUnknown(f"transaction {txn_id} is not known: it ended long ago, or its begin never took place")
+
+
+def _answer(txn_id: TxnId, decision: Decision, request: EndRequest) -> Decision | TxnError:
+    try:
+        return check_end(txn_id, decision, request.state, request.writers)
+    except TxnError as error:
+        return error
+
+
+def saw_final(tc: OwnedTcid, txn_id: TxnId, decision: Decision, header: Header, now: float) -> None:
+    """Start a decided transaction's retention."""
+    committed = decision.state == COMMITTED
+    tc.saw_final(txn_id.counter, committed, decision.revision, now=now, name=header.name)

@@ -1,0 +1,113 @@
+"""The coordinator's commands on the wire: PIP-31's transaction commands, answered by a `Coordinator`.
+
+Begin and end are hot: no task per request, and one reply command is filled again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from functools import partial
+
+from coordinator_v5.coordinator import Begun, Coordinator
+from txnstore.records import COMMITTED
+from txnstore.transitions import Decision
+from txnwire.calls import Handler, Peer
+from txnwire.errors import InvalidArgument, NotAllowed, TxnError
+from txnwire.ids import MAX_TCID, TxnId
+from txnwire.proto import txn_pb2 as pb
+
+
+class CoordinatorService:
+    """A `txnwire.calls.Service` for the role `coordinator`."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._new_txn_reply = pb.Command()
+        self._end_txn_reply = pb.Command()
+        self.handlers: Mapping[str, Handler] = {
+            "new_txn": self._new_txn,
+            "end_txn": self._end_txn,
+            "add_partition_to_txn": self._add,
+            "add_subscription_to_txn": self._add,
+            "announce_session": self._announce_session,
+            "tc_client_connect": self._tc_client_connect,
+        }
+
+    def disconnected(self, peer: Peer) -> None:
+        self._coordinator.disconnected(peer)
+
+    def _new_txn(self, peer: Peer, command: pb.Command) -> None:
+        request = command.new_txn
+        if request.tc_id > MAX_TCID:
+            raise InvalidArgument(f"coordinator id {request.tc_id} is above {MAX_TCID}")
+        self._coordinator.begin_nowait(
+            request.tc_id,
+            partial(self._begun, peer, command.request_id),
+            timeout_ms=request.timeout_ms,
+            attempt=request.attempt,
+            owner=peer.owner,
+            name=request.name,
+            connection=peer,
+        )
+
+    def _begun(self, peer: Peer, request_id: int, answer: Begun | TxnError) -> None:
+        if isinstance(answer, TxnError):
+            peer.fail(request_id, answer)
+            return
+        ok = self._new_txn_reply.new_txn_ok
+        ok.txnid_most_bits = answer.txn_id.most_bits
+        ok.txnid_least_bits = answer.txn_id.least_bits
+        ok.state = pb.TXN_STATE_OPEN
+        ok.deadline_ms = answer.deadline_ms
+        peer.reply(request_id, self._new_txn_reply)
+
+    def _end_txn(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command] | None:
+        request = command.end_txn
+        txn_id = TxnId.from_bits(request.txnid_most_bits, request.txnid_least_bits)
+        if request.action not in (pb.TXN_ACTION_COMMIT, pb.TXN_ACTION_ABORT):
+            raise InvalidArgument(f"end of {txn_id}: action {request.action} is unknown to this version")
+        commit = request.action == pb.TXN_ACTION_COMMIT
+        # An absent list counts all writers, an empty one none.
+        writers = [f"{writer:016x}" for writer in request.writers.writers] if request.HasField("writers") else None
+        reply = partial(self._ended, peer, command.request_id)
+        if self._coordinator.end_nowait(txn_id, reply, commit=commit, writers=writers, forced=request.forced):
+            return None
+        return self._end_by_store(txn_id, commit, writers, request.forced)
+
+    async def _end_by_store(self, txn_id: TxnId, commit: bool, writers: list[str] | None, forced: bool) -> pb.Command:
+        decision = await self._coordinator.end(txn_id, commit=commit, writers=writers, forced=forced)
+        reply = pb.Command()
+        _fill(reply, decision)
+        return reply
+
+    def _ended(self, peer: Peer, request_id: int, answer: Decision | TxnError) -> None:
+        if isinstance(answer, TxnError):
+            peer.fail(request_id, answer)
+            return
+        _fill(self._end_txn_reply, answer)
+        peer.reply(request_id, self._end_txn_reply)
+
+    def _add(self, peer: Peer, command: pb.Command) -> pb.Command:
+        """No-ops (PIP-471): participants write their own op records; only the id is looked at."""
+        body = command.add_partition_to_txn if command.HasField("add_partition_to_txn") else None
+        request = body or command.add_subscription_to_txn
+        TxnId.from_bits(request.txnid_most_bits, request.txnid_least_bits)
+        return pb.Command(ok=pb.Ok())
+
+    def _announce_session(self, peer: Peer, command: pb.Command) -> pb.Command:
+        ids = [TxnId.from_bits(one.txnid_most_bits, one.txnid_least_bits) for one in command.announce_session.open]
+        self._coordinator.announce(peer, ids)
+        return pb.Command(ok=pb.Ok())
+
+    def _tc_client_connect(self, peer: Peer, command: pb.Command) -> pb.Command:
+        raise NotAllowed("transaction keys come with a later version: connect without one")
+
+
+def _fill(reply: pb.Command, decision: Decision) -> None:
+    ok = reply.end_txn_ok
+    ok.revision = decision.revision
+    ok.state = pb.TXN_STATE_COMMITTED if decision.state == COMMITTED else pb.TXN_STATE_ABORTED
+    ok.ClearField("writers")
+    if decision.writers is not None:
+        ok.writers.writers.extend(int(writer, 16) for writer in decision.writers)
+        ok.writers.SetInParent()

@@ -1,0 +1,149 @@
+"""Which client holds which transactions, and whether it is still there. Pure. Source: DESIGN §9.
+
+A session is one client object over all its connections. A session without a connection, and a transaction that nobody
+has claimed since a take-over, get the grace and then lose their transactions; named ones only end at their deadline.
+
+Times are *awake* seconds: a clock that the sweeper moves on by at most its own cadence. After a long pause of this
+process announcements may still sit unread in its sockets, and nobody may be judged by the time that was slept through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from coordinator_v5.transactions import BeginRequest, Phase, Transaction
+from txnwire.ids import TxnId
+
+
+class SessionConnection(Protocol):
+    """What of a connection matters here (`txnwire.calls.Peer`)."""
+
+    @property
+    def session_id(self) -> bytes: ...
+
+
+class Session:
+    __slots__ = ("announced", "begins", "connections", "lost_at", "open", "session_id")
+
+    def __init__(self, session_id: bytes) -> None:
+        self.session_id = session_id
+        self.connections: dict[SessionConnection, None] = {}
+        self.open: dict[TxnId, Transaction] = {}
+        self.begins: dict[str, BeginRequest] = {}
+        """By attempt, while unanswered or the transaction is open: a repeated begin finds its first answer (D7)."""
+        self.announced: dict[TxnId, None] = {}
+        """Ids announced before their TCID was loaded here."""
+        self.lost_at: float | None = None
+
+
+class Sessions:
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._sessions: dict[bytes, Session] = {}
+        self._lost: dict[bytes, Session] = {}
+        self._unclaimed: dict[TxnId, Transaction] = {}
+        self._announced: dict[TxnId, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def connected(self, connection: SessionConnection) -> Session:
+        """The connection's session; it is alive while it has one."""
+        session = self._sessions.get(connection.session_id)
+        if session is None:
+            session = self._sessions[connection.session_id] = Session(connection.session_id)
+        if connection not in session.connections:
+            session.connections[connection] = None
+            session.lost_at = None
+            self._lost.pop(session.session_id, None)
+        return session
+
+    def disconnected(self, connection: SessionConnection, now: float) -> None:
+        session = self._sessions.get(connection.session_id)
+        if session is None or session.connections.pop(connection, connection) is connection:
+            return
+        if not session.connections:
+            session.lost_at = now
+            self._lost[session.session_id] = session
+
+    def opened(self, txn: Transaction, session: Session, connection: object) -> None:
+        txn.session, txn.connection = session, connection
+        session.open[txn.txn_id] = txn
+
+    def ended(self, txn: Transaction) -> None:
+        self._unclaimed.pop(txn.txn_id, None)
+        session, txn.session = txn.session, None
+        if session is None:
+            return
+        session.open.pop(txn.txn_id, None)
+        if txn.begin is not None and session.begins.get(txn.begin.attempt) is txn.begin:
+            del session.begins[txn.begin.attempt]
+
+    def taken_over(self, txn: Transaction, now: float) -> None:
+        """A transaction found open at a take-over: its client has the grace to announce it, if it has not yet."""
+        if txn.header.name is not None:
+            return
+        session = self._announced.pop(txn.txn_id, None)
+        if session is None:
+            self._wait_for_claim(txn, now)
+        else:
+            session.announced.pop(txn.txn_id, None)
+            self.opened(txn, session, None)
+
+    def claimed(self, txn: Transaction, connection: object) -> None:
+        """Its client has shown that it knows of the transaction."""
+        txn.claim_by, txn.connection = None, connection
+        self._unclaimed.pop(txn.txn_id, None)
+
+    def announced(
+        self,
+        connection: SessionConnection,
+        known: Sequence[Transaction],
+        unknown: Sequence[TxnId],
+        now: float,
+    ) -> None:
+        """The client lists what it has open: `known` here, `unknown` of TCIDs that are not loaded (yet).
+
+        What it does not list and began on an earlier connection is a begin whose answer it never got: it goes after the
+        grace, unless the same attempt is repeated in the meantime.
+        """
+        session = self.connected(connection)
+        for txn in known:
+            if txn.session is None:
+                self.opened(txn, session, connection)
+            if txn.session is session:
+                self.claimed(txn, connection)
+        for txn_id in unknown:
+            self._announced[txn_id] = session
+            session.announced[txn_id] = None
+        for txn in session.open.values():
+            if txn.connection is not connection and txn.claim_by is None and txn.header.name is None:
+                self._wait_for_claim(txn, now)
+
+    def vanished(self, now: float) -> list[Transaction]:
+        """Transactions whose client has been gone for longer than the grace, again and again until they have ended."""
+        found = []
+        for session in list(self._lost.values()):
+            if session.lost_at is None or now - session.lost_at < self._grace_s:
+                break
+            found += [txn for txn in session.open.values() if txn.header.name is None]
+            if not session.open and not session.begins:
+                self._forget(session)
+        for txn in self._unclaimed.values():
+            if txn.claim_by is None or txn.claim_by > now:
+                break
+            found.append(txn)
+        return [txn for txn in found if txn.phase is Phase.OPEN and txn.ending is None]
+
+    def _wait_for_claim(self, txn: Transaction, now: float) -> None:
+        txn.claim_by = now + self._grace_s
+        self._unclaimed.pop(txn.txn_id, None)
+        self._unclaimed[txn.txn_id] = txn
+
+    def _forget(self, session: Session) -> None:
+        del self._sessions[session.session_id]
+        del self._lost[session.session_id]
+        for txn_id in session.announced:
+            if self._announced.get(txn_id) is session:
+                del self._announced[txn_id]

@@ -1,0 +1,52 @@
+"""What the parts of one coordinator share: its ports, its settings, the TCIDs it owns, its sessions and counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator_v5.sessions import Sessions
+from coordinator_v5.settings import CoordinatorSettings
+from coordinator_v5.statistics import Counters
+from coordinator_v5.transactions import OwnedTcid, Transaction
+from txnstore.store import Commit, CommitResult, MetadataStore
+from txnwire.errors import TxnError
+from txnwire.ids import TxnId
+from txnwire.ports import Clock, Random
+
+
+class State:
+    def __init__(self, store: MetadataStore, clock: Clock, random: Random, settings: CoordinatorSettings) -> None:
+        self.store = store
+        self.clock = clock
+        self.random = random
+        self.settings = settings
+        self.tcids: dict[int, OwnedTcid] = {}
+        self.sessions = Sessions(settings.client_grace_s)
+        self.counters = Counters()
+        self.awake_s = 0.0
+        """The sessions' clock: moved on by the sweeper, by at most its own cadence at a time."""
+
+    def find(self, txn_id: TxnId) -> Transaction | None:
+        """An undecided transaction of a TCID owned here."""
+        tc = self.tcids.get(txn_id.tcid)
+        return None if tc is None else tc.find(txn_id.counter)
+
+    def drop(self, tc: OwnedTcid) -> None:
+        """The TCID is ours no longer. Nothing is decided by that: a successor finds everything in the store."""
+        if tc.lost:
+            return
+        tc.lost = True
+        if self.tcids.get(tc.tcid) is tc:
+            del self.tcids[tc.tcid]
+        for txn in tc.open_transactions():
+            self.sessions.ended(txn)
+
+    def submit(self, commit: Commit, done: Callable[[asyncio.Future[CommitResult]], None]) -> None:
+        """Commit without a task; `done` gets the finished future, always from the event loop, never from here."""
+        try:
+            future = self.store.commit_nowait(commit)
+        except TxnError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        future.add_done_callback(done)

@@ -1,0 +1,135 @@
+"""What happens to transactions by itself: deadlines, vanished clients, the late index, answers that are overdue.
+
+Source: DESIGN §5 (deadlines, late index) and §9. Everything here is planned in one synchronous `sweep`; its writes are
+answered in callbacks, so a store that hangs delays nothing but what depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import structlog
+
+from coordinator_v5.begins import Begins
+from coordinator_v5.ends import Ends
+from coordinator_v5.state import State
+from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from txnstore import keys
+from txnstore.records import ABORTED, REASON_SESSION, REASON_TIMEOUT
+from txnstore.store import CommitResult, KeyValue
+from txnstore.transitions import Indexed, decision_of, plan_drop_deadline, plan_late_index, read_late_index_verdict
+from txnwire.errors import TxnError
+from txnwire.ids import TxnId
+
+log = structlog.get_logger()
+
+INDEXED_AT_ONCE: Final = 500
+RECONCILED_AT_ONCE: Final = 500
+STALE_AFTER_S: Final = 60.0
+"""A deadline key this far past its time is looked at: its owner has dropped it or is about to."""
+
+
+class Sweeper:
+    def __init__(self, state: State, begins: Begins, ends: Ends) -> None:
+        self._state = state
+        self._begins = begins
+        self._ends = ends
+        self._swept_at: float | None = None
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._state.settings.sweep_s)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """One round. It may come late: deadlines are then met at once, but nobody is called vanished for the time this
+        process slept (D6)."""
+        state = self._state
+        now = state.clock.monotonic()
+        if self._swept_at is not None:
+            state.awake_s += min(now - self._swept_at, 2 * state.settings.sweep_s)
+        self._swept_at = now
+        for tc in list(state.tcids.values()):
+            for txn in tc.due(now):
+                self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)
+            for txn in tc.to_index(now, state.settings.index_after_s, INDEXED_AT_ONCE):
+                self._index(tc, txn)
+            self._begins.advance_mark(tc, now)
+        for txn in state.sessions.vanished(state.awake_s):
+            self._ends.sweep_end(txn, ABORTED, REASON_SESSION)
+        self._begins.sweep(now)
+        self._ends.sweep(now)
+
+    def _index(self, tc: OwnedTcid, txn: Transaction) -> None:
+        txn.indexing = txn.deadline_key = True
+        commit = plan_late_index(txn.txn_id, tc.epoch, txn.header.timeout_ms)
+        self._state.submit(commit, partial(self._indexed, txn))
+
+    def _indexed(self, txn: Transaction, future: asyncio.Future[CommitResult]) -> None:
+        txn.indexing = False
+        try:
+            verdict = read_late_index_verdict(future.result())
+        except TxnError as error:
+            log.warning("deadline key not written", txn=str(txn.txn_id), error=str(error))
+            return
+        if verdict is Indexed.DONE:
+            txn.tc.indexed(txn)
+        elif verdict is Indexed.LOST:
+            self._begins.lost(txn.tc)
+        elif txn.phase is Phase.OPEN and txn.ending is None:
+            # Another coordinator has decided it; the abort will not be made, but tells the decision.
+            self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)
+
+    # ---- what other coordinators have decided ----
+
+    async def reconcile(self) -> None:
+        """Look at the headers of transactions open for long: any coordinator may have ended them."""
+        now = self._state.clock.monotonic()
+        for tc in list(self._state.tcids.values()):
+            aged = [
+                txn
+                for txn in tc.aged.values()
+                if txn.phase is Phase.OPEN and now - txn.begun_at >= self._state.settings.reconcile_every_s
+            ]
+            for at in range(0, len(aged), RECONCILED_AT_ONCE):
+                await self._reconcile(aged[at : at + RECONCILED_AT_ONCE])
+
+    async def _reconcile(self, txns: list[Transaction]) -> None:
+        _, found = await self._state.store.get_many([keys.txn(txn.txn_id) for txn in txns])
+        for txn, record in zip(txns, found, strict=True):
+            decision = None if record is None else decision_of(record)
+            if decision is not None and txn.ending is None:
+                self._ends.finish(txn, decision, mine=False)
+
+    # ---- deadline keys left behind ----
+
+    async def drop_stale_deadlines(self) -> int:
+        """Delete deadline keys long past their time whose header is final or gone; returns how many.
+
+        Bounded by time in the key. With a wall clock stepped ahead it finds keys of open transactions and leaves them.
+        """
+        until_ms = self._state.clock.wall_ms() - int(STALE_AFTER_S * 1000)
+        if until_ms <= 0:
+            return 0
+        end = keys.TXN_BY_DEADLINE + f"{until_ms:013d}".encode()
+        found = await self._state.store.range(keys.TXN_BY_DEADLINE, end, keys_only=True)
+        parts = [keys.deadline_parts(record.key) for record in found.records]
+        others = [(timeout_ms, txn_id) for timeout_ms, txn_id in parts if self._state.find(txn_id) is None]
+        dropped = 0
+        for at in range(0, len(others), RECONCILED_AT_ONCE):
+            dropped += await self._drop_stale(others[at : at + RECONCILED_AT_ONCE])
+        return dropped
+
+    async def _drop_stale(self, parts: list[tuple[int, TxnId]]) -> int:
+        _, headers = await self._state.store.get_many([keys.txn(txn_id) for _, txn_id in parts])
+        stale = [part for part, header in zip(parts, headers, strict=True) if _is_over(header)]
+        results = await asyncio.gather(
+            *(self._state.store.commit(plan_drop_deadline(timeout_ms, txn_id)) for timeout_ms, txn_id in stale)
+        )
+        return sum(result.succeeded for result in results)
+
+
+def _is_over(header: KeyValue | None) -> bool:
+    return header is None or header.version != 1
