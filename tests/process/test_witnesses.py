@@ -47,7 +47,7 @@ async def test_etcdctl_reads_a_transaction_as_lines_of_json(cluster: InProcessCl
             lines = (await etcdctl(cluster, "get", "--prefix", f"{prefix}/txn/")).splitlines()
             assert json.loads(lines[1])["state"] == "COMMITTED"
             topic = json.loads(
-                (await etcdctl(cluster, "get", "--print-value-only", f"{prefix}/topic/public/default/witnessed"))
+                await etcdctl(cluster, "get", "--print-value-only", f"{prefix}/topic/public/default/witnessed")
             )
             assert [segment["state"] for segment in topic["segments"]] == ["ACTIVE"]
 
@@ -68,9 +68,8 @@ async def test_etcd3_sees_a_transaction_begin_and_commit(cluster: InProcessClust
     try:
         async with asyncio.timeout(30):
             assert await witness.stdout.readline() == b"watching\n"
-            async with cluster.connect() as client:
-                async with client.transaction() as txn:
-                    pass
+            async with cluster.connect() as client, client.transaction() as txn:
+                pass
             events = [(await witness.stdout.readline()).decode().split(" ", 1) for _ in range(2)]
             assert await witness.wait() == 0
     finally:
