@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from txnclient.address import parse_url
 from txnclient.consumer import Consumer
-from txnclient.opening import Opening
+from txnclient.coordinators import Coordinators
+from txnclient.deadlines import Deadline
+from txnclient.directory import Directory
+from txnclient.links import Link, Links
+from txnclient.opening import Closable, Opening
 from txnclient.producer import Producer
 from txnclient.reader import Reader
+from txnclient.session import Session
+from txnclient.starts import StartArgument
+from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import Transaction
-from txnwire.ids import MessageId, TxnId
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import ConnectionLost, InvalidArgument, InvalidTxnState, TxnError
+from txnwire.grpc_transport import GrpcTransport
+from txnwire.ids import TxnId
+from txnwire.names import TopicName
 from txnwire.ports import Clock, Random, Transport
+from txnwire.proto import txn_pb2 as pb
+
+ABORT_ON_CLOSE_S = 2.0
+"""How long closing a client, or leaving `transaction()` by an exception, waits for transactions to be aborted; what is
+not by then is aborted by the service, after the grace."""
+
+CALL_TIMEOUT_S = 10.0
+"""Of one request to one server; the call goes on elsewhere until its own time is up."""
+
+T = TypeVar("T", bound=Closable)
 
 
 def connect(
@@ -30,19 +54,83 @@ def connect(
 ) -> Opening[Client]:
     """Open a client: `async with connect(url) as client`, or `client = await connect(url)`.
 
-    `url` is `txn://host:port[,host:port…]`, any servers of the cluster; `timeout` in seconds bounds every call that has
-    no timeout of its own. `transport`, `clock` and `random` are for the simulation.
+    `url` is `txn://host:port[,host:port...]`, any servers of the cluster; `timeout` in seconds bounds every call that
+    is given none of its own. `transport`, `clock` and `random` are ports for the simulation.
     Raises `InvalidArgument`, `Timeout` if no server answers in time, `Unauthorized`.
     """
-    raise NotImplementedError
+    if tls is not None:
+        raise InvalidArgument("tls is not offered by this version: connect without it")
+    if transaction_key is not None:
+        raise InvalidArgument("transaction keys are not offered by this version: connect without one")
+    if not timeout > 0:
+        raise InvalidArgument(f"timeout is a positive number of seconds, not {timeout!r}")
+    addresses = parse_url(url)
+
+    async def open_client() -> Client:
+        the_clock = clock or SystemClock()
+        client = Client(
+            addresses,
+            transport=transport or GrpcTransport(the_clock),
+            clock=the_clock,
+            random=random or SystemRandom(),
+            timeout=timeout,
+            token=token or "",
+            client_name=client_name,
+        )
+        return await client._open()
+
+    return Opening(open_client)
 
 
 class Client:
-    """One session. Belongs to the event loop it was opened in."""
+    """Made by `connect`. Belongs to the event loop it was opened in; any number of tasks may use it."""
 
-    @property
-    def session_id(self) -> bytes:
-        raise NotImplementedError
+    def __init__(
+        self,
+        addresses: list[str],
+        *,
+        transport: Transport,
+        clock: Clock,
+        random: Random,
+        timeout: float,
+        token: str,
+        client_name: str,
+    ) -> None:
+        self.session_id = random.getrandbits(128).to_bytes(16, "little")
+        tasks = OwnedTasks()
+        links = Links(
+            transport=transport,
+            clock=clock,
+            random=random,
+            hello=pb.Hello(client_name=client_name, session_id=self.session_id, token=token),
+            tasks=tasks,
+            on_opened=self._link_opened,
+            on_news=self._on_news,
+        )
+        self._directory = Directory(links, addresses, clock=clock, random=random, tasks=tasks)
+        self._session = Session(
+            clock=clock, random=random, timeout_s=timeout, tasks=tasks, links=links, directory=self._directory
+        )
+        self._coordinators = Coordinators(self._session)
+        self._opened: dict[Closable, None] = {}
+        self._closed = False
+
+    def _link_opened(self, link: Link) -> None:
+        self._coordinators.link_opened(link)
+
+    def _on_news(self, command: pb.Command) -> None:
+        self._directory.on_news(command)
+
+    async def _open(self) -> Client:
+        try:
+            await self._directory.start(self._session.deadline())
+            self._coordinators.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    # ---- topics -----------------------------------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -53,16 +141,42 @@ class Client:
         retention_bytes: int | None = None,
         autoscale: str | dict[str, Any] = "off",
     ) -> TopicLayout:
-        """Ok if it exists with the same shape; `TopicExists` if with another."""
-        raise NotImplementedError
+        """Create a topic of so many segments; ok if it exists with the same shape. Raises `TopicExists` if with
+        another."""
+        self._check_open()
+        topic = str(TopicName.parse(topic))
+        if segments < 1:
+            raise InvalidArgument(f"a topic has at least one segment, not {segments}")
+        policies = {
+            "retention_ms": retention_ms,
+            "retention_bytes": retention_bytes,
+            "autoscale": None if autoscale == "off" else autoscale,
+        }
+        request = pb.CreateTopic(
+            topic=topic,
+            segments=segments,
+            policies_json=json.dumps({name: value for name, value in policies.items() if value is not None}),
+        )
+        deadline = self._session.deadline()
+
+        async def create() -> None:
+            link = await self._directory.controller_link(deadline)
+            await link.call(pb.Command(create_topic=request), timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+
+        await self._session.repeat(f"creating {topic}", deadline, create)
+        return await self._directory.wait_layout(topic, deadline)
 
     async def describe_topic(self, topic: str) -> TopicLayout:
-        """Raises `TopicNotFound`."""
-        raise NotImplementedError
+        """The topic's segments as last heard of. Raises `TopicNotFound`."""
+        self._check_open()
+        return await self._directory.layout(str(TopicName.parse(topic)), self._session.deadline())
 
     async def list_topics(self, prefix: str = "") -> list[str]:
-        """Names of topics; `prefix` is `""`, `"tenant/"` or `"tenant/namespace/"`."""
-        raise NotImplementedError
+        """Names of topics (`topic://...`); `prefix` is `""`, `"tenant/"` or `"tenant/namespace/"`."""
+        reply = await self._call_any(pb.Command(list_topics=pb.ListTopics(prefix=prefix)), "listing topics")
+        return list(reply.names.names)
+
+    # ---- producing and consuming ------------------------------------------------------------------------------------
 
     def producer(
         self,
@@ -74,8 +188,30 @@ class Client:
         compression: str | None = "zstd",
         buffer_bytes: int = 64 * 1024 * 1024,
     ) -> Opening[Producer]:
-        """`await` it, or `async with` it. `compression` is `"zstd"` or None."""
-        raise NotImplementedError
+        """`await` it, or `async with` it.
+
+        Of one `name` one producer is live at a time, a second one fences the first; None: a random name. `linger_ms`:
+        how long messages may gather while earlier ones are under way. `compression`: "zstd" or None. `buffer_bytes`:
+        how much may be unstored before sends wait, or raise `WouldBlock`. Raises `TopicNotFound`, `InvalidArgument`.
+        """
+
+        async def open_producer() -> Producer:
+            self._check_open()
+            layout = await self._directory.layout(str(TopicName.parse(topic)), self._session.deadline())
+            return self._keep(
+                Producer(
+                    self._session,
+                    layout.topic,
+                    name=name,
+                    linger_ms=linger_ms,
+                    batch_bytes=batch_bytes,
+                    compression=compression,
+                    buffer_bytes=buffer_bytes,
+                    on_closed=self._forget,
+                )
+            )
+
+        return Opening(open_producer)
 
     def consumer(
         self,
@@ -83,46 +219,200 @@ class Client:
         subscription: str,
         *,
         type: str = "stream",
-        start: str | int | MessageId = "earliest",
+        start: StartArgument = "earliest",
         isolation: str = "read_committed",
         name: str | None = None,
         prefetch: int = 1000,
     ) -> Opening[Consumer]:
-        raise NotImplementedError
+        """`await` it, or `async with` it. `start` counts where the subscription does not exist yet.
+
+        Of one `name` one consumer is live at a time; None: a random name. `prefetch`: messages kept in the buffer, over
+        all segments. Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed`, `Timeout`.
+        """
+
+        async def open_consumer() -> Consumer:
+            self._check_open()
+            consumer = Consumer(
+                self._session,
+                topics,
+                subscription,
+                type=type,
+                start=start,
+                isolation=isolation,
+                name=name,
+                prefetch=prefetch,
+                on_closed=self._forget,
+            )
+            try:
+                await consumer.open(self._session.deadline())
+            except BaseException:
+                await consumer.close()
+                raise
+            return self._keep(consumer)
+
+        return Opening(open_consumer)
 
     def reader(
         self,
         topics: str | Sequence[str],
         *,
-        start: str | int | MessageId = "earliest",
+        start: StartArgument = "earliest",
         end: str | None = None,
         isolation: str = "read_committed",
         prefetch: int = 1000,
     ) -> Opening[Reader]:
-        """A reader keeps its own position. With `end="latest"` it ends behind what is readable now."""
-        raise NotImplementedError
+        """`await` it, or `async with` it. With `end="latest"` it ends by itself behind what may be read now.
 
-    async def begin(self, *, timeout: float = 60.0) -> Transaction:
-        """Begin a transaction, which is aborted by the service if it is open for longer than `timeout` seconds."""
-        raise NotImplementedError
+        A MessageId as start begins at that message in its segment, and at the earliest of the others.
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        """
+
+        async def open_reader() -> Reader:
+            self._check_open()
+            reader = Reader(
+                self._session,
+                topics,
+                start=start,
+                end=end,
+                isolation=isolation,
+                prefetch=prefetch,
+                on_closed=self._forget,
+            )
+            try:
+                await reader.open(self._session.deadline())
+            except BaseException:
+                await reader.close()
+                raise
+            return self._keep(reader)
+
+        return Opening(open_reader)
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    async def begin(self, *, timeout: float = 60.0, name: str | None = None) -> Transaction:
+        """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
+
+        Raises `StoreFull`, `Timeout` or what else made it impossible within the client's timeout.
+        """
+        if name is not None:
+            raise InvalidArgument("named transactions are not offered by this version: begin without a name")
+        if self._closed:
+            self._check_open()
+        return await self._coordinators.begin(timeout, self._session.deadline())
 
     @asynccontextmanager
     async def transaction(self, *, timeout: float = 60.0) -> AsyncIterator[Transaction]:
-        """Commit on success, abort on an exception."""
-        raise NotImplementedError
-        yield
+        """`async with client.transaction() as txn`: commit on success, abort on an exception, which is raised again."""
+        txn = await self.begin(timeout=timeout)
+        try:
+            yield txn
+        except BaseException as error:
+            await self._abort_because(txn, error)
+            raise
+        # Ended by hand inside the block: that counts. An abort of something half committed is for its caller to see.
+        if not txn.aborting:
+            await txn.commit()
+
+    async def _abort_because(self, txn: Transaction, error: BaseException) -> None:
+        """Abort, for a moment only; what cannot be aborted now is a note on `error`, and is aborted by the service."""
+        try:
+            await txn.abort(timeout=min(ABORT_ON_CLOSE_S, self._session.timeout_s))
+        except InvalidTxnState:
+            error.add_note(f"transaction {txn.id} had committed before")
+        except TxnError as failure:
+            error.add_note(f"and aborting transaction {txn.id} failed: {type(failure).__name__}: {failure}")
+
+    # ---- administration ---------------------------------------------------------------------------------------------
 
     async def transaction_info(self, txn_id: TxnId | str) -> dict[str, Any]:
-        """Header, operations and outcome of a transaction; needs the right to administer."""
-        raise NotImplementedError
+        """Header, operations and outcome of a transaction. Raises `TxnNotFound` for an id that was never given out."""
+        return await self.admin("transactions.describe", txn_id=str(_txn_id(txn_id)))
 
     async def outcomes(self, txn_ids: Iterable[TxnId | str]) -> dict[TxnId, str]:
         """`"OPEN"`, `"COMMITTED"`, `"ABORTED"` or `"UNKNOWN"` by id."""
-        raise NotImplementedError
+        ids = [_txn_id(txn_id) for txn_id in txn_ids]
+        answer = await self.admin("transactions.outcomes", txn_ids=[str(txn_id) for txn_id in ids])
+        return {txn_id: answer["outcomes"][str(txn_id)] for txn_id in ids}
 
     async def admin(self, what: str, **args: Any) -> dict[str, Any]:
-        """One administrator's question, e.g. `admin("transactions.list", state="OPEN")`, answered by any server."""
-        raise NotImplementedError
+        """One administrator's question, e.g. `admin("transactions.list", state="OPEN")`, to a server that answers
+        it."""
+        request = pb.AdminRequest(what=what, args_json=json.dumps({"v": 1, **args}))
+        reply = await self._call_any(pb.Command(admin_request=request), what, role="admin")
+        answer: dict[str, Any] = json.loads(reply.admin_reply.reply_json)
+        return answer
+
+    async def _call_any(self, command: pb.Command, what: str, *, role: str | None = None) -> pb.Command:
+        """Ask the servers in turn, those known to have `role` first, until one answers."""
+        self._check_open()
+        deadline = self._session.deadline()
+        tries = 0
+
+        async def attempt() -> pb.Command:
+            nonlocal tries
+            link = await self._any_link(role, tries, deadline)
+            tries += 1
+            return await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+
+        return await self._session.repeat(what, deadline, attempt)
+
+    async def _any_link(self, role: str | None, tries: int, deadline: Deadline) -> Link:
+        addresses = self._directory.addresses()
+        if role is None:
+            return await self._session.links.get(addresses[tries % len(addresses)], deadline)
+        failed: TxnError = ConnectionLost("no server is known")
+        for address in addresses:
+            try:
+                link = await self._session.links.get(address, deadline)
+            except ConnectionLost as error:
+                failed = error
+                continue
+            if role in link.caller.hello_ok.roles:
+                return link
+            failed = ConnectionLost(
+                f"none of the servers {', '.join(addresses)} that can be reached has the role {role}"
+            )
+        raise failed
+
+    # ---- closing ----------------------------------------------------------------------------------------------------
+
+    def _keep(self, thing: T) -> T:
+        self._opened[thing] = None
+        return thing
+
+    def _forget(self, thing: Closable) -> None:
+        self._opened.pop(thing, None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidArgument("this client is closed")
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Close what was opened in it, abort its open transactions, end its connections. Bounded, idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await asyncio.gather(*(thing.close() for thing in list(self._opened)))
+            await asyncio.gather(*(self._abort_quietly(txn) for txn in self._coordinators.open_transactions))
+        finally:
+            await self._session.tasks.close()
+            await self._session.links.close()
+
+    async def _abort_quietly(self, txn: Transaction) -> None:
+        # One whose commit is under way is left to that commit: it is not ours to turn round.
+        if txn.state == "OPEN":
+            try:
+                await txn.abort(timeout=ABORT_ON_CLOSE_S)
+            except TxnError:
+                return  # the service aborts it after the grace
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _txn_id(txn_id: TxnId | str) -> TxnId:
+    return txn_id if isinstance(txn_id, TxnId) else TxnId.parse(txn_id)

@@ -11,10 +11,18 @@ from txnwire.names import SEGMENT_SCHEME
 class ReceivedEntry:
     """One entry as it came from a broker; checksum, metadata and block are looked at once, when first needed."""
 
-    __slots__ = ("_block", "count", "metadata", "position", "raw", "redelivery_count", "segment")
+    __slots__ = ("_block", "count", "epoch", "holder", "metadata", "position", "raw", "redelivery_count", "segment")
 
-    def __init__(self, segment: str, position: Position, raw: bytes, redelivery_count: int) -> None:
+    def __init__(
+        self, segment: str, position: Position, raw: bytes, redelivery_count: int = 0, holder: object = None
+    ) -> None:
+        """`holder`: what received it; a message may be acked in a transaction only through the same one.
+
+        Raises `DataCorrupt` if header or metadata are not those of an entry.
+        """
         self.segment = segment
+        self.holder = holder
+        self.epoch = 0
         self.position = position
         self.raw = raw
         self.redelivery_count = redelivery_count

@@ -1,32 +1,250 @@
-"""A reader: messages of whole topics without a subscription; the caller keeps the position."""
+"""A reader: messages of whole topics without a subscription; the caller keeps the position (DESIGN §8,
+"checkpoint")."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
 
-from txnclient.message import Message
+from txnclient.deadlines import Deadline
+from txnclient.feed import Feed
+from txnclient.message import Message, ReceivedEntry
+from txnclient.receiver import Receiver
+from txnclient.session import Session
+from txnclient.starts import StartArgument, isolation_to_wire, start_to_wire, topics_of
+from txnclient.tasks import OwnedTasks
+from txnclient.topic_layout import SegmentInfo, TopicLayout
+from txnwire.errors import InvalidArgument
+from txnwire.ids import EARLIEST, Position
+from txnwire.proto import txn_pb2 as pb
+
+POSITIONS_TIMEOUT_S = 5.0
 
 
 class EndOfStream(EOFError):
     """`receive` on a reader that has delivered everything up to its end."""
 
 
-class Reader:
-    async def receive(self, timeout: float | None = None) -> Message:
-        """Raises `Timeout`; `EndOfStream` behind the end."""
-        raise NotImplementedError
+class ReaderFeed(Feed):
+    """One segment of a reader. After a loss it goes on behind the last entry it got, which stays in the buffer."""
 
-    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
-        """At least one message, or an empty list when the timeout has passed or the end is reached (see `ended`)."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        session: Session,
+        receiver: Receiver,
+        segment: str,
+        window: int,
+        *,
+        start: pb.Start,
+        end: Position | None,
+        isolation: pb.Isolation,
+        on_ended: Callable[[], None],
+    ) -> None:
+        self._start = start
+        self._end = end
+        self._isolation = isolation
+        self._on_ended = on_ended
+        self.ended = False
+        super().__init__(session, receiver, segment, window, keeps_holds=False)
+
+    def _subscribe(self) -> pb.Subscribe:
+        request = pb.Subscribe(start=self._start, isolation=self._isolation)
+        if self._end is not None:
+            request.end.ledger_id, request.end.entry_id = self._end
+        return request
+
+    def _on_entry(self, entry: ReceivedEntry) -> None:
+        self._start = pb.Start(
+            segment=self.segment,
+            ledger_id=entry.position.ledger_id,
+            entry_id=entry.position.entry_id,
+            index=max(0, entry.count - 1),
+            after=True,
+        )
+
+    def on_end_of_segment(self, sealed: bool) -> None:
+        self.ended = True
+        self._leave_broker()
+        self._closed = True
+        self._task.cancel()
+        self._on_ended()
+
+    def on_rewind(self) -> None:
+        """Readers have no acks, so there is nothing to go back to."""
+
+
+class Reader:
+    """Made by `client.reader(topics)`. A parent segment is read to its end before its children."""
+
+    def __init__(
+        self,
+        session: Session,
+        topics: str | Sequence[str],
+        *,
+        start: StartArgument,
+        end: str | None,
+        isolation: str,
+        prefetch: int,
+        on_closed: Callable[[Reader], None],
+    ) -> None:
+        if end not in (None, "latest"):
+            raise InvalidArgument(f"end {end!r}: expected None or 'latest' (snapshots are not offered by this version)")
+        if prefetch < 1:
+            raise InvalidArgument(f"prefetch is a positive number of messages, not {prefetch}")
+        self.topics = topics_of(topics)
+        self._isolation = isolation_to_wire(isolation)
+        self._start = start
+        self._start_on_wire = start_to_wire(start)
+        self._bounded = end == "latest"
+        self._prefetch = prefetch
+        self._window = prefetch
+        self._tasks = OwnedTasks()
+        self._session = session.with_tasks(self._tasks)
+        self._receiver = Receiver(session, "reader")
+        self._ends: dict[str, Position] = {}
+        """Where each segment that is to be read ends, of a reader that has an end."""
+        self._feeds: dict[str, ReaderFeed] = {}
+        self._ended: dict[str, None] = {}
+        """Paths of segments read to their end."""
+        self._on_closed = on_closed
+        self._closed = False
+
+    async def open(self, deadline: Deadline) -> None:
+        """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`."""
+        layouts = [await self._session.directory.layout(topic, deadline) for topic in self.topics]
+        segments = [segment for layout in layouts for segment in layout.segments.values()]
+        self._window = self._prefetch // max(1, sum(len(layout.active) for layout in layouts))
+        if self._bounded or self._start == "latest":
+            latest = await asyncio.gather(*(self._latest(segment, deadline) for segment in segments))
+            for segment, position in zip(segments, latest, strict=True):
+                self._ends[segment.path] = position
+        self._advance()
+        if not self._bounded:
+            self._tasks.start(self._follow_layouts(), name="reader layouts")
+
+    async def _latest(self, segment: SegmentInfo, deadline: Deadline) -> Position:
+        """The last position of a segment that may be read now, this client's commits included."""
+
+        async def ask() -> Position:
+            link = await self._session.directory.owner_link(segment.path, deadline)
+            request = pb.SegmentPositions(segment=segment.path, min_revision=self._session.commit_revision)
+            reply = await link.call(
+                pb.Command(segment_positions=request), timeout_s=min(POSITIONS_TIMEOUT_S, deadline.remaining())
+            )
+            position = reply.segment_positions_ok.max_read_position
+            return Position(position.ledger_id, position.entry_id)
+
+        return await self._session.repeat(f"asking how far {segment.name} reaches", deadline, ask)
+
+    # ---- the segments -----------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin every segment whose parents have been read to their end."""
+        for layout in self._layouts():
+            ready = [segment for segment in layout.segments.values() if self._may_begin(layout, segment)]
+            for segment in ready:
+                self._begin(segment)
+        self._receiver.stir()
+
+    def _layouts(self) -> list[TopicLayout]:
+        known = [self._session.directory.known_layout(topic) for topic in self.topics]
+        return [layout for layout in known if layout is not None]
+
+    def _may_begin(self, layout: TopicLayout, segment: SegmentInfo) -> bool:
+        if segment.path in self._feeds or segment.path in self._ended:
+            return False
+        if self._bounded and segment.path not in self._ends:
+            return False  # it came into being behind the end
+        return all(
+            layout.segments[parent].path in self._ended for parent in segment.parents if parent in layout.segments
+        )
+
+    def _begin(self, segment: SegmentInfo) -> None:
+        position = self._ends.get(segment.path)
+        if self._bounded and (position is None or position <= EARLIEST or self._start == "latest"):
+            self._ended[segment.path] = None
+            return
+        start = self._start_on_wire
+        if self._start == "latest" and position is not None:
+            # Fixed when the reader was opened, so that a lost connection skips nothing.
+            start = pb.Start(segment=segment.path, ledger_id=position.ledger_id, entry_id=position.entry_id, after=True)
+        self._feeds[segment.path] = ReaderFeed(
+            self._session,
+            self._receiver,
+            segment.path,
+            self._window,
+            start=start,
+            end=position if self._bounded else None,
+            isolation=self._isolation,
+            on_ended=lambda: self._segment_ended(segment.path),
+        )
+
+    def _segment_ended(self, path: str) -> None:
+        self._ended[path] = None
+        self._advance()
+
+    async def _follow_layouts(self) -> None:
+        while True:
+            await self._session.directory.wait_change(60.0)
+            self._advance()
 
     @property
     def ended(self) -> bool:
-        raise NotImplementedError
+        """Whether everything up to the end has been delivered and handed out."""
+        return self._bounded and all(path in self._ended for path in self._ends) and not self._buffered()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        """Ends by itself when the reader has an end."""
-        raise NotImplementedError
+    def _buffered(self) -> bool:
+        return any(feed.buffered for feed in self._feeds.values())
+
+    # ---- receiving --------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` behind the end."""
+        messages = await self.receive_many(1, timeout)
+        if messages:
+            return messages[0]
+        if self.ended:
+            raise EndOfStream("the reader has delivered everything up to its end")
+        waited = self._session.timeout_s if timeout is None else timeout
+        raise Deadline(self._session.clock, waited).expired("receiving on a reader")
+
+    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+        """At least one message and at most `max_messages`; an empty list when the time is up or the end is reached."""
+        deadline = self._session.deadline(timeout)
+        while True:
+            messages = self._receiver.take(max_messages)
+            if messages or self.ended or not await self._receiver.wait(deadline.remaining()):
+                return messages
+
+    def __aiter__(self) -> Reader:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Waits for as long as it takes; ends behind the end, or when the reader is closed."""
+        while True:
+            messages = self._receiver.take(1)
+            if messages:
+                return messages[0]
+            if self._closed or self.ended:
+                raise StopAsyncIteration
+            await self._receiver.wait(None)
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_closed(self)
+        self._receiver.close()
+        for feed in self._feeds.values():
+            feed.close()
+        await self._tasks.close()
+
+    async def __aenter__(self) -> Reader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

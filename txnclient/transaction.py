@@ -1,20 +1,34 @@
-"""A transaction as its client holds it."""
+"""A transaction as its client holds it: what was done in it, and how it ends.
+
+Source: PIP-31, "Transaction flow"; API.md for what commit and abort do with sends and acks that are under way.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
+from typing import Protocol
 
+from txnclient.deadlines import Deadline
+from txnclient.links import Link
+from txnclient.session import Session
+from txnwire.errors import InvalidTxnState, TxnError
 from txnwire.ids import TxnId
+from txnwire.proto import txn_pb2 as pb
 
 
-class TransactionState(str, Enum):
+class TransactionState(StrEnum):
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
     """`commit()` was called and its outcome is not known yet; calling it again asks again."""
     ABORTING = "ABORTING"
+    """It failed or `abort()` was called, and the service has not confirmed it yet; calling that again asks again."""
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
+
+
+_OPEN = TransactionState.OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +37,157 @@ class CommitResult:
     """Of the metadata store: orders all decisions. 0 where only the collected outcome is known any more."""
 
 
+class Participant(Protocol):
+    """What sends or acks in a transaction: a producer's channel, the acks of a consumed segment."""
+
+    def flush(self, txn: Transaction) -> None:
+        """Send what is gathered for it, now."""
+
+    def withdraw(self, txn: Transaction) -> None:
+        """Cancel what is not under way to a server."""
+
+    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+        """It has been decided, at this revision; 0: not known when."""
+
+
+class Ender(Protocol):
+    """Who asks the coordinators to end a transaction."""
+
+    async def end(self, txn: Transaction, action: pb.TxnAction, deadline: Deadline) -> pb.EndTxnOk: ...
+
+    def forget(self, txn: Transaction) -> None: ...
+
+
 class Transaction:
-    @property
-    def id(self) -> TxnId:
-        raise NotImplementedError
+    """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it."""
+
+    def __init__(self, session: Session, ender: Ender, txn_id: TxnId, *, expires_at: float, link: Link) -> None:
+        """`expires_at`: on the monotonic clock; past it the service has surely aborted it. `link`: where it was
+        begun."""
+        self.id = txn_id
+        self.expires_at = expires_at
+        self.link = link
+        self._session = session
+        self._ender = ender
+        self._state = _OPEN
+        self._participants: dict[Participant, None] = {}
+        self._under_way = 0
+        self._failure: TxnError | None = None
+        self._settled: asyncio.Future[None] | None = None
+        self._result: CommitResult | None = None
 
     @property
     def state(self) -> TransactionState:
-        raise NotImplementedError
+        return self._state
 
-    async def commit(self) -> CommitResult:
-        """Wait for every send and ack made in the transaction, then commit.
+    async def commit(self, *, timeout: float | None = None) -> CommitResult:
+        """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
-        If one of them failed the transaction is aborted and that error raised. `Timeout`: not decided as far as known,
-        call it again. `InvalidTxnState`: it was aborted, and why. Committing twice is ok.
+        If a send or ack failed, the transaction is aborted and that error raised. `Timeout`: the outcome is not known
+        yet, calling it again asks again. `InvalidTxnState`: it was aborted, and why. `timeout` in seconds, None: the
+        client's.
         """
-        raise NotImplementedError
+        if self._result is not None:
+            return self._result
+        if self._state not in (_OPEN, TransactionState.COMMITTING):
+            raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
+        deadline = self._session.deadline(timeout)
+        self._state = TransactionState.COMMITTING
+        if self._under_way:
+            for participant in list(self._participants):
+                participant.flush(self)
+            await self._wait_settled(deadline)
+        if self._failure is not None:
+            await self._abort_after(self._failure, deadline)
+            raise self._failure
+        try:
+            reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline)
+        except InvalidTxnState:
+            self._over(TransactionState.ABORTED)
+            raise
+        self._session.committed_at(reply.revision)
+        self._result = CommitResult(reply.revision)
+        self._over(TransactionState.COMMITTED, reply.revision)
+        return self._result
 
-    async def abort(self) -> None:
-        """Cancel what is not sent, end the transaction, await what was sent. `InvalidTxnState` if it has committed."""
-        raise NotImplementedError
+    async def abort(self, *, timeout: float | None = None) -> None:
+        """Cancel what is not sent, abort, and wait for what was sent. Aborting again is ok.
+
+        `InvalidTxnState`: it has committed. `Timeout`: not known to be aborted yet, calling it again asks again.
+        """
+        if self._state is TransactionState.ABORTED:
+            return
+        if self._state is TransactionState.COMMITTED:
+            raise InvalidTxnState(f"transaction {self.id} cannot abort: it has committed")
+        await self._abort(self._session.deadline(timeout))
+
+    async def _abort(self, deadline: Deadline) -> None:
+        self._state = TransactionState.ABORTING
+        for participant in list(self._participants):
+            participant.withdraw(self)
+        try:
+            reply = await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)
+        except InvalidTxnState:
+            self._over(TransactionState.COMMITTED)
+            raise
+        # What was to be sent again has no purpose any more; the answers to the rest are on their way.
+        for participant in list(self._participants):
+            participant.withdraw(self)
+        await self._wait_settled(deadline)
+        self._over(TransactionState.ABORTED, reply.revision)
+
+    async def _abort_after(self, failure: TxnError, deadline: Deadline) -> None:
+        """Abort because of `failure`, which is what the caller shall hear; a failing abort only adds a note to it."""
+        try:
+            await self._abort(deadline)
+        except TxnError as error:
+            failure.add_note(f"and aborting transaction {self.id} failed: {type(error).__name__}: {error}")
+
+    def _over(self, state: TransactionState, revision: int = 0) -> None:
+        self._state = state
+        self._ender.forget(self)
+        participants, self._participants = self._participants, {}
+        for participant in participants:
+            participant.ended(self, state is TransactionState.COMMITTED, revision)
+
+    # ---- for its participants ---------------------------------------------------------------------------------------
+
+    @property
+    def aborting(self) -> bool:
+        """Whether it can only abort, or has: what is not sent yet need not be."""
+        return self._state is TransactionState.ABORTING or self._state is TransactionState.ABORTED
+
+    def check_open(self, doing: str) -> None:
+        """Raises `InvalidTxnState` if nothing may be done in it any more; `doing`: e.g. "send"."""
+        if self._state is not _OPEN:
+            raise InvalidTxnState(f"cannot {doing} in transaction {self.id}: it is {self._state.value}")
+
+    def started(self, participant: Participant) -> None:
+        """`participant` has something under way in it: an entry or an ack, which `finished` will be told of once."""
+        self._under_way += 1
+        self._participants[participant] = None
+
+    def failed(self, error: TxnError) -> None:
+        """Something that had to be part of it could not even be started: it can only abort."""
+        if self._failure is None:
+            self._failure = error
+
+    def finished(self, error: TxnError | None) -> None:
+        """One of what was started is done, or withdrawn, or has failed with `error`: then it can only abort."""
+        self._under_way -= 1
+        if error is not None:
+            self.failed(error)
+        if not self._under_way and self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
+
+    async def _wait_settled(self, deadline: Deadline) -> None:
+        while self._under_way:
+            if deadline.passed:
+                raise deadline.expired(f"transaction {self.id}: {self._under_way} sends and acks are still unanswered")
+            if self._settled is None:
+                self._settled = self._session.loop.create_future()
+            await asyncio.wait((self._settled,), timeout=deadline.remaining())
+
+    def __repr__(self) -> str:
+        return f"Transaction({self.id}, {self._state.value})"

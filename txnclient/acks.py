@@ -1,0 +1,245 @@
+"""Acks of one consumed segment: those of one loop turn leave together, those interrupted are sent again.
+
+Sending an ack again is harmless: the cursor only moves forward, and a transaction that acks twice what it has pending
+has it pending once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from txnclient.deadlines import Deadline
+from txnclient.inbox import Inbox, all_bits
+from txnclient.links import Link
+from txnclient.message import Message
+from txnclient.session import TRANSIENT, Session
+from txnclient.transaction import Transaction
+from txnwire.errors import ConnectionLost, InvalidTxnState, TxnConflict, TxnError
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+
+RETRY_S = 0.1
+"""Until an ack that the connected broker could not take just now is sent again."""
+
+
+class AckBatch:
+    """Acks of one transaction (or of none) that leave as one command."""
+
+    __slots__ = ("answered", "bits", "counts", "cumulative", "deadline", "recorded", "txn", "under_way")
+
+    def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None]) -> None:
+        self.txn = txn
+        self.deadline = deadline
+        self.answered = answered
+        self.cumulative = False
+        self.bits: dict[Position, int] = {}
+        self.counts: dict[Position, int] = {}
+        self.under_way = False
+
+    def command(self, consumer_id: int) -> pb.Command:
+        ack = pb.Ack(consumer_id=consumer_id, cumulative=self.cumulative)
+        for position, bits in self.bits.items():
+            count = self.counts[position]
+            whole = bits == all_bits(count)
+            ack.positions.add(
+                ledger_id=position.ledger_id,
+                entry_id=position.entry_id,
+                indexes=b"" if whole else bits.to_bytes((count + 7) // 8, "little"),
+                count=count,
+            )
+        if self.txn is not None:
+            ack.txnid_most_bits = self.txn.id.most_bits
+            ack.txnid_least_bits = self.txn.id.least_bits
+        return pb.Command(ack=ack)
+
+
+class Acks:
+    """The acks of one feed. `attached` and `detached` follow its connection."""
+
+    def __init__(self, session: Session, segment: str, inbox: Inbox, start_over: Callable[[int], None]) -> None:
+        """`start_over(min_revision)`: have everything that is not acked delivered again."""
+        self._session = session
+        self._segment = segment
+        self._inbox = inbox
+        self._start_over = start_over
+        self._gathering: dict[Transaction | None, AckBatch] = {}
+        self._unanswered: dict[AckBatch, None] = {}
+        """Closed batches, in order, under way or not."""
+        self._took_part: dict[Transaction, None] = {}
+        self._link: Link | None = None
+        self._consumer_id = 0
+        self._flush_soon: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._closed: TxnError | None = None
+
+    # ---- gathering --------------------------------------------------------------------------------------------------
+
+    def ack(self, messages: Sequence[Message], txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:
+        """Ack messages of this segment; the future resolves when the broker has answered, and must not be cancelled."""
+        self._check(messages, txn)
+        batch = self._gathering.get(txn)
+        if batch is None:
+            batch = self._gathering[txn] = self._batch(txn, deadline)
+            if self._flush_soon is None:
+                self._flush_soon = self._session.loop.call_soon(self._flush)
+        for message in messages:
+            entry = message.entry
+            batch.bits[entry.position] = batch.bits.get(entry.position, 0) | 1 << message.index
+            batch.counts[entry.position] = entry.count
+        return batch.answered
+
+    def ack_cumulative(self, message: Message, txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:
+        """Ack everything of this segment up to and including `message`."""
+        self._check((message,), txn)
+        self._flush()
+        batch = self._batch(txn, deadline)
+        batch.cumulative = True
+        entry = message.entry
+        batch.bits[entry.position] = all_bits(message.index + 1)
+        batch.counts[entry.position] = entry.count
+        self._inbox.cumulative_ack_started(entry.position, batch.bits[entry.position])
+        self._unanswered[batch] = None
+        self._send(batch)
+        return batch.answered
+
+    def _check(self, messages: Sequence[Message], txn: Transaction | None) -> None:
+        """Raises what has closed this segment here; `TxnConflict` for an ack in a transaction of what was delivered
+        anew since: the transaction may hold its other copy too, and would then have processed it twice."""
+        if self._closed is not None:
+            raise self._closed
+        if txn is None:
+            return
+        for message in messages:
+            entry = message.entry
+            if entry.holder is not self._inbox or entry.epoch != self._inbox.epoch:
+                conflict = TxnConflict(
+                    f"message {message.id} is delivered again, because a transaction that acked messages of this "
+                    "segment was aborted or the segment was assigned anew: abort this transaction and receive again"
+                )
+                txn.failed(conflict)
+                raise conflict
+
+    def _batch(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
+        if txn is not None:
+            txn.started(self)
+            self._took_part[txn] = None
+        return AckBatch(txn, deadline, self._session.loop.create_future())
+
+    def _flush(self) -> None:
+        if self._flush_soon is not None:
+            self._flush_soon.cancel()
+            self._flush_soon = None
+        gathered, self._gathering = self._gathering, {}
+        for batch in gathered.values():
+            self._inbox.ack_started(batch.bits)
+            self._unanswered[batch] = None
+            self._send(batch)
+
+    # ---- sending ----------------------------------------------------------------------------------------------------
+
+    def _send(self, batch: AckBatch) -> None:
+        link = self._link
+        if link is None or link.closed:
+            return  # sent when attached again
+        try:
+            answer = link.call_nowait(batch.command(self._consumer_id), timeout_s=batch.deadline.remaining())
+        except ConnectionLost:
+            return
+        except TRANSIENT:
+            self._retry_later()
+            return
+        except TxnError as error:
+            self._finish(batch, error)
+            return
+        batch.under_way = True
+        answer.add_done_callback(partial(self._answered, batch))
+
+    def _answered(self, batch: AckBatch, answer: asyncio.Future[pb.Command]) -> None:
+        if batch not in self._unanswered:
+            return
+        batch.under_way = False
+        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
+        if error is None:
+            self._finish(batch, None)
+        elif isinstance(error, TRANSIENT) and not batch.deadline.passed:
+            self._retry_later()
+        elif isinstance(error, TxnError):
+            self._finish(batch, error)
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = self._session.loop.call_later(RETRY_S, self._send_again)
+
+    def _send_again(self) -> None:
+        self._retry = None
+        for batch in list(self._unanswered):
+            if batch.txn is not None and batch.txn.aborting and not batch.under_way:
+                self._finish(batch, None)
+            elif batch.deadline.passed and not batch.under_way:
+                self._finish(batch, batch.deadline.expired(f"acking messages of segment://{self._segment}"))
+            elif not batch.under_way:
+                self._send(batch)
+        if self._unanswered and self._link is None:
+            self._retry_later()  # only to keep the deadlines while there is no connection
+
+    def attached(self, link: Link, consumer_id: int) -> None:
+        """The feed is connected (again): send what is unanswered."""
+        self._link = link
+        self._consumer_id = consumer_id
+        self._send_again()
+
+    def detached(self) -> None:
+        """The feed's connection is gone; answers that were on their way fail by themselves."""
+        self._link = None
+        if self._unanswered:
+            self._retry_later()
+
+    # ---- the end of an ack ------------------------------------------------------------------------------------------
+
+    def _finish(self, batch: AckBatch, error: TxnError | None) -> None:
+        self._unanswered.pop(batch, None)
+        self._inbox.ack_answered(batch.bits)
+        txn = batch.txn
+        if error is None:
+            batch.answered.set_result(None)
+        else:
+            batch.answered.set_exception(error)
+            batch.answered.exception()  # every caller looks at it, unless it was cancelled itself
+        if txn is not None:
+            txn.finished(error)
+
+    def flush(self, txn: Transaction) -> None:
+        """As `Participant`: send what is gathered."""
+        if txn in self._gathering:
+            self._flush()
+
+    def withdraw(self, txn: Transaction) -> None:
+        """As `Participant`: it is aborting, so what is not under way need not be sent."""
+        gathering = self._gathering.pop(txn, None)
+        waiting = [batch for batch in self._unanswered if batch.txn is txn and not batch.under_way]
+        for batch in [gathering, *waiting] if gathering is not None else waiting:
+            self._unanswered.pop(batch, None)
+            self._inbox.ack_answered(batch.bits)
+            batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
+            batch.answered.exception()
+            txn.finished(None)
+
+    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+        """As `Participant`. After an abort what was acked in it is to be delivered again, before anything behind it."""
+        if txn in self._took_part:
+            del self._took_part[txn]
+            if not committed and self._closed is None:
+                self._start_over(revision)
+
+    def close(self, error: TxnError) -> None:
+        """Fail what is unanswered and everything from now on with `error`."""
+        self._closed = error
+        self._link = None
+        for handle in (self._flush_soon, self._retry):
+            if handle is not None:
+                handle.cancel()
+        gathered, self._gathering = self._gathering, {}
+        for batch in [*gathered.values(), *self._unanswered]:
+            self._finish(batch, error)

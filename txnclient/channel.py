@@ -1,0 +1,354 @@
+"""What goes from one producer to one segment: gathering into entries, writing them in order, sending again.
+
+An entry belongs to one transaction or to none, so each gathers on its own. An entry that nothing is under way before
+leaves at the end of the loop's turn, so an awaited send never waits for company; while an earlier one of the same
+transaction (or of none) is under way, messages gather until that is answered, the batch is full or `linger_ms` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+from txnclient.deadlines import Backoff, Deadline
+from txnclient.links import Link
+from txnclient.outbox import Outbox
+from txnclient.session import TRANSIENT, Session
+from txnclient.transaction import Transaction
+from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import ConnectionLost, ProducerFenced, SequenceGap, Timeout, TopicNotFound, TxnError
+from txnwire.ids import MessageId, Position
+from txnwire.proto import txn_pb2 as pb
+
+MAX_UNANSWERED_ENTRIES = 1000
+MAX_BATCH_MESSAGES = 10_000
+OPEN_TIMEOUT_S = 5.0
+
+_RESEND = (*TRANSIENT, SequenceGap)
+"""Answers after which an entry is sent again: nothing was done, or a predecessor failed, or the owner has moved."""
+
+
+class Batch:
+    """Messages of one transaction (or of none) for one segment, gathering and then as one entry."""
+
+    __slots__ = ("bytes", "deadline", "due", "entry", "first", "futures", "last", "messages", "txn")
+
+    def __init__(self, txn: Transaction | None, deadline: Deadline) -> None:
+        self.txn = txn
+        self.deadline = deadline
+        self.messages: list[OutgoingMessage] = []
+        self.futures: list[asyncio.Future[MessageId]] = []
+        self.bytes = 0
+        self.due = 0.0
+        """When lingering ends, on the loop's clock; 0: it leaves at the end of this turn."""
+        self.entry = b""
+        self.first = -1
+        self.last = -1
+
+
+class Owner(Protocol):
+    """The producer a channel belongs to."""
+
+    name: str
+    incarnation: int
+    compression: pb.Compression
+    linger_s: float
+    batch_bytes: int
+
+    def take_sequence_ids(self, count: int) -> int: ...
+    def leave_this_turn(self, channel: Channel, batch: Batch) -> None: ...
+    def leave_later(self, channel: Channel, batch: Batch) -> None: ...
+    def settled(self, batch: Batch, stored: bool) -> None: ...
+    def fenced(self, error: TxnError) -> None: ...
+
+
+class Channel:
+    """One producer's way to one segment. Made for the first message, it opens at the owner with the first entry."""
+
+    def __init__(self, session: Session, owner: Owner, segment: str) -> None:
+        self.segment = segment
+        self._session = session
+        self._owner = owner
+        self._gathering: dict[Transaction | None, Batch] = {}
+        self._under_way: dict[Transaction | None, int] = {}
+        """Closed entries without a final answer."""
+        self._outbox: Outbox[Batch] = Outbox()
+        self._link: Link | None = None
+        self._producer_id = 0
+        self._opening = False
+        self._generation = 0
+        """Answers to what was written in an earlier one are not waited for any more."""
+
+    # ---- gathering --------------------------------------------------------------------------------------------------
+
+    def add(
+        self, message: OutgoingMessage, size: int, txn: Transaction | None, timeout_s: float
+    ) -> asyncio.Future[MessageId]:
+        """Take one message in; the future resolves when its entry is stored. `size`: bytes it takes in the buffer."""
+        batch = self._gathering.get(txn)
+        if batch is None:
+            batch = self._gathering[txn] = Batch(txn, self._session.deadline(timeout_s))
+            if txn is not None:
+                txn.started(self)
+            if self._under_way.get(txn):
+                self._owner.leave_later(self, batch)
+            else:
+                self._owner.leave_this_turn(self, batch)
+        future: asyncio.Future[MessageId] = self._session.loop.create_future()
+        batch.messages.append(message)
+        batch.futures.append(future)
+        batch.bytes += size
+        if batch.bytes >= self._owner.batch_bytes or len(batch.messages) >= MAX_BATCH_MESSAGES:
+            self.close_batch(batch)
+        return future
+
+    def gathers(self, txn: Transaction | None) -> bool:
+        """Whether a batch of this transaction is open here."""
+        return txn in self._gathering
+
+    def fits(self, txn: Transaction | None, size: int) -> bool:
+        """Whether `size` more bytes leave the open batch, if there is one, below the bound of one entry."""
+        batch = self._gathering.get(txn)
+        return batch is None or batch.bytes + size <= self._owner.batch_bytes
+
+    def close_batch(self, batch: Batch) -> None:
+        """Give the batch its sequence ids and write it as soon as possible. Nothing if it is closed already."""
+        if self._gathering.get(batch.txn) is not batch:
+            return
+        del self._gathering[batch.txn]
+        count = len(batch.messages)
+        batch.first = self._owner.take_sequence_ids(count)
+        batch.last = batch.first + count - 1
+        self._under_way[batch.txn] = self._under_way.get(batch.txn, 0) + 1
+        try:
+            batch.entry = encode_entry(
+                batch.messages,
+                producer=self._owner.name,
+                incarnation=self._owner.incarnation,
+                sequence_id=batch.first,
+                publish_time_ms=self._session.clock.wall_ms(),
+                txn_id=batch.txn.id if batch.txn is not None else None,
+                compression=self._owner.compression,
+            )
+        except TxnError as error:
+            self._fail(batch, error)
+            return
+        batch.messages = []
+        self._outbox.add(batch)
+        self._write()
+
+    def flush(self, txn: Transaction | None) -> None:
+        """Close what gathers for this transaction (None: for none)."""
+        batch = self._gathering.get(txn)
+        if batch is not None:
+            self.close_batch(batch)
+
+    def flush_all(self) -> None:
+        for batch in list(self._gathering.values()):
+            self.close_batch(batch)
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        link = self._link
+        outbox = self._outbox
+        if link is None or link.closed or outbox.may_reopen:
+            self._open_soon()
+            return
+        while outbox.awaited < MAX_UNANSWERED_ENTRIES:
+            following = outbox.next_to_write()
+            if following is None:
+                break
+            batch, predecessor = following
+            send = pb.Send(
+                producer_id=self._producer_id,
+                sequence_id=batch.first,
+                count=len(batch.futures),
+                previous_sequence_id=predecessor,
+                entry=batch.entry,
+            )
+            if batch.txn is not None:
+                txn_id = batch.txn.id
+                send.txnid_most_bits = txn_id.most_bits
+                send.txnid_least_bits = txn_id.least_bits
+            try:
+                answer = link.call_nowait(pb.Command(send=send), timeout_s=batch.deadline.remaining())
+            except TRANSIENT:
+                outbox.interrupt()
+                break
+            except TxnError as error:
+                outbox.settle(batch)
+                outbox.break_chain()
+                self._fail(batch, error)
+                continue
+            answer.add_done_callback(partial(self._answered, batch, self._generation))
+        if outbox.may_reopen:
+            self._open_soon()
+
+    def _answered(self, batch: Batch, generation: int, answer: asyncio.Future[pb.Command]) -> None:
+        if generation != self._generation:
+            return
+        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
+        if error is None:
+            self._outbox.settle(batch)
+            self._stored(batch, answer.result().send_ok)
+            if self._outbox.awaited < MAX_UNANSWERED_ENTRIES:
+                self._write()
+        elif isinstance(error, _RESEND) and not (isinstance(error, Timeout) and batch.deadline.passed):
+            self._outbox.interrupt()
+        elif isinstance(error, TxnError):
+            self._outbox.settle(batch)
+            if not isinstance(error, Timeout):
+                self._outbox.break_chain()
+            self._fail(batch, error)
+            if isinstance(error, ProducerFenced):
+                self._owner.fenced(error)
+                return
+        if self._outbox.may_reopen:
+            self._open_soon()
+
+    def on_producer_closed(self, error: TxnError, last_sequence_id: int) -> None:
+        """The broker does not serve this producer here any more; what is unanswered is looked up at the next
+        opening."""
+        if isinstance(error, ProducerFenced):
+            self._owner.fenced(error)
+            return
+        self._detach()
+        if len(self._outbox):
+            self._open_soon()
+
+    def _detach(self) -> None:
+        if self._link is not None:
+            self._link.producers.pop(self._producer_id, None)
+        self._link = None
+        self._generation += 1
+        self._outbox.give_up_answers()
+
+    # ---- opening at the owner ---------------------------------------------------------------------------------------
+
+    def _open_soon(self) -> None:
+        if not self._opening and len(self._outbox) and not self._outbox.awaited:
+            self._opening = True
+            self._session.tasks.start(self._open(), name=f"open producer on {self.segment}")
+
+    async def _open(self) -> None:
+        """Open the producer at the segment's owner and go on behind what that has stored."""
+        backoff = Backoff(self._session.random)
+        last: TxnError | None = None
+        try:
+            while self._drop_hopeless(last):
+                try:
+                    await self._open_once()
+                    break
+                except (*TRANSIENT, TopicNotFound) as error:
+                    last = error
+                except ProducerFenced as error:
+                    self._owner.fenced(error)
+                    return
+                except TxnError as error:
+                    self.fail_all(error)
+                    return
+                await self._session.directory.wait_change(min(backoff.next_s(), self._time_left()))
+        finally:
+            self._opening = False
+        self._write()
+
+    async def _open_once(self) -> None:
+        session = self._session
+        self._detach()
+        deadline = Deadline(session.clock, min(OPEN_TIMEOUT_S, self._time_left()))
+        link = await session.directory.owner_link(self.segment, deadline)
+        producer_id = session.next_id()
+        command = pb.OpenProducer(
+            producer_id=producer_id,
+            segment=self.segment,
+            name=self._owner.name,
+            incarnation=self._owner.incarnation,
+        )
+        link.producers[producer_id] = self
+        self._link, self._producer_id = link, producer_id
+        try:
+            reply = await link.call(pb.Command(open_producer=command), timeout_s=deadline.remaining())
+        except TxnError:
+            self._detach()
+            raise
+        if self._link is not link:
+            raise ConnectionLost("the producer was closed by the broker as soon as it had been opened")
+        for batch in self._outbox.reopened(reply.open_producer_ok.last_sequence_id):
+            self._stored(batch, pb.SendOk(duplicate=True))
+
+    def _time_left(self) -> float:
+        """Seconds until the time of some entry is up."""
+        return min((batch.deadline.remaining() for batch in self._outbox), default=0.0)
+
+    def _drop_hopeless(self, last: TxnError | None) -> bool:
+        """Fail entries whose time is up, drop those of transactions that are aborting; whether any are left."""
+        for batch in self._outbox.remove(lambda batch: batch.txn is not None and batch.txn.aborting):
+            self._cancel(batch)
+        for batch in self._outbox.remove(lambda batch: batch.deadline.passed):
+            self._fail(batch, batch.deadline.expired(f"sending to segment://{self.segment}", last))
+        return len(self._outbox) > 0
+
+    # ---- the end of an entry ----------------------------------------------------------------------------------------
+
+    def _stored(self, batch: Batch, ok: pb.SendOk) -> None:
+        position = Position(ok.ledger_id, ok.entry_id)
+        for index, future in enumerate(batch.futures):
+            if not future.done():
+                future.set_result(MessageId(self.segment, position, index))
+        self._settled(batch, None)
+
+    def _fail(self, batch: Batch, error: TxnError) -> None:
+        for future in batch.futures:
+            if not future.done():
+                future.set_exception(error)
+                if batch.txn is not None:
+                    future.exception()  # its commit reports it, whoever looks at the future or not
+        self._settled(batch, error)
+
+    def _cancel(self, batch: Batch) -> None:
+        for future in batch.futures:
+            future.cancel()
+        self._settled(batch, None)
+
+    def _settled(self, batch: Batch, error: TxnError | None) -> None:
+        txn = batch.txn
+        if batch.first >= 0:
+            left = self._under_way[txn] - 1
+            if left:
+                self._under_way[txn] = left
+            else:
+                del self._under_way[txn]
+                following = self._gathering.get(txn)
+                if following is not None:
+                    self.close_batch(following)
+        self._owner.settled(batch, error is None)
+        if txn is not None:
+            txn.finished(error)
+
+    def withdraw(self, txn: Transaction) -> None:
+        """Cancel what is gathered or waits to be written for a transaction that is aborting."""
+        gathering = self._gathering.pop(txn, None)
+        if gathering is not None:
+            self._cancel(gathering)
+        for batch in self._outbox.remove(lambda batch: batch.txn is txn):
+            self._cancel(batch)
+
+    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+        """Nothing of it is left here: it ends when all it sent has been answered."""
+
+    def fail_all(self, error: TxnError) -> None:
+        """Fail everything that is not stored."""
+        self._detach()
+        gathering = list(self._gathering.values())
+        self._gathering.clear()
+        for batch in [*self._outbox.clear(), *gathering]:
+            self._fail(batch, error)
+
+    def close(self) -> None:
+        """Tell the broker, if it is connected; nothing may be under way any more."""
+        link = self._link
+        self._detach()
+        if link is not None:
+            link.push_if_open(pb.Command(close_producer=pb.CloseProducer(producer_id=self._producer_id)))

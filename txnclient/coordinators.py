@@ -1,0 +1,243 @@
+"""Beginning and ending transactions at their coordinators, and keeping the session alive there (DESIGN §5, §9).
+
+A coordinator aborts the open transactions of a client that neither keeps its stream nor announces its session again to
+the owner of their TCIDs. So a connection to every coordinator of an open transaction is kept, and after each new
+connection, and when a TCID has moved, the open ids are announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from txnclient.deadlines import Backoff, Deadline
+from txnclient.links import Link
+from txnclient.session import TRANSIENT, Session
+from txnclient.transaction import Transaction
+from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, Timeout, TxnError
+from txnwire.ids import TxnId
+from txnwire.proto import txn_pb2 as pb
+
+ATTEMPT_TIMEOUT_S = 10.0
+"""Of one request to one coordinator; a call goes on at another one until its own time is up."""
+
+ANNOUNCE_TIMEOUT_S = 3.0
+"""Well below the grace of 10 s."""
+
+EXPIRY_SLACK_S = 30.0
+"""How long past its deadline a transaction that was never ended is still announced."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Coordinators:
+    """The coordinators as one client uses them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._directory = session.directory
+        self._open: dict[TxnId, Transaction] = {}
+        self._turn = session.random.getrandbits(16)
+        self._announced: dict[int, Link] = {}
+        """TCID → the link over which its coordinator knows of every transaction of this client."""
+        self._addresses: dict[int, str] = {}
+        self._stirred = asyncio.Event()
+        self._directory.listen(self._cluster_changed)
+
+    def start(self) -> None:
+        self._session.tasks.start(self._keep_announced(), name="announcements")
+
+    @property
+    def open_transactions(self) -> list[Transaction]:
+        return list(self._open.values())
+
+    # ---- begin ------------------------------------------------------------------------------------------------------
+
+    async def begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
+        """Begin at the next coordinator in turn. Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
+        if not timeout_s > 0:
+            raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+        known = self._directory.coordinators
+        if known:
+            self._turn += 1
+            tcid, address = known[self._turn % len(known)]
+            link = self._session.links.ready(address)
+            if link is not None:  # the usual case, without a detour
+                command = self._new_txn(tcid, timeout_s)
+                began = self._session.clock.monotonic()
+                try:
+                    reply = await link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+                except TRANSIENT as error:
+                    return await self._begin_again(command, error, timeout_s, deadline)
+                return self._begun(reply.new_txn_ok, link, began + timeout_s)
+        return await self._begin_again(None, None, timeout_s, deadline)
+
+    def _new_txn(self, tcid: int, timeout_s: float) -> pb.Command:
+        attempt = self._session.random.getrandbits(64).to_bytes(8, "little")
+        return pb.Command(new_txn=pb.NewTxn(tc_id=tcid, timeout_ms=max(1, round(timeout_s * 1000)), attempt=attempt))
+
+    async def _begin_again(
+        self, command: pb.Command | None, failed: TxnError | None, timeout_s: float, deadline: Deadline
+    ) -> Transaction:
+        """Repeat a begin whose answer is missing under its own attempt as long as that coordinator can be reached: so
+        the same transaction is answered and no second one is left open (SCENARIOS D7). Else begin elsewhere, under
+        another."""
+        session = self._session
+        unanswered = command if isinstance(failed, (ConnectionLost, Timeout)) else None
+
+        async def attempt() -> Transaction:
+            nonlocal unanswered
+            link: Link | None = None
+            if unanswered is not None:
+                command = unanswered
+                unanswered = None
+                link = await self._owner_link(command.new_txn.tc_id, deadline)
+            else:
+                known = self._directory.coordinators
+                if not known:
+                    raise ConnectionLost("no coordinator is up")
+                self._turn += 1
+                tcid, address = known[self._turn % len(known)]
+                link = await session.links.get(address, deadline)
+                command = self._new_txn(tcid, timeout_s)
+            began = session.clock.monotonic()
+            try:
+                reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+            except (ConnectionLost, Timeout):
+                unanswered = command
+                raise
+            return self._begun(reply.new_txn_ok, link, began + timeout_s)
+
+        return await session.repeat("beginning a transaction", deadline, attempt)
+
+    def _begun(self, reply: pb.NewTxnOk, link: Link, expires_at: float) -> Transaction:
+        txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
+        txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link)
+        self._open[txn_id] = txn
+        if link.closed:
+            self._stirred.set()
+        return txn
+
+    async def _owner_link(self, tcid: int, deadline: Deadline) -> Link:
+        address = self._directory.coordinator_address(tcid)
+        if address is None:
+            raise NotOwner(f"coordinator {tcid} is held by nobody at the moment")
+        return await self._session.links.get(address, deadline)
+
+    # ---- end --------------------------------------------------------------------------------------------------------
+
+    async def end(self, txn: Transaction, action: pb.TxnAction, deadline: Deadline) -> pb.EndTxnOk:
+        """End `txn`; asks again, at any coordinator, until the outcome is definite: the same decision again is ok.
+
+        Raises `InvalidTxnState` (it has ended the other way), `TxnNotFound`, `OutcomeUnknown`; `Timeout`: not known
+        yet."""
+        most, least = txn.id.most_bits, txn.id.least_bits
+        command = pb.Command(end_txn=pb.EndTxn(txnid_most_bits=most, txnid_least_bits=least, action=action))
+        link = txn.link
+        if not link.closed:
+            try:
+                reply = await link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+            except TRANSIENT:
+                pass
+            else:
+                return reply.end_txn_ok
+        tries = 0
+
+        async def attempt() -> pb.EndTxnOk:
+            nonlocal tries
+            link = await self._link_to_end(txn.id.tcid, tries, deadline)
+            tries += 1
+            reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+            return reply.end_txn_ok
+
+        try:
+            return await self._session.repeat(f"ending transaction {txn.id}", deadline, attempt)
+        except TRANSIENT as error:
+            if isinstance(error, Timeout):
+                raise
+            # An earlier attempt may have been carried out although the last one was not.
+            raise deadline.expired(f"ending transaction {txn.id}", error) from error
+
+    async def _link_to_end(self, tcid: int, tries: int, deadline: Deadline) -> Link:
+        """First the TCID's owner, then the others in turn: any coordinator may end any transaction."""
+        owner = self._directory.coordinator_address(tcid)
+        addresses = list(dict.fromkeys(a for a in (owner, *(a for _, a in self._directory.coordinators)) if a))
+        if not addresses:
+            raise ConnectionLost("no coordinator is up")
+        return await self._session.links.get(addresses[tries % len(addresses)], deadline)
+
+    def forget(self, txn: Transaction) -> None:
+        self._open.pop(txn.id, None)
+
+    # ---- the session ------------------------------------------------------------------------------------------------
+
+    def link_opened(self, link: Link) -> None:
+        """The first thing on a new connection to a coordinator: which of its transactions are ours and alive."""
+        if "coordinator" in link.caller.hello_ok.roles:
+            link.when_lost(self._stirred.set)
+            tcids, answered = self._send_announcement(link)
+            answered.add_done_callback(lambda answered: self._announcement_answered(link, tcids, answered))
+
+    def _cluster_changed(self) -> None:
+        addresses = dict(self._directory.coordinators)
+        for tcid in self._announced.copy():
+            if addresses.get(tcid) != self._addresses.get(tcid):
+                del self._announced[tcid]
+        self._addresses = addresses
+        self._stirred.set()
+
+    async def _keep_announced(self) -> None:
+        backoff = Backoff(self._session.random)
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            behind = [await self._announce_at(address) for address in self._unannounced()]
+            if all(behind):
+                backoff.reset()
+            else:
+                await asyncio.sleep(backoff.next_s())
+                self._stirred.set()
+
+    def _unannounced(self) -> list[str]:
+        """Addresses of coordinators of open transactions that have not heard of them over their present connection."""
+        now = self._session.clock.monotonic()
+        for txn in [txn for txn in self._open.values() if txn.expires_at + EXPIRY_SLACK_S < now]:
+            self.forget(txn)
+        found: dict[str, None] = {}
+        for tcid in dict.fromkeys(txn_id.tcid for txn_id in self._open):
+            address = self._directory.coordinator_address(tcid)
+            if address is not None:
+                link = self._session.links.ready(address)
+                if link is None or self._announced.get(tcid) is not link:
+                    found[address] = None
+        return list(found)
+
+    async def _announce_at(self, address: str) -> bool:
+        try:
+            link = await self._session.links.get(address, Deadline(self._session.clock, ANNOUNCE_TIMEOUT_S))
+            tcids, answered = self._send_announcement(link)
+        except TxnError as error:
+            _log.debug("announcing the session to %s: %s", address, error)
+            return False
+        await asyncio.wait((answered,))
+        return self._announcement_answered(link, tcids, answered)
+
+    def _send_announcement(self, link: Link) -> tuple[list[int], asyncio.Future[pb.Command]]:
+        tcids = [tcid for tcid, address in self._directory.coordinators if address == link.address]
+        ids = [
+            pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+            for txn_id in self._open
+            if txn_id.tcid in tcids
+        ]
+        command = pb.Command(announce_session=pb.AnnounceSession(open=ids))
+        return tcids, link.call_nowait(command, timeout_s=ANNOUNCE_TIMEOUT_S)
+
+    def _announcement_answered(self, link: Link, tcids: list[int], answered: asyncio.Future[pb.Command]) -> bool:
+        error = None if answered.cancelled() else answered.exception()
+        if error is not None or answered.cancelled():
+            _log.debug("announcing the session to %s: %s", link.address, error)
+            self._stirred.set()
+            return False
+        for tcid in tcids:
+            self._announced[tcid] = link
+        return True

@@ -1,0 +1,51 @@
+"""How long to go on: the deadline of one call, and the pauses between its attempts."""
+
+from __future__ import annotations
+
+from txnwire.errors import Timeout, TxnError
+from txnwire.ports import Clock, Random
+
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
+
+
+class Deadline:
+    """A moment on the monotonic clock, and what it was made from."""
+
+    __slots__ = ("_clock", "at", "timeout_s")
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self._clock = clock
+        self.timeout_s = timeout_s
+        self.at = clock.monotonic() + timeout_s
+
+    def remaining(self) -> float:
+        """Seconds, never negative."""
+        return max(0.0, self.at - self._clock.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self._clock.monotonic() >= self.at
+
+    def expired(self, what: str, last: TxnError | None = None) -> Timeout:
+        """The error to raise when the time is up; `last` is what the latest attempt failed with."""
+        because = f"; the last attempt: {type(last).__name__}: {last}" if last is not None else ""
+        return Timeout(f"{what}: not done within {self.timeout_s:g} s{because}")
+
+
+class Backoff:
+    """Pauses that double from 20 ms to 1 s, each cut by up to a half at random so that clients do not march in step."""
+
+    def __init__(self, random: Random, *, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
+        self._random = random
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        pause = self._next_s
+        self._next_s = min(self._longest_s, pause * 2)
+        return pause * self._random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        self._next_s = self._first_s

@@ -1,0 +1,223 @@
+"""What a client knows of the cluster: coordinators, brokers, the controller, and the layouts of the topics it uses.
+
+It is followed over one connection to any server ("any role answers", DESIGN §8) and followed again over another one
+when that is lost. Knowledge is ordered by the store's revision, so a server that lags cannot turn it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from txnclient.deadlines import Backoff, Deadline
+from txnclient.links import Link, Links
+from txnclient.tasks import OwnedTasks
+from txnclient.topic_layout import SegmentInfo, TopicLayout, topic_of_segment
+from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized
+from txnwire.ports import Clock, Random
+from txnwire.proto import txn_pb2 as pb
+
+FOLLOW_TIMEOUT_S = 5.0
+
+_log = logging.getLogger("txnclient")
+
+
+class Directory:
+    """Follows the cluster from `start` on, and each topic from the first `layout` for it on."""
+
+    def __init__(self, links: Links, seeds: list[str], *, clock: Clock, random: Random, tasks: OwnedTasks) -> None:
+        self._links = links
+        self._seeds = seeds
+        self._clock = clock
+        self._random = random
+        self._tasks = tasks
+        self._home: Link | None = None
+        self._next_seed = random.getrandbits(16)
+        self._topics: dict[str, TopicLayout | None] = {}
+        """Every topic that is followed; None: it did not exist when last heard of."""
+        self._refused: TxnError | None = None
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners: list[Callable[[], None]] = []
+        self.cluster: pb.Cluster | None = None
+        self.coordinators: tuple[tuple[int, str], ...] = ()
+        """(TCID, address) of every coordinator that is up, in TCID order."""
+
+    async def start(self, deadline: Deadline) -> None:
+        """Raises `Timeout` if no server answers in time, `Unauthorized` (or what else the handshake was refused
+        with)."""
+        self._tasks.start(self._follow(), name="directory")
+        while self.cluster is None:
+            if self._refused is not None:
+                raise self._refused
+            if deadline.passed:
+                raise deadline.expired(f"connecting to {', '.join(self._seeds)}")
+            await self.wait_change(deadline.remaining())
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every change."""
+        self._listeners.append(listener)
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Wait for the next change of anything here, at most so long."""
+        await asyncio.wait((self._change,), timeout=timeout_s)
+
+    async def wait_change_or_lost(self, link: Link) -> None:
+        """Wait for a change, or for the end of `link`."""
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        forget = link.when_lost(lambda: None if lost.done() else lost.set_result(None))
+        try:
+            await asyncio.wait((self._change, lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            forget()
+
+    def coordinator_address(self, tcid: int) -> str | None:
+        for known, address in self.coordinators:
+            if known == tcid:
+                return address
+        return None
+
+    @property
+    def controller_address(self) -> str | None:
+        return (self.cluster.controller_address or None) if self.cluster is not None else None
+
+    def addresses(self) -> list[str]:
+        """Every server heard of, without repetition: first the cluster's, then those the client was given."""
+        known: Iterable[str] = ()
+        if self.cluster is not None:
+            known = [b.address for b in self.cluster.brokers] + [c.address for c in self.cluster.coordinators]
+        return list(dict.fromkeys([*(address for address in known if address), *self._seeds]))
+
+    def segment(self, path: str) -> SegmentInfo | None:
+        """A segment of a topic that is followed, as last heard of."""
+        layout = self._topics.get(topic_of_segment(path))
+        return layout.segment_by_path(path) if layout is not None else None
+
+    def known_layout(self, topic: str) -> TopicLayout | None:
+        return self._topics.get(topic)
+
+    async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
+        """The layout of a topic, which is followed from now on. Raises `TopicNotFound`, `Timeout`."""
+        last: TxnError | None = None
+        while not deadline.passed:
+            layout = self._topics.get(topic)
+            if layout is not None:
+                return layout
+            home = self._home
+            if home is not None:
+                try:
+                    await self._watch_topic(home, topic, deadline.remaining())
+                except TxnError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+                else:
+                    layout = self._topics.get(topic)
+                    if layout is None:
+                        raise TopicNotFound(f"topic {topic!r} does not exist: create it first")
+                    return layout
+            await self.wait_change(min(deadline.remaining(), 1.0))
+        raise deadline.expired(f"looking up {topic}", last)
+
+    async def wait_layout(self, topic: str, deadline: Deadline) -> TopicLayout:
+        """Wait until the topic exists as seen from here, as it does a moment after the controller has created it."""
+        while True:
+            try:
+                return await self.layout(topic, deadline)
+            except TopicNotFound:
+                await self.wait_change(min(deadline.remaining(), 0.1))
+                if deadline.passed:
+                    raise
+
+    # ---- following --------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        backoff = Backoff(self._random)
+        while True:
+            try:
+                link = await self._links.get(self._next_address(), Deadline(self._clock, FOLLOW_TIMEOUT_S))
+                await self._follow_over(link)
+                backoff.reset()
+                await link.caller.wait_closed()
+            except TxnError as error:
+                if isinstance(error, Unauthorized) or not error.retriable:
+                    self._refused = error
+                _log.debug("following the cluster: %s", error)
+            self._home = None
+            self._changed()
+            await asyncio.sleep(backoff.next_s())
+
+    def _next_address(self) -> str:
+        addresses = self.addresses()
+        self._next_seed += 1
+        return addresses[self._next_seed % len(addresses)]
+
+    async def _follow_over(self, link: Link) -> None:
+        reply = await link.call(pb.Command(watch_cluster=pb.WatchCluster()), timeout_s=FOLLOW_TIMEOUT_S)
+        self._learn_cluster(reply.cluster)
+        for topic in list(self._topics):
+            await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+        self._home = link
+        self._refused = None
+        self._changed()
+
+    async def _watch_topic(self, link: Link, topic: str, timeout_s: float) -> None:
+        reply = await link.call(pb.Command(watch_layout=pb.WatchLayout(topic=topic)), timeout_s=timeout_s)
+        self._topics.setdefault(topic, None)
+        self._learn_layout(reply.layout)
+
+    def on_news(self, command: pb.Command) -> None:
+        """A push about the cluster or a topic."""
+        body = command.WhichOneof("body")
+        if body == "cluster":
+            self._learn_cluster(command.cluster)
+        elif body == "layout":
+            self._learn_layout(command.layout)
+        else:
+            _log.debug("unexpected push %s", body)
+
+    def _learn_cluster(self, cluster: pb.Cluster) -> None:
+        if self.cluster is None or cluster.revision >= self.cluster.revision:
+            self.cluster = cluster
+            self.coordinators = tuple(sorted((c.tc_id, c.address) for c in cluster.coordinators if c.address))
+            self._changed()
+
+    def _learn_layout(self, layout: pb.Layout) -> None:
+        if layout.topic not in self._topics:
+            return
+        known = self._topics[layout.topic]
+        if known is not None and layout.revision < known.revision:
+            return
+        self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
+        self._changed()
+
+    def _changed(self) -> None:
+        if not self._change.done():
+            self._change.set_result(None)
+        self._change = asyncio.get_running_loop().create_future()
+        for listener in self._listeners:
+            listener()
+
+    # ---- finding who serves -----------------------------------------------------------------------------------------
+
+    async def owner_link(self, path: str, deadline: Deadline) -> Link:
+        """A link to the broker that owns a segment now. Raises `NotOwner` while none does, and what `Links.get`
+        raises."""
+        segment = self.segment(path)
+        if segment is None:
+            raise TopicNotFound(f"segment://{path} is not, or no longer, a segment of its topic")
+        if not segment.owner_address:
+            raise NotOwner(f"{segment.name} has no owner at the moment")
+        return await self._links.get(segment.owner_address, deadline)
+
+    async def controller_link(self, deadline: Deadline) -> Link:
+        """A link to the elected controller. Raises `ConnectionLost` while there is none, and what `Links.get`
+        raises."""
+        address = self.controller_address
+        if address is None:
+            raise ConnectionLost("no controller is elected at the moment")
+        return await self._links.get(address, deadline)
+
+    def home(self) -> Link | None:
+        """The link over which the cluster is followed, while there is one."""
+        return self._home if self._home is not None and not self._home.closed else None

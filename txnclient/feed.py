@@ -1,0 +1,220 @@
+"""One consumed segment: attached to its owner, again after every loss, its deliveries put into an inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from txnclient.acks import Acks
+from txnclient.deadlines import Backoff, Deadline
+from txnclient.inbox import Inbox
+from txnclient.links import Link
+from txnclient.message import Message, ReceivedEntry
+from txnclient.receiver import Receiver
+from txnclient.session import TRANSIENT, Session
+from txnwire.errors import ConnectionLost, DataCorrupt, NotAllowed, TxnError
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+
+ATTACH_TIMEOUT_S = 10.0
+
+_log = logging.getLogger("txnclient")
+
+
+class Feed:
+    """What consumers' and readers' feeds have in common. A subclass says how to subscribe and what a loss means."""
+
+    def __init__(self, session: Session, receiver: Receiver, segment: str, window: int, *, keeps_holds: bool) -> None:
+        """`segment` is its path, `window` the messages to keep in flight and in the buffer."""
+        self.segment = segment
+        self._session = session
+        self._receiver = receiver
+        self._inbox = Inbox(max(1, window), keeps_holds=keeps_holds)
+        self._link: Link | None = None
+        self._consumer_id = 0
+        self._attached = False
+        self._unlisten: Callable[[], None] | None = None
+        self._lost = asyncio.Event()
+        self._min_revision = 0
+        self._closed = False
+        self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}")
+
+    # ---- what differs -----------------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> pb.Subscribe:
+        """The request, but for consumer id, segment and revision."""
+        raise NotImplementedError
+
+    def _on_attached(self, link: Link, consumer_id: int) -> None:
+        """Deliveries may come from now on."""
+
+    def _on_detached(self) -> None:
+        """They come no more."""
+
+    def _on_entry(self, entry: ReceivedEntry) -> None:
+        """An entry has been put into the inbox."""
+
+    def _retries(self, error: TxnError) -> bool:
+        """Whether to try again after the broker refused with an error that does not pass by itself."""
+        return False
+
+    # ---- attaching --------------------------------------------------------------------------------------------------
+
+    async def _stay_attached(self) -> None:
+        backoff = Backoff(self._session.random)
+        while not self._closed:
+            self._lost.clear()
+            try:
+                await self._attach()
+                backoff.reset()
+                await self._lost.wait()
+                continue
+            except TRANSIENT as error:
+                _log.debug("attaching to segment://%s: %s", self.segment, error)
+            except TxnError as error:
+                if not self._retries(error):
+                    self._receiver.fail(error)
+                    return
+                _log.debug("attaching to segment://%s: %s", self.segment, error)
+            await self._session.directory.wait_change(backoff.next_s())
+
+    async def _attach(self) -> None:
+        session = self._session
+        deadline = Deadline(session.clock, ATTACH_TIMEOUT_S)
+        link = await session.directory.owner_link(self.segment, deadline)
+        request = self._subscribe()
+        request.consumer_id = consumer_id = session.next_id()
+        request.segment = self.segment
+        request.min_revision = max(session.commit_revision, self._min_revision)
+        self._link, self._consumer_id = link, consumer_id
+        link.consumers[consumer_id] = self
+        try:
+            await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())
+        except BaseException:
+            self._detach()
+            raise
+        if self._link is not link or self._consumer_id != consumer_id:
+            raise ConnectionLost("closed by the broker as soon as it was attached")
+        self._attached = True
+        self._unlisten = link.when_lost(self._detach)
+        self._grant(self._inbox.attached())
+        self._on_attached(link, consumer_id)
+
+    def _detach(self) -> None:
+        link = self._link
+        if link is not None:
+            link.consumers.pop(self._consumer_id, None)
+            self._link = None
+            self._consumer_id = 0
+            self._attached = False
+            if self._unlisten is not None:
+                self._unlisten()
+                self._unlisten = None
+            self._on_detached()
+        self._lost.set()
+
+    def _leave_broker(self) -> None:
+        """Close the consumer at the broker, as far as there is one."""
+        link, consumer_id = self._link, self._consumer_id
+        self._detach()
+        if link is not None:
+            link.push_if_open(pb.Command(close_consumer=pb.CloseConsumer(consumer_id=consumer_id)))
+
+    def close(self) -> None:
+        """Nothing is handed out any more."""
+        self._closed = True
+        self._leave_broker()
+        self._inbox.drop_buffer()
+        self._task.cancel()
+
+    # ---- pushes -----------------------------------------------------------------------------------------------------
+
+    def on_deliver(self, deliver: pb.Deliver) -> None:
+        inbox = self._inbox
+        for delivered in deliver.entries:
+            position = Position(delivered.ledger_id, delivered.entry_id)
+            try:
+                entry = ReceivedEntry(self.segment, position, delivered.entry, delivered.redelivery_count, inbox)
+            except DataCorrupt as error:
+                self._receiver.fail(DataCorrupt(f"segment://{self.segment} at {position}: {error}"))
+                return
+            inbox.arrived(entry, delivered.skip)
+            self._on_entry(entry)
+        if inbox.buffered:
+            self._receiver.ready(self)
+        self._replenish()
+
+    def on_rewind(self) -> None:
+        self._inbox.rewound()
+        self._replenish()
+
+    def on_end_of_segment(self, sealed: bool) -> None:
+        """Nothing follows for now."""
+
+    def on_consumer_closed(self, error: TxnError) -> None:
+        _log.debug("closed by the broker of segment://%s: %s", self.segment, error)
+        self._detach()
+
+    # ---- handing out ------------------------------------------------------------------------------------------------
+
+    @property
+    def buffered(self) -> int:
+        return self._inbox.buffered
+
+    def take(self, at_most: int) -> list[Message]:
+        messages = self._inbox.take(at_most)
+        self._replenish()
+        return messages
+
+    def set_window(self, window: int) -> None:
+        self._inbox.set_window(max(1, window))
+        self._replenish()
+
+    def _replenish(self) -> None:
+        if self._attached and (due := self._inbox.permits_due()):
+            self._grant(due)
+
+    def _grant(self, permits: int) -> None:
+        link = self._link
+        if link is not None and permits > 0:
+            flow = pb.Flow(consumer_id=self._consumer_id, permits=permits, min_revision=self._session.commit_revision)
+            link.push_if_open(pb.Command(flow=flow))
+
+
+class StreamFeed(Feed):
+    """A segment assigned to a consumer of a stream subscription."""
+
+    def __init__(self, session: Session, receiver: Receiver, segment: str, window: int, terms: pb.Subscribe) -> None:
+        """`terms`: what every subscribe of this consumer says; its assignment epoch is kept up to date by the owner."""
+        super().__init__(session, receiver, segment, window, keeps_holds=True)
+        self._terms = terms
+        self.acks = Acks(session, segment, self._inbox, self.start_over)
+
+    def _subscribe(self) -> pb.Subscribe:
+        request = pb.Subscribe()
+        request.CopyFrom(self._terms)
+        return request
+
+    def _on_attached(self, link: Link, consumer_id: int) -> None:
+        self.acks.attached(link, consumer_id)
+
+    def _on_detached(self) -> None:
+        self._inbox.drop_buffer()
+        self.acks.detached()
+
+    def _retries(self, error: TxnError) -> bool:
+        # The broker may not have seen the newest assignment yet, or we may not.
+        return isinstance(error, NotAllowed)
+
+    def start_over(self, min_revision: int = 0) -> None:
+        """Have everything delivered again that is not acked, once the broker has followed decisions to
+        `min_revision`."""
+        self._min_revision = max(self._min_revision, min_revision)
+        self._inbox.rewound()
+        self._leave_broker()
+
+    def close_with(self, error: TxnError) -> None:
+        """The segment is not this consumer's any more: acks fail with `error`."""
+        self.close()
+        self.acks.close(error)

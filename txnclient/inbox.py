@@ -1,0 +1,160 @@
+"""What one consumed segment has delivered: what waits, what the application holds, what may be asked for. Pure.
+
+Permits are messages. The broker counts those it shows (an entry's, less its skip bitmap), so does this side: the same
+number is granted again once they have left the buffer, in steps of half a window.
+
+The application's hold on a message lasts from hand-out until an ack of it has been answered. While it does, a copy that
+comes again (the broker starts at the earliest unacked message whenever a consumer attaches) is not handed out, or one
+transaction could process a message twice. A rewind ends every hold: the copies are delivered again, and what the
+application still has of them is stale (`epoch`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from txnclient.message import Message, ReceivedEntry
+from txnwire.ids import Position
+
+
+class _Waiting:
+    """An entry in the buffer and the indexes of it that are still to be handed out."""
+
+    __slots__ = ("at", "entry", "indexes")
+
+    def __init__(self, entry: ReceivedEntry, indexes: range | list[int]) -> None:
+        self.entry = entry
+        self.indexes = indexes
+        self.at = 0
+
+    def left(self) -> int:
+        return len(self.indexes) - self.at
+
+
+def bits_of(indexes: Iterable[int]) -> int:
+    """The bitmap of these indexes."""
+    bits = 0
+    for index in indexes:
+        bits |= 1 << index
+    return bits
+
+
+def all_bits(count: int) -> int:
+    return (1 << count) - 1
+
+
+class Inbox:
+    """The buffer of one segment. `keeps_holds`: False for readers, which do not ack."""
+
+    def __init__(self, window: int, *, keeps_holds: bool) -> None:
+        self._window = window
+        self._keeps_holds = keeps_holds
+        self._waiting: deque[_Waiting] = deque()
+        self._buffered = 0
+        self._spent = 0
+        """Permits used up since the last grant whose messages are not in the buffer any more."""
+        self._held: dict[Position, int] = {}
+        """Handed out and not acked."""
+        self._acking: dict[Position, int] = {}
+        """Handed out, an ack is under way."""
+        self.epoch = 0
+        """Counts the rewinds."""
+
+    @property
+    def buffered(self) -> int:
+        """Messages waiting to be handed out."""
+        return self._buffered
+
+    def arrived(self, entry: ReceivedEntry, skip: bytes) -> None:
+        """An entry was delivered; `skip`: bitmap, LSB first, of messages not meant."""
+        unwanted = int.from_bytes(skip, "little")
+        if self._keeps_holds and (self._held or self._acking):
+            held = (self._held.get(entry.position, 0) | self._acking.get(entry.position, 0)) & ~unwanted
+            self._spent += held.bit_count()
+            unwanted |= held
+        indexes: range | list[int] = range(entry.count)
+        if unwanted:
+            indexes = [index for index in indexes if not unwanted >> index & 1]
+        if indexes:
+            entry.epoch = self.epoch
+            self._waiting.append(_Waiting(entry, indexes))
+            self._buffered += len(indexes)
+
+    def take(self, at_most: int) -> list[Message]:
+        """Hand out the next messages, of one entry at most."""
+        if not self._waiting:
+            return []
+        waiting = self._waiting[0]
+        indexes = waiting.indexes[waiting.at : waiting.at + at_most]
+        waiting.at += len(indexes)
+        if waiting.at >= len(waiting.indexes):
+            self._waiting.popleft()
+        taken = len(indexes)
+        self._buffered -= taken
+        self._spent += taken
+        entry = waiting.entry
+        if self._keeps_holds:
+            bits = all_bits(entry.count) if taken == entry.count else bits_of(indexes)
+            self._held[entry.position] = self._held.get(entry.position, 0) | bits
+        return [Message(entry, index) for index in indexes]
+
+    # ---- permits ----------------------------------------------------------------------------------------------------
+
+    def attached(self) -> int:
+        """The first grant for a consumer that has just attached; nothing of an earlier one is in flight."""
+        self._spent = 0
+        return max(0, self._window - self._buffered)
+
+    def permits_due(self) -> int:
+        """Permits to grant now, 0 while less than half a window has been used up."""
+        if self._spent * 2 < self._window:
+            return 0
+        due, self._spent = self._spent, 0
+        return due
+
+    def set_window(self, window: int) -> None:
+        """From now on keep up to `window` messages in flight and in the buffer."""
+        self._spent += window - self._window
+        self._window = window
+
+    # ---- starting again ---------------------------------------------------------------------------------------------
+
+    def drop_buffer(self) -> None:
+        """The connection is lost; what was not handed out comes again."""
+        self._spent += self._buffered
+        self._buffered = 0
+        self._waiting.clear()
+
+    def rewound(self) -> None:
+        """Everything that is not acked is delivered again, from the earliest on."""
+        self.drop_buffer()
+        self._held.clear()
+        self.epoch += 1
+
+    # ---- acks -------------------------------------------------------------------------------------------------------
+
+    def ack_started(self, acked: Mapping[Position, int]) -> None:
+        """Acks of these bitmaps are under way."""
+        for position, bits in acked.items():
+            left = self._held.get(position, 0) & ~bits
+            if left:
+                self._held[position] = left
+            else:
+                self._held.pop(position, None)
+            self._acking[position] = self._acking.get(position, 0) | bits
+
+    def ack_answered(self, acked: Mapping[Position, int]) -> None:
+        """They are acked, or refused: a copy that comes from now on is meant."""
+        for position, bits in acked.items():
+            left = self._acking.get(position, 0) & ~bits
+            if left:
+                self._acking[position] = left
+            else:
+                self._acking.pop(position, None)
+
+    def cumulative_ack_started(self, position: Position, bits: int) -> None:
+        """Everything below `position` and `bits` of it are being acked: their holds end."""
+        for held in [held for held in self._held if held < position]:
+            del self._held[held]
+        self.ack_started({position: bits})

@@ -1,0 +1,108 @@
+"""One consumer's membership in one stream subscription of one topic: joined at the controller, again after every
+loss."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from txnclient.deadlines import Backoff, Deadline
+from txnclient.links import Link
+from txnclient.session import TRANSIENT, Session
+from txnwire.errors import TxnError
+from txnwire.proto import txn_pb2 as pb
+
+JOIN_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 2.0
+
+_log = logging.getLogger("txnclient")
+
+
+class Membership:
+    """`on_assignment` is told of every assignment that is newer than the last; `on_failed` when membership has
+    ended."""
+
+    def __init__(
+        self,
+        session: Session,
+        request: pb.JoinSubscription,
+        *,
+        on_assignment: Callable[[pb.Assignment], None],
+        on_failed: Callable[[TxnError], None],
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._on_assignment = on_assignment
+        self._on_failed = on_failed
+        self._epoch = 0
+        self._link: Link | None = None
+        self._address: str | None = None
+        self._left = False
+
+    @property
+    def topic(self) -> str:
+        return self._request.topic
+
+    async def join(self, deadline: Deadline) -> None:
+        """Join, and stay a member until `leave`. Raises what the controller refuses with, `Timeout`."""
+        await self._session.repeat(
+            f"joining subscription {self._request.subscription} of {self.topic}", deadline, lambda: self._join(deadline)
+        )
+        self._session.tasks.start(self._stay(), name=f"membership in {self.topic}")
+
+    async def _join(self, deadline: Deadline) -> None:
+        address = self._session.directory.controller_address
+        link = await self._session.directory.controller_link(deadline)
+        link.assignments[self._route] = self._assigned
+        timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
+        reply = await link.call(pb.Command(join_subscription=self._request), timeout_s=timeout_s)
+        self._link, self._address = link, address
+        self._assigned(reply.assignment)
+
+    @property
+    def _route(self) -> tuple[str, str, str]:
+        return self._request.topic, self._request.subscription, self._request.consumer
+
+    async def _stay(self) -> None:
+        """Join again whenever the connection is lost or another controller has been elected."""
+        session = self._session
+        backoff = Backoff(session.random)
+        while not self._left:
+            if self._link is not None and not self._link.closed:
+                if session.directory.controller_address in (self._address, None):
+                    await session.directory.wait_change_or_lost(self._link)
+                    continue
+                self._link.assignments.pop(self._route, None)
+            try:
+                await self._join(session.deadline(JOIN_TIMEOUT_S))
+                backoff.reset()
+                continue
+            except TRANSIENT as error:
+                _log.debug("joining %s again: %s", self.topic, error)
+            except TxnError as error:
+                self._on_failed(error)
+                return
+            await session.directory.wait_change(backoff.next_s())
+
+    def _assigned(self, assignment: pb.Assignment) -> None:
+        if assignment.epoch >= self._epoch:
+            self._epoch = assignment.epoch
+            self._on_assignment(assignment)
+
+    async def leave(self) -> None:
+        """Tell the controller, as far as it can be reached; otherwise it notices by itself."""
+        self._left = True
+        link, self._link = self._link, None
+        if link is None or link.closed:
+            return
+        link.assignments.pop(self._route, None)
+        request = pb.LeaveSubscription(
+            topic=self._request.topic,
+            subscription=self._request.subscription,
+            consumer=self._request.consumer,
+            incarnation=self._request.incarnation,
+        )
+        try:
+            await link.call(pb.Command(leave_subscription=request), timeout_s=LEAVE_TIMEOUT_S)
+        except TxnError as error:
+            _log.debug("leaving %s: %s", self.topic, error)

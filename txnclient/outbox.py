@@ -1,0 +1,126 @@
+"""The order in which one producer's entries reach one segment, and what is sent again. Pure.
+
+▲ Each frame names its predecessor's sequence id in this segment, and the owner admits it only right behind that one; a
+failure fails all behind it (DESIGN §7, "Dedup and order"). So after any failure the chain is picked up again from what
+the owner says it has stored, and an entry keeps its sequence id however often it is sent: a resend can never be
+mistaken for a repeat, nor a repeat for something new.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+NONE_STORED = -1
+
+
+class Sequenced(Protocol):
+    """An entry: its messages have the sequence ids `first` to `last`, inclusive."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+
+
+E = TypeVar("E", bound=Sequenced)
+
+
+class Outbox(Generic[E]):
+    """Entries that wait to be written, and those written and not settled yet, both in order.
+
+    A written entry is awaited until it is settled (stored, or refused for good) or interrupted (it is to be written
+    again). An interruption breaks the chain: nothing is written before `reopened`.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[E] = deque()
+        self._written: dict[int, E] = {}
+        """By first sequence id, in order."""
+        self._awaited = 0
+        self._predecessor = NONE_STORED
+        self._broken = True
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._written)
+
+    def __iter__(self) -> Iterator[E]:
+        yield from self._written.values()
+        yield from self._waiting
+
+    @property
+    def awaited(self) -> int:
+        """Entries written and neither settled nor interrupted yet."""
+        return self._awaited
+
+    @property
+    def may_reopen(self) -> bool:
+        """The chain is broken and all answers are in, so what the owner says it has stored will stay true."""
+        return self._broken and not self._awaited
+
+    def add(self, entry: E) -> None:
+        """Append behind all others; its sequence ids are above theirs."""
+        self._waiting.append(entry)
+
+    def next_to_write(self) -> tuple[E, int] | None:
+        """The next entry and its predecessor's last sequence id, counted as written; None if nothing may be written."""
+        if self._broken or not self._waiting:
+            return None
+        entry = self._waiting.popleft()
+        predecessor, self._predecessor = self._predecessor, entry.last
+        self._written[entry.first] = entry
+        self._awaited += 1
+        return entry, predecessor
+
+    def settle(self, entry: E) -> None:
+        """A written entry has its final answer."""
+        del self._written[entry.first]
+        self._awaited -= 1
+
+    def interrupt(self) -> None:
+        """A written entry was answered with something that passes; it and all behind it are to be written again."""
+        self._awaited -= 1
+        self._broken = True
+
+    def break_chain(self) -> None:
+        """The owner will refuse what follows."""
+        self._broken = True
+
+    def give_up_answers(self) -> None:
+        """No answer will come any more to what is written."""
+        self._awaited = 0
+        self._broken = True
+
+    def reopened(self, last_stored: int) -> list[E]:
+        """The owner has stored nothing after `last_stored` and all up to it; returns the entries thereby done, in
+        order."""
+        if self._awaited:
+            raise RuntimeError(f"the chain was picked up with {self._awaited} answers still to come")
+        self._waiting.extendleft(reversed(self._written.values()))
+        self._written.clear()
+        done: list[E] = []
+        while self._waiting and self._waiting[0].last <= last_stored:
+            done.append(self._waiting.popleft())
+        self._predecessor = last_stored
+        self._broken = False
+        return done
+
+    def remove(self, doomed: Callable[[E], bool]) -> list[E]:
+        """Take out and return what `doomed` says, of the entries whose answer is not awaited, in order."""
+        out = [entry for entry in self._waiting if doomed(entry)]
+        self._waiting = deque(entry for entry in self._waiting if not doomed(entry))
+        if self._broken and not self._awaited:
+            interrupted = [entry for entry in self._written.values() if doomed(entry)]
+            for entry in interrupted:
+                del self._written[entry.first]
+            out = interrupted + out
+        return out
+
+    def clear(self) -> list[E]:
+        """Take out everything."""
+        everything = list(self)
+        self._written.clear()
+        self._waiting.clear()
+        self.give_up_answers()
+        return everything

@@ -1,0 +1,88 @@
+"""Handing out what feeds have delivered, in turn, to whoever waits: what consumers and readers have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from txnclient.message import Message
+from txnclient.session import Session
+from txnwire.errors import InvalidArgument, TxnError
+
+
+class Source(Protocol):
+    """One feed with a buffer."""
+
+    @property
+    def buffered(self) -> int: ...
+    def take(self, at_most: int) -> list[Message]: ...
+
+
+class Receiver:
+    """The buffers of several feeds as one. Within a feed in order, between feeds an entry of each in turn."""
+
+    def __init__(self, session: Session, what: str) -> None:
+        """`what`: e.g. "consumer c1", for error messages."""
+        self._session = session
+        self._what = what
+        self._ready: dict[Source, None] = {}
+        self._queue: deque[Source] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._failure: TxnError | None = None
+        self._closed = False
+
+    # ---- for the feeds ----------------------------------------------------------------------------------------------
+
+    def ready(self, source: Source) -> None:
+        """`source` has messages in its buffer."""
+        if source not in self._ready:
+            self._ready[source] = None
+            self._queue.append(source)
+        self.stir()
+
+    def stir(self) -> None:
+        """Wake whoever waits, to look again."""
+        if self._arrival is not None:
+            self._arrival.set_result(None)
+            self._arrival = None
+
+    def fail(self, error: TxnError) -> None:
+        """Nothing more can be received; whoever asks is told why, once the buffers are empty."""
+        if self._failure is None:
+            self._failure = error
+        self.stir()
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._queue.clear()
+        self.stir()
+
+    # ---- for the application ----------------------------------------------------------------------------------------
+
+    def take(self, at_most: int) -> list[Message]:
+        """What is there, without waiting; perhaps nothing."""
+        taken: list[Message] = []
+        while self._queue and len(taken) < at_most:
+            source = self._queue.popleft()
+            taken += source.take(at_most - len(taken))
+            if source.buffered:
+                self._queue.append(source)
+            else:
+                del self._ready[source]
+        return taken
+
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Wait until there may be something to take; False when the time is up. Raises what the receiver failed
+        with."""
+        if self._queue:
+            return True
+        if self._closed:
+            raise InvalidArgument(f"{self._what} is closed")
+        if self._failure is not None:
+            raise self._failure
+        if self._arrival is None:
+            self._arrival = self._session.loop.create_future()
+        done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
+        return bool(done)

@@ -1,0 +1,90 @@
+"""What everything opened in one client shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from txnclient.deadlines import Backoff, Deadline
+from txnclient.directory import Directory
+from txnclient.links import Links
+from txnclient.tasks import OwnedTasks
+from txnwire.errors import ConnectionLost, NotOwner, Overloaded, StoreUnavailable, Timeout, TxnError
+from txnwire.ports import Clock, Random
+
+T = TypeVar("T")
+
+TRANSIENT = (ConnectionLost, NotOwner, StoreUnavailable, Overloaded, Timeout)
+"""What a call waits out within its timeout. `StoreFull` is not among it: that passes in minutes, so the caller is
+told."""
+
+_DEFINITE = (StoreUnavailable, Overloaded, NotOwner)
+"""Transient errors that say nothing was done; raised as they are when the time is up."""
+
+
+@dataclass(slots=True)
+class _Counters:
+    commit_revision: int = 0
+    last_id: int = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """One client's ports, connections, knowledge and counters."""
+
+    clock: Clock
+    random: Random
+    timeout_s: float
+    """Of every call that is given none of its own."""
+    tasks: OwnedTasks
+    links: Links
+    directory: Directory
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _counters: _Counters = field(default_factory=_Counters)
+
+    @property
+    def commit_revision(self) -> int:
+        """Highest revision of a commit this client knows of: its reads wait for it, so a client reads its own
+        commits."""
+        return self._counters.commit_revision
+
+    def with_tasks(self, tasks: OwnedTasks) -> Session:
+        """The same session, with background tasks owned by one thing opened in it."""
+        return replace(self, tasks=tasks)
+
+    def next_id(self) -> int:
+        """For producers and consumers of segments; unique over all connections of this client."""
+        self._counters.last_id += 1
+        return self._counters.last_id
+
+    def deadline(self, timeout_s: float | None = None) -> Deadline:
+        return Deadline(self.clock, self.timeout_s if timeout_s is None else timeout_s)
+
+    def random_u64(self) -> int:
+        """For incarnations and attempts; never 0."""
+        return self.random.getrandbits(64) or 1
+
+    def committed_at(self, revision: int) -> None:
+        if revision > self._counters.commit_revision:
+            self._counters.commit_revision = revision
+
+    async def repeat(self, what: str, deadline: Deadline, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Run `attempt` until it succeeds, fails with what waiting cannot cure, or the deadline has passed.
+
+        A change in what is known of the cluster ends a pause early: it may be what was waited for.
+        """
+        backoff = Backoff(self.random)
+        while True:
+            try:
+                return await attempt()
+            except TRANSIENT as error:
+                last = error
+            await self.directory.wait_change(min(backoff.next_s(), deadline.remaining()))
+            if deadline.passed:
+                raise self.give_up(what, deadline, last)
+
+    def give_up(self, what: str, deadline: Deadline, last: TxnError) -> TxnError:
+        """The error when time is up: the last one if it says that nothing was done, else a `Timeout` that quotes it."""
+        return last if isinstance(last, _DEFINITE) else deadline.expired(what, last)
