@@ -1,8 +1,8 @@
 """The port below a store: etcd's requests one by one, each answered, refused or left unanswered.
 
-`StoreClient` (group commit, watches that resume, leases, pins) is written against it once. The real etcd stands behind it
-in `txnstore.etcd.backend`, the simulation's in `txnstore.memory_store`. Keys carry no prefix here either: a backend adds
-and removes it. No method repeats a request: that is decided above, where it is known what may be repeated.
+`StoreClient` (group commit, watches that resume, leases, pins) is written against it once. The real etcd stands behind
+it in `txnstore.etcd.backend`, the simulation's in `txnstore.memory_store`. Keys carry no prefix here either: a backend
+adds and removes it. No method repeats a request: that is decided above, where it is known what may be repeated.
 """
 
 from __future__ import annotations

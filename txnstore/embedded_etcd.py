@@ -98,7 +98,7 @@ async def wait_etcd_ready(url: str, *, timeout_s: float = 30.0) -> None:
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):
-            while not await _is_healthy(host, int(port)):
+            while not await _is_healthy(host, int(port)):  # noqa: ASYNC110 (another process: there is no event)
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise Timeout(f"etcd at {url} did not become healthy within {timeout_s} s") from None
@@ -149,7 +149,7 @@ class EmbeddedEtcd:
         """Launch and wait until it is healthy. Raises `InternalError` with its last log lines if it dies, `Timeout`."""
         self.command.data_dir.parent.mkdir(parents=True, exist_ok=True)
         self._log = self.log_path.open("ab")
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: ASYNC220 (takes a millisecond, and is not bound to this loop)
             tied_to_parent(self.command.argv()), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
         try:
@@ -177,7 +177,7 @@ class EmbeddedEtcd:
         self._process.terminate()
         try:
             async with asyncio.timeout(timeout_s):
-                while self._process.poll() is None:
+                while self._process.poll() is None:  # noqa: ASYNC110 (another process: there is no event)
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             self._process.kill()

@@ -1,8 +1,8 @@
 """A watch that goes on over lost connections, restarts and compaction (DESIGN §4, "What a careful etcd client does").
 
-It resumes from the last event's revision + 1, drops what is not newer, and on compaction lists the range at one revision and
-goes on from there. ▲ Only events count as followed; etcd's progress answers, whose revision runs ahead of events still to
-come, never get this far (the backend drops them).
+It resumes from the last event's revision + 1, drops what is not newer, and on compaction lists the range at one
+revision and goes on from there. ▲ Only events count as followed; etcd's progress answers, whose revision runs ahead of
+events still to come, never get this far (the backend drops them).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Group commit: concurrent conditional writes gather while requests are in flight and leave together (DESIGN §4).
 
 A few sender tasks each take what has gathered, send it as one request and stay with it until every member's verdict is
-definite; there is no timer before sending, so a lone caller waits for one round trip. What may share a request is decided in
-`txnstore.grouping`. Time limits are kept by one sweep over everything outstanding.
+definite; there is no timer before sending, so a lone caller waits for one round trip. What may share a request is
+decided in `txnstore.grouping`. Time limits are kept by one sweep over everything outstanding.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ from collections import deque
 from typing import Final
 
 import msgspec
+import structlog
 
 from txnstore.backend import GROUP_BYTES, Backend, Reason, Refused, Unanswered
 from txnstore.grouping import MAX_MEMBERS, Group, GroupPlanner, Member, halves
 from txnstore.store import Commit, CommitResult, LeaseGone
-from txnwire.errors import InvalidArgument, OutcomeUnknown, StoreFull, StoreUnavailable, TxnError, Unauthorized
+from txnwire.errors import (
+    InternalError,
+    InvalidArgument,
+    OutcomeUnknown,
+    StoreFull,
+    StoreUnavailable,
+    TxnError,
+    Unauthorized,
+)
 from txnwire.ports import Clock
 
 MAX_IN_FLIGHT: Final = 4
 SWEEP_S: Final = 0.05
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
+
+log = structlog.get_logger(__name__)
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +82,18 @@ class GroupCommit:
         self._waking = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._broken: str | None = None
         self._members = self._requests = self._repeats = self._splits = 0
 
     def submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitResult]:
         """Queue a commit. Raises `InvalidArgument` at once where it is malformed; otherwise see `MetadataStore`."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
+        if self._broken is not None:
+            raise InternalError(self._broken)
         loop = asyncio.get_running_loop()
         if not self._senders:
-            self._senders = [loop.create_task(self._run_sender()) for _ in range(self._max_in_flight)]
+            self._start_senders(loop)
         deadline = math.inf if timeout_s is None else self._clock.monotonic() + timeout_s
         future: asyncio.Future[CommitResult] = loop.create_future()
         self._planner.offer(Outgoing(commit, self._backend.encode(commit), future, deadline))
@@ -103,12 +117,30 @@ class GroupCommit:
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        groups = self._planner.groups_in_flight()
         for sender in self._senders:
             sender.cancel()
         await asyncio.gather(*self._senders, return_exceptions=True)
-        for member in [*self._planner.waiting(), *(member for group in groups for member in group.members)]:
-            self._give_up(member, "the store was closed")
+        self._give_up_all("the store was closed")
+
+    def _start_senders(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._senders = [loop.create_task(self._run_sender()) for _ in range(self._max_in_flight)]
+        for sender in self._senders:
+            sender.add_done_callback(self._sender_ended)
+
+    def _sender_ended(self, sender: asyncio.Task[None]) -> None:
+        """A sender ends by itself only through a bug: then nobody may wait for it in vain."""
+        if sender.cancelled() or (error := sender.exception()) is None:
+            return
+        self._broken = f"group commit broke down: {type(error).__name__}: {error}"
+        log.error("group commit broke down", exc_info=error)
+        self._give_up_all(self._broken)
+
+    def _give_up_all(self, why: str) -> None:
+        for member in [*self._planner.waiting(), *self._taken()]:
+            self._give_up(member, why)
+
+    def _taken(self) -> list[Outgoing]:
+        return [member for group in self._planner.groups_in_flight() for member in group.members]
 
     def _wake(self) -> None:
         """At most one sender is being woken at a time, so that it finds everything this turn of the loop brings."""
@@ -191,12 +223,11 @@ class GroupCommit:
             outstanding += 1
             if member.deadline <= now:
                 self._give_up(member, "no etcd endpoint took it in time")
-        for group in self._planner.groups_in_flight():
-            for member in group.members:
-                if not member.future.done():
-                    outstanding += 1
-                    if member.deadline <= now:
-                        self._give_up(member, "etcd did not answer in time")
+        for member in self._taken():
+            if not member.future.done():
+                outstanding += 1
+                if member.deadline <= now:
+                    self._give_up(member, "etcd did not answer in time")
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(SWEEP_S, self._sweep) if outstanding else None
 

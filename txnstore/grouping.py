@@ -2,12 +2,12 @@
 
 Rules (DESIGN §4, "Group commit"):
 
-- ▲ etcd evaluates all compares of a request before any of its writes, so no request holds a compare on a key that another
-  of its members puts or deletes; ranges count. Inside one member that is just what is wanted.
+- ▲ etcd evaluates all compares of a request before any of its writes, so no request holds a compare on a key that
+  another of its members puts or deletes; ranges count. Inside one member that is just what is wanted.
 - No key is written twice in a request, and puts on a lease travel alone (a lease that is gone fails the whole request).
 - ▲ A process has at most one unanswered write of a key in flight: the keys of a group stay held from when it is taken
   until it is finished, and members that write one of them are parked. Mere compares are not held up.
-- A request stays within `--max-txn-ops` (a nested budget is the limit minus the outer one's use) and within the byte limit.
+- A request stays within `--max-txn-ops` (a nested budget is the limit minus the outer one's use) and the byte limit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """etcd's key space in memory, to the letter: revisions, versions, nested transactions, history, compaction. Pure.
 
-Modelled on etcd 3.4/3.5 `mvcc` and `apply.go`; `tests/txnstore/test_differential.py` holds it against a real one. No clock:
-leases are ids that somebody else grants and ends.
+Modelled on etcd 3.4/3.5 `mvcc` and `apply.go`; `tests/txnstore/test_differential.py` holds it against a real one. No
+clock: leases are ids that somebody else grants and ends.
 """
 
 from __future__ import annotations
@@ -255,8 +255,8 @@ def _relates(record: KeyValue, compare: Compare) -> bool:
 def _check_intervals(commits: Sequence[Commit]) -> None:
     """etcd's `checkIntervals`: over all members, whatever their verdict, no key put twice or put after being deleted.
 
-    A lone commit's deletes count before its puts. Between members order matters: a put of a key that an *earlier* member
-    deletes is refused, a delete of a key that an earlier member puts is not."""
+    A lone commit's deletes count before its puts. Between members order matters: a put of a key that an *earlier*
+    member deletes is refused, a delete of a key that an earlier member puts is not."""
     put_keys: set[bytes] = set()
     deleted = Spans()
     for commit in commits:

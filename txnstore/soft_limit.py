@@ -1,4 +1,4 @@
-"""The soft limit below etcd's quota: above it new work is refused, so that what is open can still be ended (▲ DESIGN §4)."""
+"""▲ The soft limit below etcd's quota: above it new work is refused, so that what is open can be ended (DESIGN §4)."""
 
 from __future__ import annotations
 

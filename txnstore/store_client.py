@@ -1,4 +1,4 @@
-"""`MetadataStore` over any `Backend`: what a careful etcd client does, once, for the real etcd and the simulated one."""
+"""`MetadataStore` over any `Backend`: what a careful etcd client does, once, for the real and the simulated etcd."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class StoreClient:
             raise StoreUnavailable("the store is closed")
 
     async def _reading(self, timeout_s: float, request: Callable[[], Awaitable[T]]) -> T:
-        """Send a request that may be repeated at will until it is answered. Raises `StoreUnavailable` when time is up."""
+        """Send a request that may be repeated at will until it is answered. Raises `StoreUnavailable` in the end."""
         self._check_open()
         why = "no etcd endpoint is connected"
         try:

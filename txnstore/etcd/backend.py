@@ -1,0 +1,199 @@
+"""`txnstore.backend.Backend` over a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import grpc
+import structlog
+
+from txnstore.backend import Page, Reason, Refused, StoreStatus, Unanswered
+from txnstore.etcd import rpc_pb2 as pb
+from txnstore.etcd import wire
+from txnstore.etcd.connection import Connection
+from txnstore.etcd.watch import EtcdWatchStream, record_of
+from txnstore.grouping import Member
+from txnstore.store import Commit, CommitResult, Compacted, KeyValue
+
+_RANGE: Final = "/etcdserverpb.KV/Range"
+_TXN: Final = "/etcdserverpb.KV/Txn"
+_COMPACT: Final = "/etcdserverpb.KV/Compact"
+_GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
+_REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
+_KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
+_STATUS: Final = "/etcdserverpb.Maintenance/Status"
+_DEFRAGMENT: Final = "/etcdserverpb.Maintenance/Defragment"
+_ALARM: Final = "/etcdserverpb.Maintenance/Alarm"
+
+USEFUL_TXN_OPS: Final = 1024  # more than a group of 500 with members of 100 needs
+_NO_SPACE: Final = 1
+_ALARM_GET: Final = 0
+_ALARM_DEACTIVATE: Final = 2
+KEEP_ALIVE_TIMEOUT_S: Final = 2.0
+_COMPACT_TIMEOUT_S: Final = 30.0
+_DEFRAGMENT_TIMEOUT_S: Final = 300.0
+
+log = structlog.get_logger(__name__)
+
+
+class EtcdBackend:
+    """`open` first. Keys get `prefix` on their way out and lose it on their way in."""
+
+    def __init__(self, connection: Connection, prefix: bytes) -> None:
+        self._connection = connection
+        self._prefix = prefix
+        self._encoder = wire.CommitEncoder(prefix)
+        self._max_txn_ops = 0
+        self.encode: Callable[[Commit], bytes] = self._encoder.transaction
+        self.wait_ready = connection.wait_ready
+
+    @property
+    def max_txn_ops(self) -> int:
+        return self._max_txn_ops
+
+    async def open(self) -> None:
+        """Connect and find the limit by read-only requests. Raises what `Connection.open` does, and `Unanswered`."""
+        await self._connection.open()
+        allowed, refused = 0, USEFUL_TXN_OPS + 1
+        guess = USEFUL_TXN_OPS
+        while refused - allowed > 1:
+            if await self._allows(guess):
+                allowed = guess
+            else:
+                refused = guess
+            guess = (allowed + refused) // 2
+        self._max_txn_ops = allowed
+
+    async def _allows(self, ops: int) -> bool:
+        compare = pb.Compare(key=self._prefix + b"/probe", version=0)
+        request = pb.TxnRequest(compare=[compare] * ops)
+        try:
+            await self._connection.unary(_TXN, request.SerializeToString())
+        except Refused as refusal:
+            if refusal.reason is Reason.MALFORMED and "too many operations" in str(refusal):
+                return False
+            raise
+        return True
+
+    # --- keys ---
+
+    async def commit(self, members: Sequence[Member], *, repeated: bool) -> list[CommitResult]:
+        if len(members) == 1:
+            reply = await self._connection.unary(_TXN, members[0].wire)
+            transaction = pb.TxnResponse.FromString(reply)
+            return [self._verdict(transaction, transaction.header.revision, repeated)]
+        reply = await self._connection.unary(_TXN, wire.group([member.wire for member in members]))
+        answer = pb.TxnResponse.FromString(reply)
+        revision = answer.header.revision
+        success = CommitResult(True, revision, (), repeated)
+        nested = [operation.response_txn for operation in answer.responses]
+        if len(nested) != len(members):
+            raise Unanswered(f"etcd answered {len(nested)} of {len(members)} nested transactions")
+        return [success if one.succeeded else self._verdict(one, revision, repeated) for one in nested]
+
+    def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool) -> CommitResult:
+        if answer.succeeded:
+            return CommitResult(True, revision, (), repeated)
+        reads = tuple([self._records(operation.response_range.kvs) for operation in answer.responses])
+        return CommitResult(False, revision, reads, repeated)
+
+    async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
+        if len(keys) == 1:
+            request = pb.RangeRequest(key=self._prefix + keys[0], revision=revision)
+            found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
+            records = self._records(found.kvs)
+            return found.header.revision, [records[0] if records else None]
+        reads = [pb.RequestOp(request_range=pb.RangeRequest(key=self._prefix + key, revision=revision)) for key in keys]
+        reply = await self._connection.unary(_TXN, pb.TxnRequest(success=reads).SerializeToString())
+        answer = pb.TxnResponse.FromString(reply)
+        pages = [self._records(operation.response_range.kvs) for operation in answer.responses]
+        return answer.header.revision, [page[0] if page else None for page in pages]
+
+    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
+        request = pb.RangeRequest(
+            key=self._prefix + start or b"\0",
+            range_end=self._prefix + end,
+            limit=limit,
+            revision=revision,
+            keys_only=keys_only,
+        )
+        found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
+        return Page(found.header.revision, self._records(found.kvs), found.more)
+
+    def _records(self, found: Sequence[pb.KeyValue]) -> tuple[KeyValue, ...]:
+        return tuple([record_of(kv, len(self._prefix)) for kv in found])
+
+    # --- watches and leases ---
+
+    async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> EtcdWatchStream:
+        create = pb.WatchCreateRequest(
+            key=self._prefix + start or b"\0", range_end=self._prefix + end, start_revision=from_revision
+        )
+        return await EtcdWatchStream.open(self._connection, create, len(self._prefix))
+
+    async def grant(self, ttl_s: int) -> tuple[int, float]:
+        reply = await self._connection.unary(_GRANT, pb.LeaseGrantRequest(TTL=ttl_s).SerializeToString())
+        granted = pb.LeaseGrantResponse.FromString(reply)
+        return granted.ID, float(granted.TTL)
+
+    async def keep_alive(self, lease_id: int) -> float:
+        timeout_s = KEEP_ALIVE_TIMEOUT_S
+        endpoint, call = self._connection.stream(_KEEP_ALIVE, timeout_s=timeout_s)
+        try:
+            await call.write(pb.LeaseKeepAliveRequest(ID=lease_id).SerializeToString())
+            await call.done_writing()
+            reply = await call.read()
+        except grpc.aio.AioRpcError as error:
+            await self._connection.stream_failed(endpoint, error.code(), error.details() or "")
+        except asyncio.InvalidStateError:  # it ended before the write
+            await self._connection.stream_failed(endpoint, await call.code(), await call.details() or "")
+        finally:
+            call.cancel()
+        if not isinstance(reply, bytes):
+            await self._connection.stream_failed(endpoint, grpc.StatusCode.UNAVAILABLE, "the keep-alive stream ended")
+        return max(float(pb.LeaseKeepAliveResponse.FromString(reply).TTL), 0.0)
+
+    async def revoke(self, lease_id: int) -> None:
+        try:
+            await self._connection.unary(_REVOKE, pb.LeaseRevokeRequest(ID=lease_id).SerializeToString())
+        except Refused as refusal:
+            if refusal.reason is not Reason.LEASE_GONE:
+                raise
+
+    # --- maintenance ---
+
+    async def status(self) -> StoreStatus:
+        status = pb.StatusResponse.FromString(await self._connection.unary(_STATUS, b""))
+        return StoreStatus(
+            version=status.version,
+            revision=status.header.revision,
+            db_bytes=status.dbSize,
+            db_bytes_in_use=status.dbSizeInUse,
+            quota_bytes=status.dbSizeQuota,
+            no_space=any("NOSPACE" in error for error in status.errors),
+        )
+
+    async def compact(self, revision: int) -> None:
+        request = pb.CompactionRequest(revision=revision)
+        try:
+            await self._connection.unary(_COMPACT, request.SerializeToString(), timeout_s=_COMPACT_TIMEOUT_S)
+        except Compacted:
+            log.debug("compacted already", revision=revision)
+
+    async def defragment(self) -> None:
+        for endpoint in self._connection.endpoints:
+            if endpoint.ready():
+                await self._connection.unary(_DEFRAGMENT, b"", timeout_s=_DEFRAGMENT_TIMEOUT_S, endpoint=endpoint)
+
+    async def disarm(self) -> None:
+        request = pb.AlarmRequest(action=_ALARM_GET, alarm=_NO_SPACE)
+        raised = pb.AlarmResponse.FromString(await self._connection.unary(_ALARM, request.SerializeToString()))
+        for alarm in raised.alarms:
+            if alarm.alarm == _NO_SPACE:
+                off = pb.AlarmRequest(action=_ALARM_DEACTIVATE, memberID=alarm.memberID, alarm=_NO_SPACE)
+                await self._connection.unary(_ALARM, off.SerializeToString())
+
+    async def close(self) -> None:
+        await self._connection.close()

@@ -1,0 +1,256 @@
+"""Calls to an etcd cluster: several endpoints with fail-over, TLS, user and password, and what each error means.
+
+No call is ever repeated here (▲ DESIGN §4), with one exception that cannot matter: a call refused for an expired token
+was not applied and is sent again with a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+import grpc
+import structlog
+
+from txnstore.backend import Reason, Refused, Unanswered
+from txnstore.etcd import rpc_pb2 as pb
+from txnstore.etcd.releases import check_release
+from txnstore.etcd.settings import EtcdSettings
+from txnstore.store import Compacted
+from txnwire.errors import InvalidArgument, StoreUnavailable, Unauthorized
+from txnwire.grpc_transport import TlsFiles, open_channel
+from txnwire.ports import Clock
+
+_POLL_S: Final = 0.02
+_STATUS: Final = "/etcdserverpb.Maintenance/Status"
+_AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
+
+log = structlog.get_logger(__name__)
+
+StreamCall = grpc.aio.StreamStreamCall[bytes, bytes]
+_UnaryMethod = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+
+
+class TokenExpired(Exception):
+    """The call was refused, and not applied, because its token is not known (any more)."""
+
+
+class Endpoint:
+    """One etcd member's client address. `admitted`: its release and cluster were checked since it last failed."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+        self.address = address
+        self.channel = channel
+        self.admitted = False
+        self.failed_at = float("-inf")
+        self._methods: dict[str, _UnaryMethod] = {}
+
+    def ready(self) -> bool:
+        return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
+    def unary(self, path: str) -> _UnaryMethod:
+        method = self._methods.get(path)
+        if method is None:
+            method = self._methods[path] = self.channel.unary_unary(path)
+        return method
+
+
+class Connection:
+    """Sends to one endpoint as long as it serves, then to the ready one that has been well for longest."""
+
+    def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._endpoints = [Endpoint(address, channel) for address, channel in _open_channels(settings)]
+        self._current = self._endpoints[0]
+        self._cluster_id: int | None = None
+        self._inadmissible: InvalidArgument | None = None
+        self._why = "none can be reached"
+        self._token: str | None = None
+        self._authenticating = asyncio.Lock()
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return self._endpoints
+
+    async def open(self) -> None:
+        """Raises `StoreUnavailable`, `Unauthorized`, or `InvalidArgument` for a release that must not be used."""
+        timeout_s = self._settings.connect_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self._pick():
+                    if self._inadmissible is not None:
+                        raise self._inadmissible
+                    await asyncio.sleep(_POLL_S)
+                if self._settings.user is not None:
+                    await self._authenticate_first()
+        except TimeoutError:
+            tried = ", ".join(endpoint.address for endpoint in self._endpoints)
+            raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self._why}") from None
+
+    async def wait_ready(self) -> None:
+        """Until an endpoint is connected and admitted."""
+        while not (self._current.admitted and self._current.ready()):
+            if await self._pick():
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _pick(self) -> bool:
+        """Make the ready endpoint that has been well for longest the current one; False where there is none."""
+        candidates = [endpoint for endpoint in self._endpoints if endpoint.ready()]
+        if not candidates:
+            return False
+        chosen = min(candidates, key=lambda endpoint: endpoint.failed_at)
+        if not await self._admit(chosen):
+            return False
+        self._current = chosen
+        return True
+
+    async def unary(
+        self, path: str, request: bytes, *, timeout_s: float | None = None, endpoint: Endpoint | None = None
+    ) -> bytes:
+        """One call, to the current endpoint unless one is named. Raises `Unanswered`, `Refused`, `Compacted`."""
+        try:
+            return await self._call(endpoint or self._current, path, request, timeout_s)
+        except TokenExpired:
+            await self._authenticate(self._token)
+        try:
+            return await self._call(endpoint or self._current, path, request, timeout_s)
+        except TokenExpired as error:
+            raise Refused(Reason.DENIED, str(error)) from error
+
+    async def _call(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float | None = None) -> bytes:
+        """As `unary`; raises `TokenExpired` too."""
+        timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            reply: bytes = await endpoint.unary(path)(request, timeout=timeout_s, metadata=self._metadata())
+        except grpc.aio.AioRpcError as error:
+            meaning = meaning_of(error.code(), error.details() or "")
+            if isinstance(meaning, Unanswered):
+                self.distrust(endpoint, str(meaning))
+            raise meaning from error
+        return reply
+
+    def stream(
+        self, path: str, *, extra: Mapping[str, str] | None = None, timeout_s: float | None = None
+    ) -> tuple[Endpoint, StreamCall]:
+        """A bidirectional call to the current endpoint; how it failed goes to `stream_failed`."""
+        endpoint = self._current
+        metadata = (*(self._metadata() or ()), *(extra or {}).items())
+        return endpoint, endpoint.channel.stream_stream(path)(metadata=metadata, timeout=timeout_s)
+
+    async def stream_failed(self, endpoint: Endpoint, code: grpc.StatusCode, text: str) -> NoReturn:
+        """Raise what the end of a stream means: `Unanswered`, `Refused`, `Compacted`. Replaces a lost token."""
+        meaning = meaning_of(code, text)
+        if isinstance(meaning, TokenExpired):
+            await self._authenticate(self._token)
+            raise Unanswered(text)
+        if isinstance(meaning, Unanswered):
+            self.distrust(endpoint, text)
+        raise meaning
+
+    def distrust(self, endpoint: Endpoint, why: str) -> None:
+        """Prefer others for now; check it anew before it is used again."""
+        self._why = f"{endpoint.address}: {why}"
+        endpoint.admitted = False
+        endpoint.failed_at = self._clock.monotonic()
+
+    async def close(self) -> None:
+        for endpoint in self._endpoints:
+            await endpoint.channel.close()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        return None if self._token is None else (("token", self._token),)
+
+    async def _admit(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint may be used: a release that keeps what it acknowledges, a member of the same cluster."""
+        try:
+            status = pb.StatusResponse.FromString(await self._call(endpoint, _STATUS, b""))
+        except (Unanswered, Refused, TokenExpired) as error:
+            self.distrust(endpoint, str(error))
+            return False
+        try:
+            self._check(endpoint, status)
+        except InvalidArgument as error:
+            log.error("etcd endpoint must not be used", endpoint=endpoint.address, error=str(error))
+            self._inadmissible = error
+            self.distrust(endpoint, str(error))
+            return False
+        if not status.leader:
+            self.distrust(endpoint, "it has no leader")
+            return False
+        self._cluster_id = status.header.cluster_id
+        endpoint.admitted = True
+        return True
+
+    def _check(self, endpoint: Endpoint, status: pb.StatusResponse) -> None:
+        check_release(status.version, development=self._settings.development, endpoint=endpoint.address)
+        if self._cluster_id is not None and self._cluster_id != status.header.cluster_id:
+            raise InvalidArgument(
+                f"etcd at {endpoint.address} belongs to cluster {status.header.cluster_id:x}, this store was connected "
+                f"to {self._cluster_id:x}: the endpoints must be one cluster, a restored backup takes a restart"
+            )
+
+    async def _authenticate_first(self) -> None:
+        while self._token is None:
+            try:
+                await self._authenticate(None)
+            except Unanswered:
+                await self.wait_ready()
+
+    async def _authenticate(self, known_token: str | None) -> None:
+        """Get a new token unless somebody else just has. Raises `Unauthorized`, `Unanswered`."""
+        async with self._authenticating:
+            if self._token != known_token:
+                return
+            user, password = self._settings.user, self._settings.password
+            if user is None:
+                raise Refused(Reason.DENIED, "etcd asks for a user and none is configured")
+            request = pb.AuthenticateRequest(name=user, password=password or "")
+            self._token = None  # a token that is not known would be refused even here
+            try:
+                reply = await self._call(self._current, _AUTHENTICATE, request.SerializeToString())
+            except (Refused, TokenExpired) as refusal:
+                raise Unauthorized(f"etcd user {user!r}: {refusal}") from refusal
+            self._token = pb.AuthenticateResponse.FromString(reply).token
+
+
+def _open_channels(settings: EtcdSettings) -> list[tuple[str, grpc.aio.Channel]]:
+    secured = TlsFiles(ca=settings.ca, certificate=settings.certificate, key=settings.key)
+    return [
+        (address, open_channel(address, tls=secured if secure else None)) for address, secure in settings.addresses()
+    ]
+
+
+# Texts are etcd's (`api/v3rpc/rpctypes/error.go`), the same from 3.4 to 3.6.
+_TOKEN_TEXTS: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
+
+
+def meaning_of(code: grpc.StatusCode, text: str) -> Exception:
+    """What etcd's answer says about the request. Everything that does not surely mean "not applied" is `Unanswered`:
+    UNAVAILABLE, DEADLINE_EXCEEDED and the like also come from etcd itself when a proposal is lost or late."""
+    if code is grpc.StatusCode.UNAUTHENTICATED or any(part in text for part in _TOKEN_TEXTS):
+        return TokenExpired(text)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "database space exceeded" in text:
+            return Refused(Reason.FULL, text)
+        return Refused(Reason.BUSY if "too many requests" in text else Reason.MALFORMED, text)
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in text:
+        return Compacted(text)
+    if code is grpc.StatusCode.NOT_FOUND and "lease" in text:
+        return Refused(Reason.LEASE_GONE, text)
+    if code is grpc.StatusCode.INVALID_ARGUMENT and "user name is empty" in text:
+        return Refused(Reason.DENIED, "etcd asks for a user and none is configured")
+    if code in _DEFINITE:
+        return Refused(_DEFINITE[code], text)
+    return Unanswered(f"{code.name}: {text}")
+
+
+_DEFINITE: Final = {
+    grpc.StatusCode.PERMISSION_DENIED: Reason.DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT: Reason.MALFORMED,
+    grpc.StatusCode.OUT_OF_RANGE: Reason.MALFORMED,
+    grpc.StatusCode.FAILED_PRECONDITION: Reason.MALFORMED,
+    grpc.StatusCode.UNIMPLEMENTED: Reason.MALFORMED,
+}

@@ -1,0 +1,47 @@
+"""How etcd is reached, and the checks on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from txnwire.errors import InvalidArgument
+
+DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
+_ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})/?\Z")
+
+
+class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS where `ca` or `certificate` is given).
+    `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used where it does not tell it
+    (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2)."""
+
+    endpoints: tuple[str, ...]
+    prefix: str = ""
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str | None = None
+    password: str | None = None
+    quota_bytes: int = DEFAULT_QUOTA_BYTES
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 5.0
+    development: bool = False
+
+    def addresses(self) -> list[tuple[str, bool]]:
+        """(`host:port`, whether over TLS) of every endpoint. Raises `InvalidArgument` naming the one that is wrong."""
+        if not self.endpoints:
+            raise InvalidArgument("no etcd endpoint is given: expected at least one, as in http://127.0.0.1:2379")
+        return [self._address(endpoint) for endpoint in self.endpoints]
+
+    def _address(self, endpoint: str) -> tuple[str, bool]:
+        match = _ENDPOINT.match(endpoint)
+        if match is None:
+            raise InvalidArgument(f"etcd endpoint {endpoint!r}: expected http://host:port or https://host:port")
+        has_tls_files = self.ca is not None or self.certificate is not None
+        if match[1] == "http" and has_tls_files:
+            raise InvalidArgument(f"etcd endpoint {endpoint!r} is without TLS, but TLS files are given: write https://")
+        return match[2], has_tls_files if match[1] is None else match[1] == "https"

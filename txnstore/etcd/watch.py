@@ -1,0 +1,89 @@
+"""One watch stream of etcd's, until it is lost; `txnstore.following` makes a watch that goes on out of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import grpc
+
+from txnstore.backend import Reason, Refused, Unanswered
+from txnstore.etcd import rpc_pb2 as pb
+from txnstore.etcd.connection import Connection, Endpoint, StreamCall
+from txnstore.store import Compacted, Event, EventKind, KeyValue
+
+_WATCH: Final = "/etcdserverpb.Watch/Watch"
+_DELETE: Final = 1
+
+
+def record_of(found: pb.KeyValue, prefix_length: int) -> KeyValue:
+    key = found.key[prefix_length:] if prefix_length else found.key
+    return KeyValue(key, found.value, found.version, found.create_revision, found.mod_revision, found.lease)
+
+
+class EtcdWatchStream:
+    """`txnstore.backend.WatchStream`. No fragments, no progress notifications; replies of any size."""
+
+    def __init__(self, connection: Connection, endpoint: Endpoint, call: StreamCall, prefix_length: int) -> None:
+        self._connection = connection
+        self._endpoint = endpoint
+        self._call = call
+        self._prefix_length = prefix_length
+
+    @classmethod
+    async def open(cls, connection: Connection, create: pb.WatchCreateRequest, prefix_length: int) -> EtcdWatchStream:
+        """Raises `Unanswered`, `Refused`."""
+        # Require a leader: an etcd that is cut off from its cluster then ends the stream instead of falling silent.
+        endpoint, call = connection.stream(_WATCH, extra={"hasleader": "true"})
+        stream = cls(connection, endpoint, call, prefix_length)
+        try:
+            await call.write(pb.WatchRequest(create_request=create).SerializeToString())
+        except grpc.aio.AioRpcError as error:
+            await connection.stream_failed(endpoint, error.code(), error.details() or "")
+        except asyncio.InvalidStateError:  # it ended before the write
+            await connection.stream_failed(endpoint, await call.code(), await call.details() or "")
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        return stream
+
+    async def receive(self) -> tuple[Event, ...]:
+        while True:
+            try:
+                reply = await self._call.read()
+            except grpc.aio.AioRpcError as error:
+                await self._connection.stream_failed(self._endpoint, error.code(), error.details() or "")
+            if not isinstance(reply, bytes):
+                await self._connection.stream_failed(
+                    self._endpoint, grpc.StatusCode.UNAVAILABLE, "the watch stream ended"
+                )
+            response = pb.WatchResponse.FromString(reply)
+            if response.canceled:
+                await self._canceled(response)
+            # ▲ No events: a "created" or a progress answer. Its revision runs ahead of events still to come, so it is
+            # never looked at (DESIGN §4).
+            if response.events:
+                return self._events(response)
+
+    async def close(self) -> None:
+        self._call.cancel()
+
+    async def _canceled(self, response: pb.WatchResponse) -> None:
+        if response.compact_revision:
+            raise Compacted(f"the watch's start has been compacted away: the oldest is {response.compact_revision}")
+        if "permission denied" in response.cancel_reason:
+            raise Refused(Reason.DENIED, response.cancel_reason)
+        if "auth" in response.cancel_reason:
+            await self._connection.stream_failed(
+                self._endpoint, grpc.StatusCode.UNAUTHENTICATED, response.cancel_reason
+            )
+        raise Unanswered(f"etcd ended the watch: {response.cancel_reason or 'no reason given'}")
+
+    def _events(self, response: pb.WatchResponse) -> tuple[Event, ...]:
+        skip = self._prefix_length
+        return tuple(
+            [
+                Event(EventKind.DELETE if event.type == _DELETE else EventKind.PUT, record_of(event.kv, skip))
+                for event in response.events
+            ]
+        )
