@@ -1,0 +1,475 @@
+"""Brokers, clients and transactions for tests: real stores, ledgers and services, a transport in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from segments.assignment import consumer_id
+from segments.broker import Broker
+from segments.broker_service import BrokerService
+from segments.directory import Directory
+from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerStore
+from segments.settings import BrokerSettings
+from segments.topology import Topology, create_record
+from tests.segments.memory_transport import MemoryTransport
+from txnstore import keys, records
+from txnstore.records import AssignmentRecord, Header, SubscriptionRecord
+from txnstore.store import Commit, Delete, MetadataStore, Put, Read, absent, unchanged_since, version_is
+from txnwire.calls import Caller
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.entry import OutgoingMessage, decode_block, encode_entry
+from txnwire.errors import TxnError, from_wire
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import TopicName
+from txnwire.ports import Clock, Connection, Random
+from txnwire.proto import txn_pb2 as pb
+from txnwire.serving import serve_connection
+
+TOPIC = TopicName("public", "nyc", "flights")
+CALL_S = 10.0
+FAR_AWAY_MS = 4_000_000_000_000
+
+MakeStore = Callable[[], Awaitable[MetadataStore]]
+
+
+async def eventually(condition: Callable[[], object], *, timeout_s: float = 10.0, what: str = "") -> None:
+    """Return once `condition()` is true; fail the test after `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"did not come about within {timeout_s} s: {what or condition}") from None
+
+
+@dataclass
+class Node:
+    """One broker process: what it owns, and what it would take down with it."""
+
+    broker: Broker
+    service: BrokerService
+    directory: Directory
+    store: MetadataStore
+    ledgers: LedgerStore
+    address: str
+    _stop: Callable[[bool], Awaitable[None]]
+
+    async def close(self) -> None:
+        await self._stop(True)
+
+    async def crash(self) -> None:
+        """Gone without a word: nothing handed over, its lease left to expire."""
+        await self._stop(False)
+
+
+@dataclass
+class Cluster:
+    """Brokers over one store and one ledger directory; transactions are begun and ended straight in the store."""
+
+    make_store: MakeStore
+    store: MetadataStore
+    data_dir: Path
+    settings: BrokerSettings = field(default_factory=lambda: BrokerSettings(lease_ttl_s=2.0, claim_retry_s=0.05))
+    make_ledgers: Callable[[Path], LedgerStore] = FileLedgerStore
+    clock: Clock = field(default_factory=SystemClock)
+    random: Random = field(default_factory=SystemRandom)
+    transport: MemoryTransport = field(default_factory=MemoryTransport)
+    nodes: list[Node] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
+    _counters: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _addresses: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def create_topic(self, topic: TopicName = TOPIC, segments: int = 1) -> list[str]:
+        """Segment paths, in hash order."""
+        record = create_record(segments, policies={}, created_ms=1)
+        await self.store.commit(Commit(puts=(Put(keys.topic(topic.path), records.encode(record)),)))
+        return list(Topology(topic, record).active_paths)
+
+    async def start(self, broker_id: str = "b1", settings: BrokerSettings | None = None) -> Node:
+        store = await self.make_store()
+        directory = Directory(store, self.clock)
+        await directory.start()
+        ledgers = self.make_ledgers(self.data_dir)
+        address = f"{broker_id}:{next(self._addresses)}"
+        broker = Broker(
+            store,
+            ledgers,
+            self.clock,
+            self.random,
+            settings or self.settings,
+            broker_id=broker_id,
+            address=address,
+            directory=directory,
+        )
+        await broker.start()
+        service = BrokerService(broker)
+
+        async def serve(connection: Connection) -> None:
+            await serve_connection(
+                connection, [service], server_id=broker_id, roles=["broker"], incarnation="1", clock=self.clock
+            )
+
+        listener = await self.transport.listen(address, serve)
+
+        async def stop(graceful: bool) -> None:
+            if node not in self.nodes:
+                return
+            self.nodes.remove(node)
+            await broker.close(graceful=graceful)
+            await listener.close()
+            await directory.close()
+            await ledgers.close()
+            await store.close()
+
+        node = Node(broker, service, directory, store, ledgers, address, stop)
+        self.nodes.append(node)
+        return node
+
+    async def connect(self, node: Node) -> Client:
+        client = Client()
+        hello = pb.Hello(client_name="test", session_id=b"s")
+        client.caller = await Caller.open(
+            self.transport, node.address, hello, clock=self.clock, on_push=client.on_push, timeout_s=CALL_S
+        )
+        client.connection = self.transport.connections[-1]
+        self.clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.caller.close()
+        for node in list(self.nodes):
+            await node.close()
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    async def begin(self) -> TxnId:
+        txn_id = TxnId(1, next(self._counters))
+        header = Header(state=records.OPEN, timeout_ms=FAR_AWAY_MS, created_ms=1)
+        await self.store.commit(
+            Commit(compares=(absent(keys.txn(txn_id)),), puts=(Put(keys.txn(txn_id), records.encode(header)),))
+        )
+        return txn_id
+
+    async def end(self, txn_id: TxnId, state: str, writers: list[str] | None = None) -> int:
+        """The decision's revision."""
+        header = Header(
+            state=state, timeout_ms=FAR_AWAY_MS, created_ms=1, finalized_ms=2, reason="client", writers=writers
+        )
+        key = keys.txn(txn_id)
+        result = await self.store.commit(
+            Commit(compares=(version_is(key, 1),), puts=(Put(key, records.encode(header)),), else_reads=(Read(key),))
+        )
+        assert result.succeeded
+        return result.revision
+
+    async def commit(self, txn_id: TxnId, writers: list[str] | None = None) -> int:
+        return await self.end(txn_id, records.COMMITTED, writers)
+
+    async def abort(self, txn_id: TxnId) -> int:
+        return await self.end(txn_id, records.ABORTED)
+
+    async def collect(self, txn_id: TxnId) -> None:
+        """Delete the header, as collection does once no op of the transaction is left."""
+        await self.wait_no_ops(txn_id)
+        await self.store.commit(Commit(deletes=(Delete(keys.txn(txn_id)),)))
+
+    async def ops(self, txn_id: TxnId) -> list[bytes]:
+        prefix = keys.txn_ops(txn_id)
+        found = await self.store.range(prefix, keys.prefix_end(prefix))
+        return [record.key for record in found.records]
+
+    async def wait_no_ops(self, txn_id: TxnId, timeout_s: float = 10.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            while await self.ops(txn_id):
+                await asyncio.sleep(0.01)
+
+    # ---- subscriptions ----------------------------------------------------------------------------------------------
+
+    async def create_subscription(
+        self, name: str = "sub", topic: TopicName = TOPIC, record: SubscriptionRecord | None = None
+    ) -> None:
+        record = record or SubscriptionRecord(type="stream", start={"kind": "earliest"})
+        await self.store.commit(Commit(puts=(Put(keys.subscription(topic.path, name), records.encode(record)),)))
+
+    async def assign(
+        self, consumers: dict[str, list[str]], *, name: str = "sub", epoch: int, topic: TopicName = TOPIC
+    ) -> None:
+        """`consumers`: `name@incarnation` → segment paths."""
+        key = keys.assignment(topic.path, name)
+        found = await self.store.get(key)
+        record = AssignmentRecord(epoch=epoch, consumers=consumers)
+        result = await self.store.commit(
+            Commit(
+                compares=(unchanged_since(key, found.mod_revision if found else 0),),
+                puts=(Put(key, records.encode(record)),),
+            )
+        )
+        assert result.succeeded
+
+    async def subscribe(
+        self,
+        client: Client,
+        segment: str,
+        *,
+        name: str = "sub",
+        consumer: str = "c1",
+        epoch: int = 1,
+        permits: int = 1000,
+    ) -> Consumer:
+        """Create the subscription and the assignment if need be, and attach."""
+        if await self.store.get(keys.subscription(TOPIC.path, name)) is None:
+            await self.create_subscription(name)
+        await self.assign({consumer_id(consumer, 7): [segment]}, name=name, epoch=epoch)
+        return await client.subscribe(segment, name=name, consumer=consumer, epoch=epoch, permits=permits)
+
+
+class Client:
+    """One connection, and everything pushed on it."""
+
+    caller: Caller
+
+    def __init__(self) -> None:
+        self.consumers: dict[int, Consumer] = {}
+        self.producers: dict[int, Producer] = {}
+        self._ids = itertools.count(1)
+
+    def on_push(self, command: pb.Command) -> None:
+        kind = command.WhichOneof("body")
+        body = getattr(command, str(kind))
+        if kind == "producer_closed":
+            self.producers[body.producer_id].closed = from_wire(body.error)
+        else:
+            self.consumers[body.consumer_id].on_push(str(kind), body)
+
+    async def call(self, **body: object) -> pb.Command:
+        return await self.caller.call(pb.Command(**body), timeout_s=CALL_S)  # type: ignore[arg-type]
+
+    async def producer(self, segment: str, name: str = "p1", incarnation: int = 1) -> Producer:
+        producer = Producer(self, next(self._ids), name, incarnation)
+        self.producers[producer.id] = producer
+        request = pb.OpenProducer(producer_id=producer.id, segment=segment, name=name, incarnation=incarnation)
+        reply = await self.call(open_producer=request)
+        producer.last = reply.open_producer_ok.last_sequence_id
+        return producer
+
+    async def reader(
+        self,
+        segment: str,
+        *,
+        start: pb.Start | None = None,
+        end: Position | None = None,
+        min_revision: int = 0,
+        permits: int = 1_000_000,
+    ) -> Consumer:
+        consumer = self._consumer()
+        request = pb.Subscribe(consumer_id=consumer.id, segment=segment, start=start, min_revision=min_revision)
+        if end is not None:
+            request.end.CopyFrom(pb.Position(ledger_id=end.ledger_id, entry_id=end.entry_id))
+        await self.call(subscribe=request)
+        consumer.flow(permits)
+        return consumer
+
+    async def subscribe(
+        self,
+        segment: str,
+        *,
+        name: str = "sub",
+        consumer: str = "c1",
+        incarnation: int = 7,
+        epoch: int = 1,
+        permits: int = 1000,
+    ) -> Consumer:
+        found = self._consumer()
+        request = pb.Subscribe(
+            consumer_id=found.id,
+            segment=segment,
+            subscription=name,
+            consumer=consumer,
+            incarnation=incarnation,
+            assignment_epoch=epoch,
+        )
+        await self.call(subscribe=request)
+        found.flow(permits)
+        return found
+
+    def _consumer(self) -> Consumer:
+        consumer = Consumer(self, next(self._ids))
+        self.consumers[consumer.id] = consumer
+        return consumer
+
+    async def close(self) -> None:
+        await self.caller.close()
+
+
+class Producer:
+    """Sends entries of one producer in order. `last` is the predecessor the next one names."""
+
+    def __init__(self, client: Client, producer_id: int, name: str, incarnation: int) -> None:
+        self.client = client
+        self.id = producer_id
+        self.name = name
+        self.incarnation = incarnation
+        self.last = -1
+        self.closed: TxnError | None = None
+
+    def command(
+        self,
+        *values: str,
+        txn: TxnId | None = None,
+        writer: int = 0,
+        sequence_id: int | None = None,
+        previous: int | None = None,
+        publish_time_ms: int = 1,
+    ) -> pb.Command:
+        first = self.last + 1 if sequence_id is None else sequence_id
+        send = pb.Send(
+            producer_id=self.id,
+            sequence_id=first,
+            count=len(values),
+            previous_sequence_id=self.last if previous is None else previous,
+            txnid_most_bits=txn.most_bits if txn else 0,
+            txnid_least_bits=txn.least_bits if txn else 0,
+            writer=writer,
+            entry=encode_entry(
+                [OutgoingMessage(value.encode()) for value in values],
+                producer=self.name,
+                incarnation=self.incarnation,
+                sequence_id=first,
+                publish_time_ms=publish_time_ms,
+                txn_id=txn,
+                writer=writer,
+            ),
+        )
+        self.last = first + len(values) - 1
+        return pb.Command(send=send)
+
+    def send_nowait(self, *values: str, txn: TxnId | None = None, **ids: int) -> asyncio.Future[pb.Command]:
+        command = self.command(*values, txn=txn, **ids)
+        return self.client.caller.call_nowait(command, timeout_s=CALL_S)
+
+    async def send(self, *values: str, txn: TxnId | None = None, **ids: int) -> Position:
+        reply = (await self.send_nowait(*values, txn=txn, **ids)).send_ok
+        return Position(reply.ledger_id, reply.entry_id)
+
+
+@dataclass(frozen=True)
+class Received:
+    value: str
+    position: Position
+    index: int
+    count: int
+    redelivery_count: int
+
+
+class Consumer:
+    """Everything delivered to one consumer. A Rewind drops what has been delivered before it, as a client would."""
+
+    def __init__(self, client: Client, consumer_id: int) -> None:
+        self.client = client
+        self.id = consumer_id
+        self.messages: list[Received] = []
+        self.all: list[Received] = []
+        self.rewinds = 0
+        self.ended: str | None = None
+        self.closed: TxnError | None = None
+
+    @property
+    def values(self) -> list[str]:
+        return [message.value for message in self.messages]
+
+    def on_push(self, kind: str, body: object) -> None:
+        if isinstance(body, pb.Deliver):
+            for entry in body.entries:
+                self._take(entry)
+        elif isinstance(body, pb.EndOfSegment):
+            self.ended = "sealed" if body.sealed else "end"
+        elif isinstance(body, pb.ConsumerClosed):
+            self.closed = from_wire(body.error)
+        elif isinstance(body, pb.Rewind):
+            self.rewinds += 1
+            self.messages.clear()
+        else:
+            raise AssertionError(f"unexpected push {kind}")
+
+    def _take(self, entry: pb.DeliveredEntry) -> None:
+        block = decode_block(entry.entry)
+        skip = int.from_bytes(entry.skip, "little")
+        position = Position(entry.ledger_id, entry.entry_id)
+        for index in range(len(block)):
+            if not skip >> index & 1:
+                one = Received(block.value(index).decode(), position, index, len(block), entry.redelivery_count)
+                self.messages.append(one)
+                self.all.append(one)
+
+    def flow(self, permits: int, min_revision: int = 0) -> None:
+        flow = pb.Flow(consumer_id=self.id, permits=permits, min_revision=min_revision)
+        self.client.caller.push(pb.Command(flow=flow))
+
+    async def wait(self, *values: str, timeout_s: float = 10.0) -> None:
+        """Until exactly these have been delivered since the last rewind."""
+        try:
+            await eventually(lambda: len(self.values) >= len(values), timeout_s=timeout_s)
+        except AssertionError:
+            raise AssertionError(f"delivered {self.values}, expected {list(values)}") from None
+        assert self.values == list(values)
+
+    async def ack(
+        self,
+        *what: Received | Position,
+        txn: TxnId | None = None,
+        cumulative: bool = False,
+        writer: int = 0,
+        indexes: Iterable[int] | None = None,
+    ) -> None:
+        """Whole entries by position, single messages as received, or `indexes` of the entry of one."""
+        command = self.ack_command(what, txn=txn, cumulative=cumulative, writer=writer, indexes=indexes)
+        await self.client.caller.call(command, timeout_s=CALL_S)
+
+    def ack_command(
+        self,
+        what: Sequence[Received | Position],
+        *,
+        txn: TxnId | None,
+        cumulative: bool = False,
+        writer: int = 0,
+        indexes: Iterable[int] | None = None,
+    ) -> pb.Command:
+        positions = []
+        for one in what:
+            if isinstance(one, Received):
+                chosen = [one.index] if indexes is None else list(indexes)
+                if cumulative:
+                    chosen = list(range(one.index + 1))
+                bits = sum(1 << index for index in chosen)
+                positions.append(
+                    pb.AckPosition(
+                        ledger_id=one.position.ledger_id,
+                        entry_id=one.position.entry_id,
+                        indexes=bits.to_bytes((one.count + 7) // 8, "little"),
+                        count=one.count,
+                    )
+                )
+            else:
+                positions.append(pb.AckPosition(ledger_id=one.ledger_id, entry_id=one.entry_id, count=1))
+        return pb.Command(
+            ack=pb.Ack(
+                consumer_id=self.id,
+                cumulative=cumulative,
+                positions=positions,
+                txnid_most_bits=txn.most_bits if txn else 0,
+                txnid_least_bits=txn.least_bits if txn else 0,
+                writer=writer,
+            )
+        )
+
+    async def close(self) -> None:
+        await self.client.call(close_consumer=pb.CloseConsumer(consumer_id=self.id))
+
+
+__all__ = ["EARLIEST", "TOPIC", "Client", "Cluster", "Consumer", "Node", "Producer", "Received", "eventually"]

@@ -1,0 +1,181 @@
+"""A segment's ledgers as one log, over the file ledgers and the in-memory store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerFenced, LedgerWriter
+from segments.ledgers import SegmentLedgers
+from txnstore import keys, records
+from txnstore.memory_store import MemoryStore
+from txnstore.records import LedgerRecord, Owner
+from txnstore.store import Commit, Delete, Put
+from txnwire.errors import NotOwner
+from txnwire.ids import EARLIEST, Position
+
+SEGMENT = "public/nyc/flights/0000-ffff-0"
+
+
+@pytest.fixture
+async def ledger_store(tmp_path: Path) -> AsyncIterator[FileLedgerStore]:
+    store = FileLedgerStore(tmp_path)
+    yield store
+    await store.close()
+
+
+async def own(store: MemoryStore) -> int:
+    """Take the segment, whoever had it; the ownership epoch."""
+    key = keys.owner(SEGMENT)
+    await store.commit(Commit(deletes=(Delete(key),)))
+    result = await store.commit(Commit(puts=(Put(key, records.encode(Owner(broker="b", address="a"))),)))
+    return result.revision
+
+
+async def take_over(store: MemoryStore, ledger_store: FileLedgerStore) -> SegmentLedgers:
+    ledgers = SegmentLedgers(store, ledger_store, SEGMENT, epoch=await own(store), incarnation="i")
+    await ledgers.take_over()
+    return ledgers
+
+
+async def stored_record(store: MemoryStore) -> LedgerRecord:
+    found = await store.get(keys.ledger(SEGMENT))
+    assert found is not None
+    return records.decode(LedgerRecord, found.value, key=found.key)
+
+
+def writer_of(ledgers: SegmentLedgers) -> LedgerWriter:
+    assert ledgers.writer is not None
+    return ledgers.writer
+
+
+async def append(ledgers: SegmentLedgers, *entries: bytes) -> None:
+    writer = writer_of(ledgers)
+    for entry in entries:
+        writer.append(entry)
+    await writer.sync()
+
+
+async def whole_log(ledgers: SegmentLedgers) -> list[bytes]:
+    found: list[bytes] = []
+    at = ledgers.next_after(EARLIEST)
+    while at <= ledgers.last_confirmed:
+        for position, entry in await ledgers.read(at, ledgers.last_confirmed, max_bytes=3):
+            found.append(entry)
+            at = ledgers.next_after(position)
+    return found
+
+
+async def test_a_take_over_fences_closes_and_opens_a_ledger_of_its_own(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a", b"b")
+    second = await take_over(memory_store, ledger_store)
+
+    assert [(one.ledger_id, one.closed_length) for one in (await stored_record(memory_store)).ledgers] == [
+        (1, 2),
+        (2, None),
+    ]
+    assert second.last_confirmed == Position(1, 1)
+    assert await whole_log(second) == [b"a", b"b"]
+
+
+async def test_l3_a_paused_owner_that_wakes_can_neither_confirm_an_entry_nor_change_the_list(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    old = await take_over(memory_store, ledger_store)
+    await append(old, b"a")
+    writer_of(old).append(b"late")
+    new = await take_over(memory_store, ledger_store)
+
+    with pytest.raises(LedgerFenced):
+        await writer_of(old).sync()
+    assert old.last_confirmed == Position(1, 0)
+    with pytest.raises((NotOwner, LedgerFenced)):
+        await old.roll(b"footer")
+    assert await whole_log(new) == [b"a"]
+
+
+async def test_a_successor_that_lost_the_ownership_itself_does_not_touch_the_list(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    stale = SegmentLedgers(memory_store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    current = await take_over(memory_store, ledger_store)
+    with pytest.raises(NotOwner):
+        await stale.take_over()
+    assert (await stored_record(memory_store)).ledgers == current.record.ledgers
+
+
+async def test_rolling_goes_on_in_the_next_ledger_and_readers_cross_over(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    ledgers = await take_over(memory_store, ledger_store)
+    await append(ledgers, b"a", b"b")
+    parked = ledgers.next_after(Position(1, 1))
+    assert parked == Position(1, 2)
+    await ledgers.roll(ledgers.footer(1, 2, b"{}"))
+    assert ledgers.last_confirmed == Position(1, 1)
+    assert ledgers.settle(parked) == Position(2, 0)
+    await append(ledgers, b"c")
+    assert await whole_log(ledgers) == [b"a", b"b", b"c"]
+    assert ledgers.entries == 3
+    assert ledgers.entries_between(Position(1, 0), Position(2, 0)) == 2
+    assert [ledgers.nth(index) for index in range(4)] == [
+        Position(1, 0),
+        Position(1, 1),
+        Position(2, 0),
+        Position(2, 1),
+    ]
+
+
+async def test_empty_ledgers_are_crossed_and_do_not_pile_up_in_the_record(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a")
+    for _ in range(4):
+        last = await take_over(memory_store, ledger_store)
+    await append(last, b"b")
+    assert [one.ledger_id for one in last.record.ledgers] == [1, 4, 5]
+    assert last.next_after(Position(1, 0)) == Position(5, 0)
+    assert await whole_log(last) == [b"a", b"b"]
+    assert last.contains(Position(5, 0))
+    assert not last.contains(Position(5, 1))
+    assert not last.contains(Position(4, 0))
+    assert not last.contains(Position(1, -1))
+
+
+async def test_the_newest_footer_counts_and_a_successor_can_write_the_missing_one(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    first = await take_over(memory_store, ledger_store)
+    assert await first.last_footer() == (EARLIEST, None)
+    await append(first, b"a")
+    await first.close(first.footer(1, 1, b"one"))
+    second = await take_over(memory_store, ledger_store)
+    assert await second.last_footer() == (Position(1, 0), b"one")
+    await append(second, b"b", b"c", b"d")
+    await second.checkpoint(b"two", 2)
+    third = await take_over(memory_store, ledger_store)
+    assert await third.last_footer() == (Position(2, 1), b"two")
+    await third.write_closed_footer(b"three")
+    assert await third.last_footer() == (Position(2, 2), b"three")
+
+
+async def test_a_sealed_segment_opens_nothing(memory_store: MemoryStore, ledger_store: FileLedgerStore) -> None:
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a")
+    await first.close(first.footer(1, 1, b"{}"))
+    sealed = LedgerRecord(ledgers=(await stored_record(memory_store)).ledgers, sealed=(1, 0))
+    await memory_store.commit(Commit(puts=(Put(keys.ledger(SEGMENT), records.encode(sealed)),)))
+
+    ledgers = await take_over(memory_store, ledger_store)
+    assert ledgers.sealed
+    assert ledgers.writer is None
+    assert ledgers.last_confirmed == Position(1, 0)
+    assert ledgers.next_after(Position(1, 0)) > Position(1, 0)
+    assert await whole_log(ledgers) == [b"a"]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from segments.ownership import Registration, preferred_owner
+from txnstore import keys
+from txnstore.memory_store import MemoryStore
+from txnwire.errors import NotOwner
+
+SEGMENT = "public/nyc/flights/0000-ffff-0"
+
+
+def test_a_dead_brokers_segments_move_and_no_others() -> None:
+    segments = [f"t/n/x/0000-ffff-{number}" for number in range(300)]
+    before = {segment: preferred_owner(segment, ["a", "b", "c"]) for segment in segments}
+    after = {segment: preferred_owner(segment, ["a", "c"]) for segment in segments}
+    assert all(after[segment] == owner for segment, owner in before.items() if owner != "b")
+    assert all(60 <= list(before.values()).count(broker) <= 140 for broker in "abc")
+    assert preferred_owner(SEGMENT, []) is None
+
+
+async def register(store: MemoryStore, broker_id: str = "b1") -> Registration:
+    return await Registration.register(store, broker_id=broker_id, address="a:1", lease_ttl_s=10.0)
+
+
+async def test_a_segment_has_one_owner_and_its_epoch_is_the_create_revision(memory_store: MemoryStore) -> None:
+    one, two = await register(memory_store, "b1"), await register(memory_store, "b2")
+    epoch = await one.claim(SEGMENT)
+    assert epoch is not None
+    assert await two.claim(SEGMENT) is None
+    assert await one.claim(SEGMENT) == epoch
+    await one.check(SEGMENT, epoch)
+    await one.release(SEGMENT, epoch)
+    with pytest.raises(NotOwner):
+        await one.check(SEGMENT, epoch)
+    taken = await two.claim(SEGMENT)
+    assert taken is not None
+    assert taken > epoch
+    await one.release(SEGMENT, epoch)  # a late release of an old epoch harms nobody
+    await two.check(SEGMENT, taken)
+    await one.close()
+    await two.close()
+
+
+async def test_a_restarted_broker_revokes_its_old_lease_and_its_claims_with_it(memory_store: MemoryStore) -> None:
+    old = await register(memory_store)
+    epoch = await old.claim(SEGMENT)
+    assert epoch is not None
+    new = await register(memory_store)
+    assert await memory_store.get(keys.owner(SEGMENT)) is None
+    with pytest.raises(NotOwner):
+        await old.check(SEGMENT, epoch)
+    assert (await new.claim(SEGMENT) or 0) > epoch
+    await new.close()
+
+
+async def test_the_record_of_a_predecessor_of_the_same_name_is_not_mine(memory_store: MemoryStore) -> None:
+    """▲ Only the lease id tells: name and address may be the same."""
+    old = await register(memory_store)
+    epoch = await old.claim(SEGMENT)
+    found = await memory_store.get(keys.owner(SEGMENT))
+    assert found is not None
+    lease = await memory_store.grant_lease(10.0)
+    imposter = Registration(memory_store, "b1", "a:1", lease, old.revision)
+    assert await imposter.claim(SEGMENT) is None
+    assert await old.claim(SEGMENT) == epoch
+    await old.close()
+    await lease.revoke()
