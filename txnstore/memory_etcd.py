@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Final
 
 from txnstore.backend import Reason, Refused, StoreStatus, Unanswered
@@ -41,6 +42,7 @@ class MemoryEtcd:
 
     def __init__(self, clock: Clock, *, quota_bytes: int = DEFAULT_QUOTA_BYTES, max_txn_ops: int = 10_000) -> None:
         self._clock = clock
+        self._context = copy_context()
         self.mvcc = Mvcc()
         self.quota_bytes = quota_bytes
         self.max_txn_ops = max_txn_ops
@@ -50,7 +52,7 @@ class MemoryEtcd:
         self._db_bytes = 0
         self._next_lease = 1
         self._leases: dict[int, _Lease] = {}
-        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.Handle | None = None
         self._told_revision = self.mvcc.revision
         self._streams: dict[MemoryWatchStream, None] = {}
         self._held_back: list[Callable[[], None]] = []
@@ -106,6 +108,14 @@ class MemoryEtcd:
         return list(self._leases)
 
     # --- requests, as they arrive ---
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.Handle:
+        """On the running loop, in the context in which this etcd was made: what is on its way, or due, here goes on
+        when the simulated process that caused it is killed."""
+        loop = asyncio.get_running_loop()
+        if delay_s:
+            return loop.call_later(delay_s, call, context=self._context)
+        return loop.call_soon(call, context=self._context)
 
     def arrive(self, request: Callable[[], None]) -> None:
         """Run a request now, once resumed, or never (it reached a process that is not there)."""
@@ -203,7 +213,7 @@ class MemoryEtcd:
         if self._leases:
             next_at = min(lease.expires_at for lease in self._leases.values())
             wait_s = max(next_at - self._clock.monotonic(), 0.0) + 0.01
-            self._expiry_timer = asyncio.get_running_loop().call_later(wait_s, self._on_expiry_timer)
+            self._expiry_timer = self.call_later(wait_s, self._on_expiry_timer)
 
     def _on_expiry_timer(self) -> None:
         self._expiry_timer = None
@@ -231,8 +241,7 @@ class MemoryWatchStream:
 
     def notify(self) -> None:
         if self._timer is None and not self._lost:
-            loop, delay_s = asyncio.get_running_loop(), self._delay_s()
-            self._timer = loop.call_later(delay_s, self._deliver) if delay_s else loop.call_soon(self._deliver)
+            self._timer = self._etcd.call_later(self._delay_s(), self._deliver)
 
     def lose(self) -> None:
         self._lost = True

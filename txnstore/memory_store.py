@@ -169,10 +169,10 @@ class MemoryBackend:
         def arrive() -> None:
             outcome = _outcome_of(apply)
             if fate.fail_s is None:
-                _later(loop, fate.answer_s, lambda: _answer(answer, outcome))
+                self._etcd.call_later(fate.answer_s, lambda: _answer(answer, outcome))
 
         if fate.arrive_s is not None:
-            _later(loop, fate.arrive_s, lambda: self._etcd.arrive(arrive))
+            self._etcd.call_later(fate.arrive_s, lambda: self._etcd.arrive(arrive))
         fail_s = ATTEMPT_TIMEOUT_S if fate.fail_s is None else fate.fail_s
         timer = loop.call_later(fail_s, _answer, answer, Unanswered(f"{name}: no answer"))
         self._unanswered[answer] = None  # type: ignore[index]
@@ -223,9 +223,3 @@ def _answer(answer: asyncio.Future[T], outcome: T | BaseException) -> None:
     else:
         answer.set_result(outcome)
 
-
-def _later(loop: asyncio.AbstractEventLoop, delay_s: float, call: Callable[[], None]) -> None:
-    if delay_s:
-        loop.call_later(delay_s, call)
-    else:
-        loop.call_soon(call)
