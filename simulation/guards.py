@@ -148,7 +148,7 @@ class GuardedSet(set[T]):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[T]:
-        if _active:
+        if _active and len(self) > 1:
             raise Nondeterminism(
                 "iteration over a set inside the simulation: use a dict as an ordered set, or sorted()"
             )
