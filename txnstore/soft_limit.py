@@ -44,6 +44,10 @@ class SoftLimit:
             log.warning("etcd soft limit", exceeded=exceeded, in_use=status.db_bytes_in_use, quota=self._quota_bytes)
         self._exceeded = exceeded
 
+    @property
+    def quota_bytes(self) -> int:
+        return self._quota_bytes
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -11,6 +11,7 @@ from txnstore import keys
 from txnstore.backend import Backend, Reason, Refused, StoreStatus, Unanswered
 from txnstore.following import FollowingWatch
 from txnstore.group_commit import GroupCommit, Statistics
+from txnstore.grouping import Member
 from txnstore.leases import KeptLease
 from txnstore.pins import Pins
 from txnstore.records import Incarnation, decode, encode
@@ -18,13 +19,14 @@ from txnstore.soft_limit import SoftLimit
 from txnstore.store import (
     Commit,
     CommitResult,
+    Compare,
     KeyValue,
     Put,
     RangeResult,
     Read,
     absent,
 )
-from txnwire.errors import InvalidArgument, StoreFull, StoreUnavailable, TxnError, Unauthorized
+from txnwire.errors import InvalidArgument, NotOwner, StoreFull, StoreUnavailable, TxnError, Unauthorized
 from txnwire.ports import Clock, Random
 
 PAGE_RECORDS: Final = 5000
@@ -114,6 +116,32 @@ class StoreClient:
     async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
         """Sizes and revision as one store process reports them. Raises `StoreUnavailable`."""
         return await self._reading(timeout_s, self._backend.status)
+
+    # --- maintenance (`txnstore.maintenance`) ---
+
+    @property
+    def quota_bytes(self) -> int:
+        """etcd's quota as configured."""
+        return self._soft_limit.quota_bytes
+
+    async def mark_revision(self, key: bytes, value: bytes, guard: Compare | None) -> int:
+        """Put `key`, alone in its request, and return the revision it got. Raises `NotOwner` where `guard` fails,
+        `StoreFull`, `StoreUnavailable` (it may have been put all the same)."""
+        commit = Commit(() if guard is None else (guard,), (Put(key, value),))
+        member = Member(commit, self._backend.encode(commit))
+        (result,) = await self._reading(10.0, lambda: self._backend.commit([member], repeated=False))
+        if not result.succeeded:
+            raise NotOwner(f"{key!r} is kept by somebody else now")
+        return result.revision
+
+    async def compact(self, revision: int) -> None:
+        await self._reading(60.0, lambda: self._backend.compact(revision))
+
+    async def defragment(self) -> None:
+        await self._reading(600.0, self._backend.defragment)
+
+    async def disarm(self) -> None:
+        await self._reading(10.0, self._backend.disarm)
 
     # --- writes ---
 
