@@ -272,6 +272,8 @@ class GrpcListener:
         accepted = self._clock.monotonic()
         try:
             await self._handler(connection)
+        except ConnectionLost as lost:
+            _log.debug("connection_lost", peer=connection.peer, reason=str(lost))
         except Exception as error:  # noqa: BLE001 - whatever the handler does, its connection ends and it is told
             _log.exception("connection_handler_failed", peer=connection.peer)
             connection.end(InternalError(f"{type(error).__name__}: {error}"))
