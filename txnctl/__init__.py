@@ -1,0 +1,7 @@
+"""The command line, the server process, and what runs clusters of them."""
+
+import os
+
+# This process starts others by exec and never forks with channels open (DESIGN §11); gRPC's fork handlers would only
+# write a warning at every start of a child. The variable is read when grpc is first imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
