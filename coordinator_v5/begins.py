@@ -78,6 +78,9 @@ class Begins:
         for request in list(self._pending):
             if now - request.tried_at < settings.begin_patience_s:
                 break
+            if request.tc.lost:
+                self._fail(request, _moved(request.tc))
+                continue
             if now - request.started_at >= settings.answer_s:
                 self._fail(request, Timeout(f"begin was not answered by the store within {settings.answer_s} s"))
                 continue
@@ -92,7 +95,7 @@ class Begins:
         """The TCID is ours no longer: whoever waits for an id is sent to the next owner."""
         self._state.drop(tc)
         for request in list(tc.waiting):
-            self._fail(request, NotOwner(f"coordinator id {tc.tcid} has another owner by now: look it up"))
+            self._fail(request, _moved(tc))
 
     def _repeated(self, earlier: BeginRequest, connection: object, reply: BeginReply) -> None:
         earlier.connection = connection
@@ -146,8 +149,10 @@ class Begins:
         request.closed = True
         request.txn = txn
         txn.begin = request
-        if request.session is not None and not txn.tc.lost:
+        if request.session is not None:
             self._state.sessions.opened(txn, request.session, request.connection)
+            if txn.tc.lost:
+                self._state.sessions.dropped(txn)
         self._state.counters.begin_latency.observe(self._state.clock.monotonic() - request.started_at)
         replies, request.replies = request.replies, []
         for reply in replies:
@@ -216,3 +221,7 @@ class Begins:
             request = tc.waiting.popleft()
             request.queued = False
             self._try(request)
+
+
+def _moved(tc: OwnedTcid) -> NotOwner:
+    return NotOwner(f"coordinator id {tc.tcid} has another owner by now: look it up")

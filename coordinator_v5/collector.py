@@ -75,12 +75,12 @@ class Collector:
             except TxnError as error:
                 log.warning("collection interrupted", error=str(error))
 
-    def forget(self, tc: OwnedTcid) -> None:
-        """The TCID is ours no longer."""
-        self._outcomes.pop(tc.tcid, None)
-        self._blocks.pop(tc.tcid, None)
+    def forget(self, tcid: int) -> None:
+        """The TCID is ours no longer, or newly so."""
+        self._outcomes.pop(tcid, None)
+        self._blocks.pop(tcid, None)
         for known in (self._stuck, self._tries):
-            for txn_id in [txn_id for txn_id in known if txn_id.tcid == tc.tcid]:
+            for txn_id in [txn_id for txn_id in known if txn_id.tcid == tcid]:
                 del known[txn_id]
         self._count_stuck()
 

@@ -143,13 +143,15 @@ class Coordinator:
                 log.warning("housekeeping interrupted", error=str(error))
 
     async def _taken(self, taken: dict[int, int]) -> None:
+        for tcid in taken:
+            self._lost(tcid)
         self._to_walk += await load(self._state, self._begins, taken)
 
     def _lost(self, tcid: int) -> None:
         tc = self._state.tcids.get(tcid)
         if tc is not None:
             self._begins.lost(tc)
-            self._collector.forget(tc)
+        self._collector.forget(tcid)
 
     # ---- begin ----
 

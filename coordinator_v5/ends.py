@@ -16,7 +16,7 @@ from coordinator_v5.state import State
 from coordinator_v5.transactions import EndReply, EndRequest, OwnedTcid, Phase, Transaction
 from txnstore import keys
 from txnstore.collection_transitions import block_of, read_outcomes
-from txnstore.records import COMMITTED, REASON_SESSION, REASON_TIMEOUT, Header, decode
+from txnstore.records import COMMITTED, REASON_SESSION, REASON_TIMEOUT, REASON_UNANSWERED, Header, decode
 from txnstore.store import Commit, CommitResult
 from txnstore.transitions import Decision, check_end, decide, decision_of, plan_end, read_end_verdict, read_seq
 from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
@@ -25,7 +25,7 @@ from txnwire.ids import TxnId
 log = structlog.get_logger()
 
 RETRY_S: Final = 0.5
-"""After a failed abort of an overdue transaction."""
+"""After a failed abort of a transaction that is overdue or that nobody has been told of."""
 
 
 class Ends:
@@ -89,7 +89,7 @@ class Ends:
             return
         except TxnError as error:
             now = self._state.clock.monotonic()
-            if now >= txn.due and not txn.tc.lost:
+            if (now >= txn.due or decided.reason == REASON_UNANSWERED) and not txn.tc.lost:
                 txn.tc.watch_deadline(txn, now + RETRY_S)
             for request in waiters:
                 self._reply(request, error)

@@ -80,6 +80,14 @@ class Sessions:
         if txn.begin is not None and session.begins.get(txn.begin.attempt) is txn.begin:
             del session.begins[txn.begin.attempt]
 
+    def dropped(self, txn: Transaction) -> None:
+        """Its TCID is ours no longer. Should that come back to us, a client that stayed need not announce it again."""
+        session = txn.session
+        self.ended(txn)
+        if session is not None and session.connections:
+            self._announced[txn.txn_id] = session
+            session.announced[txn.txn_id] = None
+
     def taken_over(self, txn: Transaction, now: float) -> None:
         """A transaction found open at a take-over: its client has the grace to announce it, if it has not yet."""
         if txn.header.name is not None:

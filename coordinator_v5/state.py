@@ -40,7 +40,7 @@ class State:
         if self.tcids.get(tc.tcid) is tc:
             del self.tcids[tc.tcid]
         for txn in tc.open_transactions():
-            self.sessions.ended(txn)
+            self.sessions.dropped(txn)
 
     def submit(self, commit: Commit, done: Callable[[asyncio.Future[CommitResult]], None]) -> None:
         """Commit without a task; `done` gets the finished future, always from the event loop, never from here."""

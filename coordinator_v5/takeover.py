@@ -19,6 +19,7 @@ from txnstore import keys, records
 from txnstore.records import Header
 from txnstore.store import KeyValue, MetadataStore
 from txnstore.transitions import decision_of, read_seq
+from txnwire.errors import DataCorrupt
 from txnwire.ids import MAX_COUNTER, TxnId
 
 log = structlog.get_logger()
@@ -63,8 +64,12 @@ def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> N
     """An open transaction joins those watched; its deadline is converted to the monotonic clock here, once."""
     now, wall_ms = state.clock.monotonic(), state.clock.wall_ms()
     txn_id = keys.txn_of(record.key)
-    header = records.decode(Header, record.value, key=record.key)
-    decision = decision_of(record)
+    try:
+        header = records.decode(Header, record.value, key=record.key)
+        decision = decision_of(record)
+    except DataCorrupt as error:
+        log.error("unreadable header left alone", error=str(error))
+        return
     if decision is not None:
         saw_final(tc, txn_id, decision, header, now)
         return
@@ -88,14 +93,13 @@ async def walk_finals(state: State, tc: OwnedTcid) -> None:
         page = counters[at : at + HEADERS_AT_ONCE]
         start, end = keys.txn(TxnId(tc.tcid, page[0])), keys.txn(TxnId(tc.tcid, page[-1])) + b"\0"
         found = await state.store.range(start, end)
-        now = state.clock.monotonic()
         for record in found.records:
-            decision, txn_id = decision_of(record), keys.txn_of(record.key)
-            if decision is not None and tc.find(txn_id.counter) is None:
-                header = records.decode(Header, record.value, key=record.key)
-                saw_final(tc, txn_id, decision, header, now)
-            elif decision is None and tc.find(txn_id.counter) is None:
-                _missed(state, tc, record)
+            counter = keys.txn_of(record.key).counter
+            if tc.find(counter) is None and counter not in tc.finals:
+                if record.version == 1:
+                    _missed(state, tc, record)
+                else:
+                    _found(state, tc, record, indexed=False)
 
 
 async def _header_counters(store: MetadataStore, tc: OwnedTcid) -> list[int]:
