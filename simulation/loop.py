@@ -250,16 +250,22 @@ class SimLoop(asyncio.AbstractEventLoop):
         they do on their way out reaches anybody."""
         if self._closed:
             return
+        self._closed = True
         for owner in self._owners:
             owner.alive = False
             owner.queue.clear()
         for owner in self._owners:
-            for task in owner.tasks:
+            for task in tuple(owner.tasks):
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _bury(task)
         self._timers.clear()
-        self._closed = True
+
+    async def shutdown_asyncgens(self) -> None:
+        """Those still running are buried by `close`."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """There is none."""
 
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self._closed:
@@ -276,6 +282,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
+        if self._closed:
+            coro.close()
+            raise RuntimeError("this simulation is over")
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._owner_in(context).add_task(task)
         return task

@@ -22,7 +22,8 @@ DEAD_PEER_S = (4.0, 9.0)
 """After how long of silence keep-alives give a connection up (the gRPC transport's settings)."""
 
 WINDOW_FRAMES = 64
-"""Frames on their way in one direction before the writer has to wait."""
+WINDOW_BYTES = 4 * 1024 * 1024
+"""On their way in one direction and not yet read, before the writer has to wait: flow control."""
 
 ConnectionHandler = Callable[[Connection], Awaitable[None]]
 
@@ -159,6 +160,7 @@ class SimStream:
         self.muted = False
         self._arriving: deque[tuple[float, bytes | None]] = deque()
         self._inbox: deque[bytes | None] = deque()
+        self._unread_bytes = 0
         self._lost: str | None = None
         self._reader: asyncio.Future[None] | None = None
         self._window: asyncio.Future[None] | None = None
@@ -175,10 +177,14 @@ class SimStream:
                 raise ConnectionLost(self._lost)
             self._reader = self._loop.create_future()
             await self._reader
-        return self._inbox.popleft()
+        frame = self._inbox.popleft()
+        self._unread_bytes -= len(frame or b"")
+        if self._other._window is not None:
+            _wake(self._other._window)
+        return frame
 
     async def write(self, frame: bytes) -> None:
-        while self._lost is None and len(self._other._arriving) >= WINDOW_FRAMES:
+        while self._lost is None and self._other.window_full():
             self._window = self._loop.create_future()
             await self._window
         if self._lost is not None or not self.owner.alive:
@@ -205,12 +211,16 @@ class SimStream:
         if not self.muted:
             self._other.on_the_way(frame)
 
+    def window_full(self) -> bool:
+        return len(self._arriving) + len(self._inbox) >= WINDOW_FRAMES or self._unread_bytes >= WINDOW_BYTES
+
     def on_the_way(self, frame: bytes | None) -> None:
         """▲ In order: nothing overtakes what was sent before it on this connection."""
         due = self._loop.time() + self._network.delay_s()
         if self._arriving:
             due = max(due, self._arriving[-1][0])
         self._arriving.append((due, frame))
+        self._unread_bytes += len(frame or b"")
         self._loop.call_in_world(due - self._loop.time(), self.deliver_due)
 
     def deliver_due(self) -> None:
@@ -219,8 +229,6 @@ class SimStream:
         while self._arriving and self._arriving[0][0] <= self._loop.time() + 1e-9:
             _, frame = self._arriving.popleft()
             self._deliver(frame)
-        if self._other._window is not None and len(self._arriving) < WINDOW_FRAMES:
-            _wake(self._other._window)
 
     def _deliver(self, frame: bytes | None) -> None:
         self._loop.trace.record(
@@ -229,9 +237,13 @@ class SimStream:
         if self._lost is None and self.owner.alive:
             self._inbox.append(frame)
             _wake(self._reader)
+        else:
+            self._unread_bytes -= len(frame or b"")
 
-    def drop_arriving(self) -> None:
-        self._arriving.clear()
+    def drop_arriving(self, keep: int = 0) -> None:
+        """Lose the last frames on their way, all but `keep`."""
+        while len(self._arriving) > keep:
+            self._unread_bytes -= len(self._arriving.pop()[1] or b"")
 
     def lose(self, reason: str) -> None:
         if self._lost is None:
@@ -243,9 +255,7 @@ class SimStream:
         """Its process was killed: what it had sent arrives or not, then the other end hears of the end."""
         self._lost = "its process is dead"
         other = self._other
-        keep = self._network.random.randrange(len(other._arriving) + 1)
-        while len(other._arriving) > keep:
-            other._arriving.pop()
+        other.drop_arriving(keep=self._network.random.randrange(len(other._arriving) + 1))
         self._network.forget(self._link)
         if self._network.is_cut(*self._link.route(self._side)):
             self._loop.call_in_world(self._network.random.uniform(*DEAD_PEER_S), other.lose, "no sign of life")
@@ -305,10 +315,12 @@ class SimListener:
         for connection in tuple(self._serving.values()):
             await connection.close()
         if self._serving:
-            _, late = await asyncio.wait(tuple(self._serving), timeout=grace_s)
-            for task in list(self._serving):
-                if task in late:
-                    task.cancel()
+            await asyncio.wait(tuple(self._serving), timeout=grace_s)
+        late = tuple(self._serving)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=grace_s)
 
 
 class SimTransport:
