@@ -27,8 +27,8 @@ acks = st.builds(
 
 
 class CursorMachine(RuleBasedStateMachine):
-    """Model: everything before `floor` is acked, and beyond it single messages as (position, index), which are of `PLACES`
-    only. `durable`: what surely stands in etcd since the last whole flush."""
+    """Model: everything before `floor` is acked, and beyond it single messages as (position, index), which are of
+    `PLACES` only. `durable`: what surely stands in etcd since the last whole flush."""
 
     def __init__(self) -> None:
         super().__init__()

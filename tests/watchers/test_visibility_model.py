@@ -16,8 +16,8 @@ WRITERS = [0, 1, 2]
 
 
 class BufferMachine(RuleBasedStateMachine):
-    """Model: `entries` in ledger order as (txn, writer), None for a plain one; `decisions` as the coordinator made them;
-    `flights`: transaction → writers of its operations in flight, `False` before and `True` after the append."""
+    """Model: `entries` in ledger order as (txn, writer), None for a plain one; `decisions` as the coordinator made
+    them; `flights`: (transaction, writer, appended) of each operation in flight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class BufferMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not appended for _, _, appended in self.flights))
     @rule(data=st.data())
     def answer_op(self, data: st.DataObject) -> None:
-        """etcd answers: recorded if the header is still open, refused otherwise. Recorded ones may also never append."""
+        """etcd answers: recorded if the header was open then, refused otherwise. A recorded one may never append."""
         txn_id, writer, _ = flight = data.draw(st.sampled_from([one for one in self.flights if not one[2]]))
         self.flights.remove(flight)
         if txn_id in self.decisions and txn_id not in self.ops_before_decision():
@@ -123,15 +123,16 @@ class BufferMachine(RuleBasedStateMachine):
         assert self.buffer.watermark >= self.watermark
         self.watermark = self.buffer.watermark
 
-    @rule()
-    def crash_and_recover(self) -> None:
+    @rule(data=st.data())
+    def crash_and_recover(self, data: st.DataObject) -> None:
         """A new owner: from the watermark, the durable records, the ops (as the index) and the ledger's tail."""
+        for txn_id, _, appended in self.flights:
+            if not appended and data.draw(st.booleans()):
+                self.ops[txn_id] = None
         self.flights = []
         self.confirmed = len(self.entries)
         last = Position(1, self.confirmed - 1) if self.entries else Position(0, -1)
-        self.buffer = TransactionBuffer(
-            "s", watermark=self.watermark, last_confirmed=last, aborted=dict(self.durable)
-        )
+        self.buffer = TransactionBuffer("s", watermark=self.watermark, last_confirmed=last, aborted=dict(self.durable))
         for txn_id in self.ops:
             self.buffer.loaded(txn_id)
         for entry_id, entry in enumerate(self.entries):

@@ -1,0 +1,418 @@
+"""Acks in transactions: PIP-31's machine of PENDING, PENDING_ACK and DELETED (DESIGN §6, "Pending acks")."""
+
+from __future__ import annotations
+
+import pytest
+
+from segments.cursor import Cursor
+from tests.segments.ledger_lengths import LedgerLengths
+from txnwire.errors import ExpiredTransaction, InternalError, InvalidArgument, Overloaded, TxnConflict
+from txnwire.ids import EARLIEST, Position, TxnId
+from watchers.acks import WHOLE, AckOp, AckPosition
+from watchers.outcomes import Decision
+from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
+
+SEGMENT = "public/default/orders/0000-ffff-0"
+A, B, C = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
+W1, W2 = 0x11, 0x22
+
+
+def at(entry_id: int, ledger_id: int = 1) -> Position:
+    return Position(ledger_id, entry_id)
+
+
+def whole(entry_id: int, ledger_id: int = 1) -> AckPosition:
+    return AckPosition(at(entry_id, ledger_id), 4)
+
+
+def part(entry_id: int, indexes: int) -> AckPosition:
+    return AckPosition(at(entry_id), 4, indexes)
+
+
+def commit(txn_id: TxnId, revision: int = 100, writers: frozenset[int] | None = None) -> Decision:
+    return Decision(txn_id, True, revision, writers)
+
+
+def abort(txn_id: TxnId, revision: int = 100, reason: str = "client") -> Decision:
+    return Decision(txn_id, False, revision, None, reason)
+
+
+@pytest.fixture
+def cursor() -> Cursor:
+    return Cursor(LedgerLengths({1: 10, 2: 10}), EARLIEST)
+
+
+@pytest.fixture
+def pending(cursor: Cursor) -> PendingAcks:
+    return PendingAcks(SEGMENT, "sub", cursor)
+
+
+def reserve(
+    pending: PendingAcks, txn_id: TxnId, *acks: AckPosition, cumulative: bool = False, writer: int = 0
+) -> Reservation:
+    return pending.reserve(txn_id, writer, acks, cumulative=cumulative)
+
+
+def acked(
+    pending: PendingAcks, txn_id: TxnId, *acks: AckPosition, cumulative: bool = False, writer: int = 0
+) -> Reservation:
+    """Reserved, and its op recorded."""
+    reservation = reserve(pending, txn_id, *acks, cumulative=cumulative, writer=writer)
+    assert pending.confirmed(reservation) is None
+    return reservation
+
+
+# ---- the machine
+
+
+def test_p1_ack_hides_abort_redelivers_commit_sticks(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(0), whole(2))
+    assert [pending.skip(at(entry_id)) for entry_id in range(3)] == [WHOLE, 0, WHOLE]
+    assert pending.decided(abort(A)) == AppliedAcks(abort(A), (), (whole(0), whole(2)))
+    assert [pending.skip(at(entry_id)) for entry_id in range(3)] == [0, 0, 0]
+    acked(pending, B, whole(0), whole(2))
+    assert pending.decided(commit(B)) == AppliedAcks(commit(B), (whole(0), whole(2)), ())
+    assert [pending.skip(at(entry_id)) for entry_id in range(3)] == [WHOLE, 0, WHOLE]
+    assert cursor.mark_delete == at(0)
+
+
+def test_p3_second_ack_conflicts_after_abort_it_may_after_commit_it_is_refused(pending: PendingAcks) -> None:
+    acked(pending, A, whole(3))
+    with pytest.raises(TxnConflict, match=r"@1:3 of subscription sub is being acked in transaction 0000-0+1"):
+        reserve(pending, B, whole(3))
+    pending.decided(abort(A))
+    acked(pending, B, whole(3))
+    pending.decided(commit(B))
+    with pytest.raises(TxnConflict, match=r"@1:3 of subscription sub is acked already"):
+        reserve(pending, C, whole(3))
+
+
+def test_p3_conflict_on_one_of_many_reserves_none(pending: PendingAcks) -> None:
+    acked(pending, A, whole(3))
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, whole(1), whole(2), whole(3))
+    assert pending.skip(at(1)) == 0
+    assert not pending.holds(B)
+
+
+def test_message_is_held_before_its_op_is_sent(pending: PendingAcks) -> None:
+    """▲ Reserve before the op is sent: two ops of two transactions in flight at once would both land."""
+    reserve(pending, A, whole(3))
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, whole(3))
+    assert pending.skip(at(3)) == WHOLE
+
+
+def test_definite_refusal_gives_the_messages_back(pending: PendingAcks) -> None:
+    pending.release(reserve(pending, A, whole(3), part(4, 0b1)))
+    assert (pending.skip(at(3)), pending.skip(at(4))) == (0, 0)
+    assert not pending.holds(A)
+    acked(pending, B, whole(3))
+
+
+def test_refused_resend_keeps_what_the_first_sending_holds(pending: PendingAcks) -> None:
+    """▲ Released is only what this op reserved: the first one has landed."""
+    acked(pending, A, whole(3))
+    resend = reserve(pending, A, whole(3))
+    pending.release(resend)
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, whole(3))
+    assert pending.decided(commit(A)) == AppliedAcks(commit(A), (whole(3),), ())
+
+
+def test_answer_to_an_op_comes_once(pending: PendingAcks) -> None:
+    reservation = acked(pending, A, whole(3))
+    with pytest.raises(InternalError, match="landed twice"):
+        pending.confirmed(reservation)
+    with pytest.raises(InternalError, match="landed twice"):
+        pending.release(reservation)
+
+
+def test_p7_stale_commit_after_abort_changes_nothing(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(0))
+    pending.decided(abort(A))
+    assert pending.decided(commit(A)) is None
+    assert (pending.skip(at(0)), cursor.mark_delete) == (0, EARLIEST)
+
+
+def test_p4_one_transaction_on_two_subscriptions_each_for_itself() -> None:
+    ledgers = LedgerLengths({1: 10})
+    one, other = (PendingAcks(SEGMENT, name, Cursor(ledgers, EARLIEST)) for name in ("one", "other"))
+    acked(one, A, whole(0))
+    assert other.skip(at(0)) == 0
+    acked(other, B, whole(0))
+    one.decided(commit(A))
+    assert other.decided(commit(A)) is None
+    assert other.cursor.mark_delete == EARLIEST
+
+
+# ---- cumulative
+
+
+@pytest.mark.parametrize("second", [1, 3, 5], ids=["lower", "equal", "higher"])
+def test_p2_second_transaction_acking_cumulatively_conflicts_wherever(pending: PendingAcks, second: int) -> None:
+    acked(pending, A, whole(3), cumulative=True)
+    with pytest.raises(TxnConflict, match="is being acked in transaction"):
+        reserve(pending, B, whole(second), cumulative=True)
+
+
+@pytest.mark.parametrize(("second", "allowed"), [(1, False), (3, False), (5, True)], ids=["lower", "equal", "higher"])
+def test_p2_after_a_commit_only_a_higher_cumulative_ack_is_taken(
+    pending: PendingAcks, cursor: Cursor, second: int, allowed: bool
+) -> None:
+    acked(pending, A, whole(3), cumulative=True)
+    pending.decided(commit(A))
+    assert cursor.mark_delete == at(3)
+    if not allowed:
+        with pytest.raises(TxnConflict, match="and all before it are acked already"):
+            reserve(pending, B, whole(second), cumulative=True)
+        return
+    acked(pending, B, whole(second), cumulative=True)
+    pending.decided(commit(B))
+    assert cursor.mark_delete == at(second)
+
+
+@pytest.mark.parametrize("second", [1, 3, 5], ids=["lower", "equal", "higher"])
+def test_p2_one_transaction_may_ack_cumulatively_again(pending: PendingAcks, cursor: Cursor, second: int) -> None:
+    acked(pending, A, whole(3), cumulative=True)
+    acked(pending, A, whole(second), cumulative=True)
+    assert pending.earliest_unacked() == at(max(3, second) + 1)
+    pending.decided(commit(A))
+    assert cursor.mark_delete == at(max(3, second))
+
+
+def test_p2_abort_of_a_cumulative_ack_rewinds(pending: PendingAcks) -> None:
+    acked(pending, A, whole(3), cumulative=True)
+    assert [pending.skip(at(entry_id)) for entry_id in (0, 3, 4)] == [WHOLE, WHOLE, 0]
+    assert pending.decided(abort(A)) == AppliedAcks(abort(A), (), (whole(3),))
+    assert pending.earliest_unacked() == at(0)
+
+
+def test_p3_covering_cumulative_ack_conflicts_with_an_individual_one(pending: PendingAcks) -> None:
+    acked(pending, A, whole(3))
+    acked(pending, A, whole(7))
+    with pytest.raises(TxnConflict, match="@1:3 "):
+        reserve(pending, B, whole(5), cumulative=True)
+    acked(pending, B, whole(2), cumulative=True)
+
+
+def test_p3_individual_ack_below_a_pending_cumulative_one_conflicts(pending: PendingAcks) -> None:
+    acked(pending, A, part(3, 0b0011), cumulative=True)
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, whole(1))
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, part(3, 0b0001))
+    acked(pending, B, part(3, 0b0100))
+    acked(pending, B, whole(4))
+
+
+def test_p8_cumulative_ack_of_part_of_an_entry_then_more_of_it(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, part(3, 0b0011), cumulative=True)
+    pending.decided(commit(A))
+    assert (cursor.mark_delete, pending.skip(at(3))) == (at(2), 0b0011)
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, part(3, 0b0001), cumulative=True)
+    acked(pending, B, part(3, 0b0111), cumulative=True)
+    pending.decided(commit(B))
+    assert pending.skip(at(3)) == 0b0111
+
+
+def test_cumulative_ack_names_exactly_one_position(pending: PendingAcks) -> None:
+    with pytest.raises(InvalidArgument, match="names 2 positions"):
+        reserve(pending, A, whole(1), whole(2), cumulative=True)
+    with pytest.raises(InvalidArgument, match="names 0 positions"):
+        reserve(pending, A)
+
+
+# ---- part of an entry
+
+
+def test_p8_two_transactions_ack_different_messages_of_one_entry(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, part(0, 0b0011))
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, part(0, 0b0110))
+    with pytest.raises(TxnConflict):
+        reserve(pending, B, whole(0))
+    acked(pending, B, part(0, 0b1100))
+    assert pending.skip(at(0)) == 0b1111
+    assert pending.skip(at(0), 4) == WHOLE
+    pending.decided(commit(B))
+    pending.decided(abort(A))
+    assert pending.skip(at(0)) == 0b1100
+    acked(pending, C, part(0, 0b0011))
+    pending.decided(commit(C))
+    assert cursor.mark_delete == at(0)
+
+
+# ---- plain acks
+
+
+def test_plain_ack_on_a_pending_message_is_dropped(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(0), part(1, 0b0001))
+    assert not pending.ack([whole(0)])
+    assert not pending.ack([part(1, 0b0001)])
+    assert pending.ack([part(1, 0b0011)])
+    assert cursor.acked(at(1)) == 0b0010
+    assert pending.ack([whole(1)])
+    assert cursor.acked(at(1)) == 0b1110
+    pending.decided(abort(A))
+    assert [pending.skip(at(0)), pending.skip(at(1))] == [0, 0b1110]
+
+
+def test_plain_ack_of_unknown_extent_on_a_partly_pending_entry_is_dropped(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, part(0, 0b0001))
+    assert not pending.ack([AckPosition(at(0), 0)])
+    assert cursor.acked(at(0)) == 0
+
+
+def test_plain_ack_below_a_pending_cumulative_one_is_dropped(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, part(3, 0b0011), cumulative=True)
+    assert not pending.ack([whole(2)])
+    assert pending.ack([whole(3)])
+    assert cursor.acked(at(3)) == 0b1100
+    assert not pending.ack_cumulative(whole(5))
+    assert cursor.mark_delete == EARLIEST
+
+
+def test_plain_cumulative_ack_stops_before_the_first_pending_message(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(3), whole(6))
+    assert pending.ack_cumulative(whole(5))
+    assert cursor.mark_delete == at(2)
+    assert not pending.ack_cumulative(whole(9))
+    pending.decided(commit(A))
+    assert cursor.mark_delete == at(3)
+    assert pending.ack_cumulative(whole(9))
+    assert cursor.mark_delete == at(9)
+
+
+def test_plain_cumulative_ack_below_everything_pending_is_whole(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(3))
+    assert pending.ack_cumulative(whole(2))
+    assert cursor.mark_delete == at(2)
+
+
+# ---- ▲ decisions while ops are in flight
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_decision_waits_for_ack_ops_in_flight(pending: PendingAcks, cursor: Cursor, landed: bool) -> None:
+    """▲ An op in flight may have landed before the commit: its ack counts then, and only then."""
+    acked(pending, A, whole(0))
+    late = reserve(pending, A, whole(1))
+    assert pending.decided(commit(A, 7)) is None
+    assert pending.unsettled(7)
+    assert not pending.unsettled(6)
+    assert cursor.mark_delete == EARLIEST
+    applied = pending.confirmed(late) if landed else pending.release(late)
+    assert applied is not None
+    assert applied.acked == ((whole(0), whole(1)) if landed else (whole(0),))
+    assert cursor.mark_delete == at(1 if landed else 0)
+    assert not pending.unsettled(7)
+
+
+def test_refused_only_op_of_a_decided_transaction_leaves_nothing(pending: PendingAcks) -> None:
+    only = reserve(pending, A, whole(0))
+    pending.decided(commit(A, 7))
+    assert pending.release(only) is None
+    assert pending.skip(at(0)) == 0
+    assert not pending.unsettled(7)
+    assert pending.clean_up_backlog == 0
+
+
+def test_ack_behind_a_known_decision_is_refused(pending: PendingAcks) -> None:
+    acked(pending, A, whole(0))
+    waiting = reserve(pending, A, whole(1))
+    pending.decided(abort(A, reason="fenced"))
+    with pytest.raises(ExpiredTransaction):
+        reserve(pending, A, whole(5))
+    pending.confirmed(waiting)
+    with pytest.raises(ExpiredTransaction):
+        reserve(pending, A, whole(5))
+    pending.cleaned(pending.clean_up_batch(1))
+
+
+# ---- named transactions
+
+
+def test_acks_are_held_per_writer_and_losers_go_back(pending: PendingAcks, cursor: Cursor) -> None:
+    """Two attempts of one task ack the same input; the commit names the one that counts."""
+    acked(pending, A, whole(0), writer=W1)
+    acked(pending, A, whole(0), whole(1), writer=W2)
+    decision = commit(A, writers=frozenset({W1}))
+    assert pending.decided(decision) == AppliedAcks(decision, (whole(0),), (whole(0), whole(1)))
+    assert cursor.mark_delete == at(0)
+    assert pending.skip(at(1)) == 0
+
+
+def test_commit_that_counts_nobody_releases_everything(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(3), cumulative=True, writer=W1)
+    decision = commit(A, writers=frozenset())
+    assert pending.decided(decision) == AppliedAcks(decision, (), (whole(3),))
+    assert cursor.mark_delete == EARLIEST
+
+
+# ---- bounds
+
+
+def test_ack_the_cursor_could_not_hold_is_refused_before_its_op_is_sent() -> None:
+    """A commit cannot be refused any more, so the room is taken when the ack is reserved."""
+    cursor = Cursor(LedgerLengths({1: 20_000}), EARLIEST, max_blocks=1)
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    with pytest.raises(Overloaded):
+        reserve(pending, A, whole(1), whole(9000))
+    assert cursor.statistics().blocks == 0
+    assert not pending.holds(A)
+    acked(pending, A, whole(9000))
+    with pytest.raises(Overloaded):
+        pending.ack([whole(5000)])
+    pending.decided(commit(A))
+    assert cursor.acked(at(9000)) == WHOLE
+
+
+def test_lowest_pending_is_found_among_many_that_are_gone(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(9, 2))
+    for round_number in range(200):
+        txn_id = TxnId(1, round_number + 1)
+        acked(pending, txn_id, whole(3), whole(5))
+        pending.decided(abort(txn_id))
+    assert pending.ack_cumulative(whole(9, 2))
+    assert cursor.mark_delete == at(8, 2)
+
+
+# ---- restart
+
+
+def test_p5_restart_restores_pending_acks_and_finishes_decided_leftovers(cursor: Cursor) -> None:
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    pending.restore(AckOp(b"k1", A, 0, False, (whole(0), part(4, 0b1))))
+    pending.restore(AckOp(b"k2", A, 0, False, (whole(1),)))
+    pending.restore(AckOp(b"k3", B, 0, True, (whole(2, 2),)))
+    assert pending.open_transactions() == (A, B)
+    assert pending.decided(commit(A)) == AppliedAcks(commit(A), (whole(0), part(4, 0b1), whole(1)), ())
+    assert cursor.mark_delete == at(1)
+    with pytest.raises(TxnConflict):
+        reserve(pending, A, whole(3), cumulative=True)
+    assert [applied.decision.txn_id for applied in pending.clean_up_batch(5)] == [A]
+
+
+def test_p6_leftover_that_was_applied_before_the_crash_changes_nothing(cursor: Cursor) -> None:
+    """The cursor got to etcd, the deletion of the op did not; newer plain acks went further meanwhile."""
+    cursor.ack_cumulative(whole(5))
+    cursor.ack(whole(7))
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    pending.restore(AckOp(b"k1", A, 0, False, (whole(2), whole(7))))
+    pending.restore(AckOp(b"k2", A, 0, True, (whole(3),)))
+    pending.decided(commit(A))
+    assert (cursor.mark_delete, cursor.acked(at(7))) == (at(5), WHOLE)
+
+
+def test_earliest_unacked_passes_acked_and_pending(pending: PendingAcks, cursor: Cursor) -> None:
+    assert pending.earliest_unacked() == at(0)
+    acked(pending, A, whole(0), whole(2), whole(9))
+    cursor.ack(whole(1))
+    cursor.ack(whole(0, 2))
+    assert pending.earliest_unacked() == at(3)
+    acked(pending, A, part(8, 0b1), cumulative=True)
+    assert pending.earliest_unacked() == at(8)
+    acked(pending, A, whole(8))
+    assert pending.earliest_unacked() == at(1, 2)
