@@ -18,7 +18,7 @@ import structlog
 
 from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, TxnError
 from txnwire.ports import Clock, Connection
-from txnwire.protocol import MAX_FRAME_BYTES
+from txnwire.protocol import MAX_FRAME_BYTES, PROTOCOL_VERSION
 from txnwire.stream import StreamConnection
 
 _log = structlog.get_logger(__name__)
@@ -27,6 +27,7 @@ ChannelOption = tuple[str, int | str]
 
 _SERVICE: Final = "txnwire.v1.Exchange"
 _METHOD: Final = "Stream"
+_ACCEPTED_KEY: Final = "txnstore-protocol"
 _RELEASE_TIMEOUT_S: Final = 1.0
 
 # ---- settings ---------------------------------------------------------------------------------------------------
@@ -179,15 +180,16 @@ def _describe(error: grpc.aio.AioRpcError) -> str:
 
 
 async def _await_acceptance(call: _ClientCall, address: str, timeout_s: float) -> None:
-    """The server's initial metadata prove that its handler runs, not only that something listens there."""
+    """Our server marks its initial metadata: its handler runs, and something else than a port has answered."""
     try:
         async with asyncio.timeout(timeout_s):
-            await call.initial_metadata()
+            metadata = await call.initial_metadata()
+            if metadata.get(_ACCEPTED_KEY) is not None:
+                return
+            code, details = await call.code(), await call.details()
     except TimeoutError:
         raise ConnectionLost(f"{address}: no connection within {timeout_s:g} s") from None
-    if call.done():
-        code, details = await call.code(), await call.details()
-        raise ConnectionLost(f"{address}: {code.name}: {details or 'no details'}")
+    raise ConnectionLost(f"{address}: {code.name}: {details or 'no details'}")
 
 
 # ---- the serving end --------------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ class GrpcListener:
 
     async def serve(self, _requests: object, context: _Context) -> None:
         """One accepted call, as gRPC's coroutine. It is cancelled when the client goes away without a goodbye."""
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(((_ACCEPTED_KEY, str(PROTOCOL_VERSION)),))
         stream = _ServerStream(context)
         connection = StreamConnection(stream, _peer_address(context.peer()))
         task = asyncio.get_running_loop().create_task(self._handle(connection), name=f"serving {connection.peer}")

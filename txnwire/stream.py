@@ -17,6 +17,7 @@ import structlog
 from txnwire.errors import ConnectionLost, InternalError, InvalidArgument
 from txnwire.frames import Outbox, parse_frame
 from txnwire.proto.txn_pb2 import Command
+from txnwire.protocol import MIB
 
 _log = structlog.get_logger(__name__)
 
@@ -24,7 +25,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 """For sending what is queued and for the other end's goodbye, together."""
 
 INBOX_FRAMES: Final = 8
-INBOX_BYTES: Final = 16 * 1024 * 1024
+INBOX_BYTES: Final = 8 * MIB
 """The reader stops reading above either, so that the stream's flow control holds the sender back."""
 
 
