@@ -62,14 +62,16 @@ class Positions:
 
 
 class Process:
-    """One process with the controller role; `store.memory_backend.disconnect()` cuts it off."""
+    """One process with the controller role. Its directory has a store client of its own, so that it can lag alone."""
 
     def __init__(self, etcd: MemoryEtcd, name: str, settings: ControllerSettings = SETTINGS) -> None:
         clock = LoopClock()
         self.fates = Fates()
+        self.directory_fates = Fates()
         self.positions = Positions()
         self.store = MemoryStore(etcd, clock, random.Random(name), name=name, faults=self.fates)
-        self.directory = Directory(self.store, clock)
+        self._directory_store = MemoryStore(etcd, clock, random.Random(name), name=name, faults=self.directory_fates)
+        self.directory = Directory(self._directory_store, clock)
         self.controller = Controller(
             self.store,
             self.directory,
@@ -86,9 +88,19 @@ class Process:
         await self.controller.start()
         return self
 
+    def kill(self) -> None:
+        """Cut it off for good: nothing is given back, nothing more arrives."""
+        self.store.memory_backend.disconnect()
+        self._directory_store.memory_backend.disconnect()
+
+    def lag(self, seconds: float) -> None:
+        """It hears of every change so much later."""
+        self.fates.watch_lag_s = self.directory_fates.watch_lag_s = seconds
+
     async def close(self) -> None:
         await self.controller.close()
         await self.directory.close()
+        await self._directory_store.close()
         await self.store.close()
 
 

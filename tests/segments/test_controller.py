@@ -416,6 +416,30 @@ def test_p11_an_old_assignment_that_lands_late_never_replaces_a_newer_one() -> N
     run(scenario())
 
 
+def test_e2_a_subscription_that_lands_late_keeps_its_positions() -> None:
+    """▲ Created once: "latest" of a repeated join never replaces that of a first one whose fate was unknown."""
+
+    async def scenario() -> None:
+        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+            await with_topic(a, 1)
+            path = (await a.directory.wait_topic(TOPIC.path)).active_paths[0]
+            request = joining("w", start=pb.Start(latest=True))
+            a.positions.answers = {path: Position(1, 1)}
+            a.fates.commits = [Fate(arrive_s=12.0, fail_s=0.5)] + [LOST_BEFORE] * 20
+            with pytest.raises(Timeout, match="repeat it"):
+                await a.controller.join(request, Inbox())
+            a.fates.commits = []
+            a.positions.answers = {path: Position(2, 2)}
+            await a.controller.join(request, Inbox())
+            await asyncio.sleep(10.0)
+            assert (await subscription_of(a.store)).positions == {path: (1, 1)}
+            record = await a.store.get(keys.subscription(TOPIC.path, "s"))
+            assert record is not None
+            assert record.version == 1
+
+    run(scenario())
+
+
 def test_a_stream_of_another_topic_is_left_alone_when_a_layout_changes() -> None:
     async def scenario() -> None:
         async with running(MemoryEtcd(LoopClock()), "a") as [a]:

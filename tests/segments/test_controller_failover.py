@@ -66,7 +66,7 @@ def test_a_restarted_controller_does_not_wait_for_its_former_lease() -> None:
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())
         async with running(etcd, "a") as [a]:
-            a.store.memory_backend.disconnect()  # killed: nothing is given back
+            a.kill()  # killed: nothing is given back
             successor = await Process(etcd, "a").start()
             await successor.controller.wait_leading(timeout_s=1.0)
             await successor.controller.create_topic(TOPIC, 1, "")
@@ -98,7 +98,7 @@ def test_after_a_crash_consumers_have_ten_seconds_to_join_the_successor() -> Non
             for name in ("returns", "lost"):
                 await a.controller.join(joining(name), Inbox())
             before = await assignment_of(a.store)
-            a.store.memory_backend.disconnect()
+            a.kill()
             await b.controller.wait_leading(timeout_s=10.0)
             inbox = Inbox()
             reply = await b.controller.join(joining("returns"), inbox)
@@ -122,7 +122,7 @@ def test_a_deposed_controller_that_does_not_know_it_yet_changes_nothing() -> Non
         async with running(etcd, "a", "b") as [a, b]:
             await a.controller.create_topic(TOPIC, 4, "")
             await a.controller.join(joining("w1"), Inbox())
-            a.fates.watch_lag_s = 3600.0  # nor does it hear of anything
+            a.lag(3600.0)  # nor does it hear of anything
             etcd.expire_lease(lease_of_leader(etcd))
             await b.controller.wait_leading(timeout_s=1.0)
             assert a.controller.leading
@@ -144,7 +144,7 @@ def test_a_deposed_controller_finds_out_by_a_refused_topic_too() -> None:
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())
         async with running(etcd, "a", "b") as [a, b]:
-            a.fates.watch_lag_s = 3600.0
+            a.lag(3600.0)
             etcd.expire_lease(lease_of_leader(etcd))
             await b.controller.wait_leading(timeout_s=1.0)
             with pytest.raises(NotOwner, match="no longer"):
@@ -171,7 +171,7 @@ def test_a_crash_between_the_writes_of_a_first_join_is_taken_up(fate: Fate, plac
             request = joining("w", start=pb.Start(latest=True))
             interrupted = asyncio.create_task(a.controller.join(request, Inbox()))
             await asyncio.sleep(0.1)
-            a.store.memory_backend.disconnect()
+            a.kill()
             await b.controller.wait_leading(timeout_s=10.0)
             reply = await b.controller.join(request, Inbox())
             assert list(reply.segments) == [path]
@@ -264,13 +264,13 @@ def test_a_consumer_that_left_while_nobody_led_is_not_held_for_connected() -> No
 def test_a_successor_whose_directory_lags_takes_no_segment_from_anyone() -> None:
     async def scenario() -> None:
         async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
-            b.fates.watch_lag_s = 60.0
+            b.directory_fates.watch_lag_s = 60.0
             await a.controller.create_topic(TOPIC, 2, "")
             await a.controller.join(joining("w"), Inbox())
             before = await assignment_of(a.store)
-            b.fates.watch_lag_s = 60.0
             await a.controller.close()
-            await b.controller.wait_leading(timeout_s=100.0)
+            await b.controller.wait_leading(timeout_s=1.0)
+            assert b.directory.topic(TOPIC.path) is None
             await asyncio.sleep(5.0)
             assert await assignment_of(b.store) == before
             assert (await b.controller.join(joining("w"), Inbox())).epoch == before.epoch

@@ -1,0 +1,143 @@
+"""Elections: one holder at a time, over everything that can happen to a claim. Contract over memory and real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.segments.virtual_time import LoopClock, run
+from txnstore import keys
+from txnstore.election import Election
+from txnstore.etcd_store import EtcdStore
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.store import Commit, MetadataStore, Put
+
+KEY = keys.leader("sweeper")
+
+
+class FirstCommit:
+    """The first commit meets this fate."""
+
+    def __init__(self, fate: Fate) -> None:
+        self._fates = [fate]
+
+    def fate(self, request: str, client: str) -> Fate:
+        return self._fates.pop() if request == "commit" and self._fates else NO_FAULT
+
+    def watch_delay_s(self, client: str) -> float:
+        return 0.0
+
+
+def election(store: MetadataStore, id: str, *, lease_ttl_s: float = 5.0) -> Election:
+    return Election(store, random.Random(id), what="sweeper", id=id, address=f"{id}:1", lease_ttl_s=lease_ttl_s)
+
+
+async def check_terms_follow_one_another(store: MetadataStore) -> None:
+    first = await election(store, "a").campaign()
+    waiting = asyncio.create_task(election(store, "b").campaign())
+    lost = asyncio.create_task(first.wait_lost())
+    record = await store.get(KEY)
+    assert record is not None
+    assert (record.create_revision, record.lease) == (first.epoch, first.lease_id)
+    guarded = Commit((first.still_held(),), (Put(b"/guarded", b"1"),))
+    assert (await store.commit(guarded)).succeeded
+    assert first.valid()
+    assert not waiting.done()
+    await first.resign()
+    second = await asyncio.wait_for(waiting, 5.0)
+    await asyncio.wait_for(lost, 5.0)
+    assert second.epoch > first.epoch
+    assert not first.valid()
+    assert not (await store.commit(guarded)).succeeded
+    assert (await store.commit(Commit((second.still_held(),), (Put(b"/guarded", b"2"),)))).succeeded
+    await second.resign()
+    assert await store.get(KEY) is None
+
+
+def test_terms_follow_one_another_in_memory() -> None:
+    async def scenario() -> None:
+        store = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(0))
+        await check_terms_follow_one_another(store)
+        await store.close()
+
+    run(scenario())
+
+
+async def test_terms_follow_one_another_on_etcd(store: EtcdStore) -> None:
+    await check_terms_follow_one_another(store)
+
+
+@pytest.mark.parametrize("fate", [Fate(arrive_s=None, fail_s=0.5), Fate(arrive_s=0.0, fail_s=0.5)])
+def test_e2_a_claim_whose_answer_is_lost_is_recognized_by_its_lease(fate: Fate) -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(fate))
+        leadership = await election(store, "a").campaign()
+        record = etcd.mvcc.get(KEY, 0)
+        assert record is not None
+        assert (record.create_revision, record.lease) == (leadership.epoch, leadership.lease_id)
+        assert etcd.leases() == [leadership.lease_id] == [1]  # the very first claim, not another one after it
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_cancelled_claim_leaves_no_key_behind_even_if_it_lands_later() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(Fate(arrive_s=1.0, answer_s=1.0)))
+        claim = asyncio.create_task(election(store, "a").campaign())
+        await asyncio.sleep(0.5)
+        claim.cancel()
+        await asyncio.gather(claim, return_exceptions=True)
+        await asyncio.sleep(20.0)
+        assert etcd.mvcc.get(KEY, 0) is None
+        assert etcd.leases() == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_of_many_candidates_one_holds_the_key_at_a_time() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        held: list[int] = []
+
+        async def candidate(name: str) -> None:
+            store = MemoryStore(etcd, LoopClock(), random.Random(name))
+            for _ in range(3):
+                leadership = await election(store, name).campaign()
+                held.append(leadership.epoch)
+                record = etcd.mvcc.get(KEY, 0)
+                assert record is not None
+                assert record.create_revision == leadership.epoch
+                await asyncio.sleep(random.Random(name).uniform(0.0, 1.0))
+                await leadership.resign()
+            await store.close()
+
+        await asyncio.gather(*(candidate(name) for name in "abcd"))
+        assert held == sorted(set(held))
+        assert len(held) == 12
+
+    run(scenario())
+
+
+def test_a_holder_that_cannot_reach_the_store_counts_itself_out_before_the_lease_expires() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        paused = MemoryStore(etcd, LoopClock(), random.Random(0))
+        other = MemoryStore(etcd, LoopClock(), random.Random(1))
+        leadership = await election(paused, "a").campaign()
+        paused.memory_backend.disconnect()
+        await asyncio.wait_for(leadership.wait_lost(), 5.0)
+        assert not leadership.valid()
+        assert etcd.mvcc.get(KEY, 0) is not None
+        successor = await election(other, "b").campaign()
+        assert successor.epoch > leadership.epoch
+        await paused.close()
+        await other.close()
+
+    run(scenario())
