@@ -1,0 +1,110 @@
+"""A store and a ledger store whose writes can be held back, to stop a broker between any two of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerFailed, LedgerWriter
+from txnstore import keys
+from txnstore.store import Commit, CommitResult, MetadataStore
+
+
+def is_write_op(commit: Commit) -> bool:
+    return any(put.key.startswith(keys.TXN_OP) and b"/w/" in put.key for put in commit.puts)
+
+
+def is_ack_op(commit: Commit) -> bool:
+    return any(put.key.startswith(keys.TXN_OP) and b"/a/" in put.key for put in commit.puts)
+
+
+def is_clean_up(commit: Commit) -> bool:
+    return any(delete.key.startswith(keys.TXN_OP) for delete in commit.deletes)
+
+
+class GatedStore:
+    """Commits for which `held` is true are not sent before `open`."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._held: Callable[[Commit], bool] = lambda _: False
+        self._gate = asyncio.Event()
+        self.waiting = 0
+        self.sent: list[Commit] = []
+
+    def hold(self, held: Callable[[Commit], bool]) -> None:
+        self._held = held
+        self._gate = asyncio.Event()
+
+    def open(self) -> None:
+        self._held = lambda _: False
+        self._gate.set()
+
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        await self._pass(commit)
+        return await self._store.commit(commit, timeout_s=timeout_s)
+
+    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+        if not self._held(commit):
+            self.sent.append(commit)
+            return self._store.commit_nowait(commit)
+
+        async def later() -> CommitResult:
+            await self._pass(commit)
+            return await self._store.commit_nowait(commit)
+
+        return asyncio.ensure_future(later())
+
+    async def _pass(self, commit: Commit) -> None:
+        if self._held(commit):
+            self.waiting += 1
+            gate = self._gate
+            await gate.wait()
+            self.waiting -= 1
+        self.sent.append(commit)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class GatedLedgers:
+    """File ledgers whose syncs wait while `hold` is on; `fail_syncs` makes them fail as a disk would."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._store = FileLedgerStore(data_dir)
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self.fail_syncs = False
+        self.waiting = 0
+
+    def hold(self) -> None:
+        self._gate.clear()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> LedgerWriter:
+        return _GatedWriter(self, await self._store.create(segment, ledger_id, incarnation=incarnation))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class _GatedWriter:
+    def __init__(self, gates: GatedLedgers, writer: LedgerWriter) -> None:
+        self._gates = gates
+        self._writer = writer
+
+    async def sync(self) -> int:
+        self._gates.waiting += 1
+        await self._gates._gate.wait()
+        self._gates.waiting -= 1
+        if self._gates.fail_syncs:
+            raise LedgerFailed("the disk failed (planned by the test)")
+        return await self._writer.sync()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)

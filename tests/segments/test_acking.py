@@ -1,0 +1,364 @@
+"""Acks on stream subscriptions, in transactions and outside: SCENARIOS "Acks"."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.segments.brokering import Cluster, eventually
+from tests.segments.gates import GatedStore, is_ack_op, is_clean_up
+from txnstore import keys, records
+from txnstore.records import SubscriptionRecord
+from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+
+
+async def test_p1_an_ack_in_a_transaction_hides_abort_redelivers_commit_sticks(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    aborted = await cluster.begin()
+    await consumer.ack(consumer.messages[0], consumer.messages[1], txn=aborted)
+    hidden = await cluster.subscribe(client, segment, epoch=2)  # the same consumer attaches anew
+    await hidden.wait("c")
+    await cluster.abort(aborted)
+    await eventually(lambda: hidden.rewinds == 1)
+    await hidden.wait(*"abc")
+    assert all(message.redelivery_count for message in hidden.messages[:2])
+
+    committed = await cluster.begin()
+    await hidden.ack(hidden.messages[0], txn=committed)
+    revision = await cluster.commit(committed)
+    await client.call(segment_positions=pb.SegmentPositions(segment=segment, min_revision=revision))
+    final = await cluster.subscribe(client, segment, epoch=3)
+    await final.wait(*"bc")
+
+
+@pytest.mark.parametrize(("first", "second", "conflict"), [(2, 2, True), (2, 1, True), (2, 3, True), (None, 3, False)])
+async def test_p2_cumulative_acks_at_equal_lower_and_higher_positions(
+    cluster: Cluster, first: int | None, second: int, conflict: bool
+) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abcde":
+        await producer.send(value)
+    await consumer.wait(*"abcde")
+    one, two = await cluster.begin(), await cluster.begin()
+    if first is not None:
+        await consumer.ack(consumer.messages[first], txn=one, cumulative=True)
+    if conflict:
+        with pytest.raises(TxnConflict):
+            await consumer.ack(consumer.messages[second], txn=two, cumulative=True)
+        await cluster.abort(one)
+        await eventually(lambda: consumer.rewinds)
+        await consumer.wait(*"abcde")
+    await consumer.ack(consumer.messages[second], txn=two, cumulative=True)
+    revision = await cluster.commit(two)
+    await client.call(segment_positions=pb.SegmentPositions(segment=segment, min_revision=revision))
+    rest = await cluster.subscribe(client, segment, epoch=2)
+    await rest.wait(*"abcde"[second + 1 :])
+
+
+async def test_p3_a_second_ack_conflicts_is_free_after_abort_and_refused_after_commit(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    message = consumer.messages[0]
+    first, second, third = [await cluster.begin() for _ in range(3)]
+    await consumer.ack(message, txn=first)
+    with pytest.raises(TxnConflict):
+        await consumer.ack(message, txn=second)
+    await cluster.abort(first)
+    await eventually(lambda: consumer.rewinds == 1)
+    await consumer.ack(message, txn=second)
+    await cluster.commit(second)
+    await cluster.wait_no_ops(second)
+    with pytest.raises(TxnConflict):
+        await consumer.ack(message, txn=third)
+    assert await cluster.ops(third) == []
+
+
+async def test_p4_subscriptions_are_independent_and_one_transaction_acks_on_several(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    one = await cluster.subscribe(client, segment, name="one")
+    two = await cluster.subscribe(client, segment, name="two")
+    await producer.send("m")
+    await one.wait("m")
+    await two.wait("m")
+    both, only = await cluster.begin(), await cluster.begin()
+    await one.ack(one.messages[0], txn=both)
+    await two.ack(two.messages[0], txn=both)
+    await cluster.abort(both)
+    await eventually(lambda: one.rewinds and two.rewinds)
+    await one.wait("m")
+    await one.ack(one.messages[0], txn=only)
+    await cluster.commit(only)
+    await cluster.wait_no_ops(only)
+    await cluster.wait_no_ops(both)
+    await (await cluster.subscribe(client, segment, name="two", epoch=2)).wait("m")
+    await producer.send("n")
+    await (await cluster.subscribe(client, segment, name="one", epoch=2)).wait("n")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("decided_while_down", [True, False])
+async def test_p5_a_restart_restores_pending_acks_and_finishes_decided_ones_once(
+    cluster: Cluster, committed: bool, decided_while_down: bool
+) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn, other = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[0], consumer.messages[2], txn=txn)
+    await node.crash()
+    if decided_while_down:
+        await cluster.end(txn, "COMMITTED" if committed else "ABORTED")
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    if not decided_while_down:
+        with pytest.raises(TxnConflict):
+            await consumer.ack(Position(1, 0), txn=other)
+        await cluster.end(txn, "COMMITTED" if committed else "ABORTED")
+    await cluster.wait_no_ops(txn)
+    await consumer.wait(*("b" if committed else "abc"))
+
+
+async def test_p6_a_crash_between_decision_and_cursor_applies_it_once_and_never_goes_back(cluster: Cluster) -> None:
+    make_store = cluster.make_store
+
+    async def make_gated() -> GatedStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abcd":
+        await producer.send(value)
+    await consumer.wait(*"abcd")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[1], txn=txn)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    store.hold(is_clean_up)
+    await cluster.commit(txn)
+    await eventually(lambda: store.waiting)
+    await node.crash()
+    assert await cluster.ops(txn)
+
+    cluster.make_store = make_store
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    await consumer.wait(*"acd")
+    await cluster.wait_no_ops(txn)
+    await consumer.ack(consumer.messages[0], consumer.messages[1])
+    again = await cluster.subscribe(client, segment, epoch=3)
+    await again.wait("d")
+
+
+async def test_p7_a_stale_decision_of_a_transaction_that_holds_nothing_changes_nothing(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    first, second = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=first)
+    await cluster.abort(first)
+    await eventually(lambda: consumer.rewinds)
+    await cluster.commit(second)
+    await cluster.wait_no_ops(first)
+    await (await cluster.subscribe(client, segment, epoch=2)).wait("m")
+
+
+async def test_p8_part_of_an_entry_is_acked_in_a_transaction_across_a_restart(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send(*"abcd")
+    await consumer.wait(*"abcd")
+    txn, aborted = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[1], txn=txn)
+    await consumer.ack(consumer.messages[3], txn=aborted)
+    await node.crash()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
+    await cluster.abort(aborted)
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    await consumer.wait(*"acd")
+    await consumer.ack(consumer.messages[0])
+    await cluster.wait_no_ops(aborted)
+    await node.close()
+    client = await cluster.connect(await cluster.start())
+    await (await cluster.subscribe(client, segment, epoch=3)).wait(*"cd")
+
+
+async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster: Cluster) -> None:
+    """▲ Otherwise an abort would redeliver a message behind later ones of its key."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await eventually(lambda: consumer.closed)
+    assert isinstance(consumer.closed, NotAllowed)
+    await producer.send("d")
+    await successor.wait()
+    await cluster.abort(txn)
+    await successor.wait(*"abcd")
+
+
+async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_refused(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, consumer="c1", epoch=1)
+    await cluster.assign({"c2@0000000000000007": [segment]}, epoch=2)
+    await eventually(lambda: consumer.closed)
+    with pytest.raises(NotAllowed):
+        await client.subscribe(segment, consumer="c1", epoch=1)
+    with pytest.raises(NotAllowed):
+        await client.subscribe(segment, consumer="c2", epoch=3)
+    with pytest.raises(NotAllowed):
+        await consumer.ack(Position(1, 0))
+    await client.subscribe(segment, consumer="c2", epoch=2)
+
+
+async def test_plain_acks_survive_a_graceful_restart_and_are_written_at_most_once_a_second(cluster: Cluster) -> None:
+    make_store = cluster.make_store
+
+    async def make_gated() -> GatedStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for number in range(20):
+        await producer.send(str(number))
+    await consumer.wait(*map(str, range(20)))
+    for message in consumer.messages[:15]:
+        await consumer.ack(message)
+    await node.close()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    cursor_key = keys.cursors(segment)
+    writes = [commit for commit in store.sent if any(put.key.startswith(cursor_key) for put in commit.puts)]
+    assert 1 <= len(writes) <= 3
+    client = await cluster.connect(await cluster.start())
+    await (await cluster.subscribe(client, segment, epoch=2)).wait(*map(str, range(15, 20)))
+
+
+async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[1], txn=txn)
+    await consumer.ack(consumer.messages[2], cumulative=True)
+    await cluster.abort(txn)
+    await eventually(lambda: consumer.rewinds)
+    await consumer.wait(*"bc")
+
+
+async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluster: Cluster) -> None:
+    make_store = cluster.make_store
+
+    async def make_gated() -> GatedStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    store: GatedStore = node.store  # type: ignore[assignment]
+    store.hold(is_ack_op)
+    txn = await cluster.begin()
+    acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.messages]
+    await eventually(lambda: store.waiting)
+    assert store.waiting == 1
+    store.open()
+    await asyncio.gather(*acking)
+    assert [len(commit.puts) for commit in store.sent if is_ack_op(commit)] == [2, 1, 1]
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
+
+
+async def test_acks_of_what_was_never_delivered_are_refused(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    open_txn = await cluster.begin()
+    await producer.send("m")
+    hidden = await producer.send("hidden", txn=open_txn)
+    await consumer.wait("m")
+    for position in (hidden, Position(1, 7), Position(9, 0)):
+        with pytest.raises(InvalidArgument):
+            await consumer.ack(position)
+        with pytest.raises(InvalidArgument):
+            await consumer.ack(position, txn=await cluster.begin(), cumulative=True)
+    with pytest.raises(InvalidArgument):
+        await consumer.ack()
+    with pytest.raises(InvalidArgument):
+        await consumer.ack(consumer.messages[0], indexes=[0, 1])
+    reader = await client.reader(segment)
+    with pytest.raises(NotAllowed):
+        await reader.ack(consumer.messages[0])
+    consumer.id = 999
+    with pytest.raises(InvalidArgument, match="subscribe first"):
+        await consumer.ack(consumer.messages[0])
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ({"kind": "earliest"}, "abcd"),
+        ({"kind": "message_id", "ledger_id": 1, "entry_id": 1, "index": 0, "after": True}, "cd"),
+        ({"kind": "message_id", "ledger_id": 1, "entry_id": 1, "index": 1, "after": False}, "cd"),
+        ({"kind": "timestamp", "timestamp_ms": 300}, "d"),
+        ({"kind": "latest"}, "d"),
+    ],
+)
+async def test_a_new_subscription_begins_where_its_record_says(
+    cluster: Cluster, start: dict[str, object], expected: str
+) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    await producer.send("a", publish_time_ms=100)
+    await producer.send("b", "c", publish_time_ms=200)
+    await producer.send("d", publish_time_ms=300)
+    if start["kind"] == "message_id":
+        start = {**start, "segment": segment}
+    record = SubscriptionRecord(type="stream", start=start, positions={segment: (1, 1)})
+    await cluster.create_subscription(record=record)
+    await (await cluster.subscribe(client, segment)).wait(*expected)
+    assert records.encode(record)

@@ -1,0 +1,323 @@
+"""From a send to its ack: SCENARIOS "Late and lost writes", order, dedup, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from segments.broker import Broker
+from tests.segments.brokering import Client, Cluster, Producer, eventually
+from tests.segments.gates import GatedLedgers, GatedStore, is_write_op
+from txnwire.errors import (
+    InvalidArgument,
+    MessageTooLarge,
+    NotOwner,
+    Overloaded,
+    ProducerFenced,
+    SequenceGap,
+    TxnConflict,
+)
+from txnwire.ids import Position, TxnId
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_ENTRY_BYTES
+
+
+class Gated:
+    """A broker with gates, a connection to it and a segment's path."""
+
+    def __init__(self, cluster: Cluster, segment: str, client: Client) -> None:
+        self.cluster = cluster
+        self.segment = segment
+        self.client = client
+        self.broker: Broker = cluster.nodes[-1].broker
+        self.store: GatedStore = cluster.nodes[-1].store  # type: ignore[assignment]
+        self.ledgers: GatedLedgers = cluster.nodes[-1].ledgers  # type: ignore[assignment]
+
+
+@pytest.fixture
+async def gated(cluster: Cluster) -> Gated:
+    make_store = cluster.make_store
+
+    async def make_gated() -> GatedStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated  # type: ignore[assignment]
+    cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    await client.producer(segment, "first")
+    return Gated(cluster, segment, client)
+
+
+async def test_l5_nothing_is_acked_or_read_before_the_sync(gated: Gated) -> None:
+    producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
+    gated.ledgers.hold()
+    waiting = [producer.send_nowait(str(number)) for number in range(5)]
+    await eventually(lambda: gated.ledgers.waiting)
+    await reader.wait()
+    assert not any(future.done() for future in waiting)
+    gated.ledgers.open()
+    await asyncio.gather(*waiting)
+    await reader.wait("0", "1", "2", "3", "4")
+
+
+async def test_a_failed_sync_fails_what_waits_and_the_segment_is_taken_over_anew(gated: Gated) -> None:
+    producer = await gated.client.producer(gated.segment)
+    await producer.send("stored")
+    epoch = (await gated.broker.segment(gated.segment)).epoch
+    gated.ledgers.fail_syncs = True
+    with pytest.raises(NotOwner):
+        await producer.send("not stored")
+    gated.ledgers.fail_syncs = False
+    await eventually(lambda: producer.closed)
+    assert isinstance(producer.closed, NotOwner)
+    again = await gated.client.producer(gated.segment)
+    assert (await gated.broker.segment(gated.segment)).epoch > epoch
+    await again.send("resent")
+    await (await gated.client.reader(gated.segment)).wait("stored", "resent")
+
+
+async def test_one_sync_serves_what_has_gathered_and_order_is_kept(gated: Gated) -> None:
+    producers = [await gated.client.producer(gated.segment, f"p{number}") for number in range(4)]
+    reader = await gated.client.reader(gated.segment)
+    gated.ledgers.hold()
+    waiting = [producer.send_nowait(f"{producer.name}-{n}") for n in range(25) for producer in producers]
+    await eventually(lambda: gated.ledgers.waiting)
+    gated.ledgers.open()
+    await asyncio.gather(*waiting)
+    await eventually(lambda: len(reader.values) == 100)
+    for producer in producers:
+        assert [value for value in reader.values if value.startswith(producer.name)] == [
+            f"{producer.name}-{n}" for n in range(25)
+        ]
+
+
+async def test_producers_do_not_wait_for_each_others_op_records(gated: Gated) -> None:
+    slow, fast = await gated.client.producer(gated.segment, "slow"), await gated.client.producer(gated.segment, "fast")
+    txn = await gated.cluster.begin()
+    gated.store.hold(is_write_op)
+    waiting = [slow.send_nowait("op", txn=txn), slow.send_nowait("plain behind it")]
+    await asyncio.wait_for(fast.send("plain"), 5)
+    assert not any(future.done() for future in waiting)
+    gated.store.open()
+    await asyncio.gather(*waiting)
+    await gated.cluster.commit(txn)
+    await (await gated.client.reader(gated.segment)).wait("plain", "op", "plain behind it")
+
+
+async def test_the_first_op_carries_the_index_key_and_the_others_wait_for_it(gated: Gated) -> None:
+    """▲ Without it a refused or lost first op leaves ops that no index names."""
+    one, two = await gated.client.producer(gated.segment, "one"), await gated.client.producer(gated.segment, "two")
+    txn = await gated.cluster.begin()
+    gated.store.hold(is_write_op)
+    waiting = [one.send_nowait("1", txn=txn), one.send_nowait("2", txn=txn), two.send_nowait("3", txn=txn)]
+    await eventually(lambda: gated.store.waiting)
+    await asyncio.sleep(0)
+    assert gated.store.waiting == 1
+    gated.store.open()
+    await asyncio.gather(*waiting)
+    ops = [commit for commit in gated.store.sent if is_write_op(commit)]
+    assert [len(commit.puts) for commit in ops] == [2, 1, 1]
+
+
+async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(gated: Gated) -> None:
+    """▲ In flight = from before the op is sent: the entry of a committed transaction must not be missed."""
+    producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
+    txn = await gated.cluster.begin()
+    gated.ledgers.hold()
+    sending = producer.send_nowait("late", txn=txn)
+    await eventually(lambda: gated.ledgers.waiting)
+    revision = await gated.cluster.abort(txn)
+    followed = gated.broker._shared.decisions
+    await followed.wait_followed(revision, timeout_s=5)
+    gated.ledgers.open()
+    await sending
+    await producer.send("sentinel")
+    await reader.wait("sentinel")
+    await gated.cluster.wait_no_ops(txn)
+
+
+async def test_l6_a_send_behind_the_decision_is_refused_and_nothing_is_appended(gated: Gated) -> None:
+    producer = await gated.client.producer(gated.segment)
+    txn = await gated.cluster.begin()
+    gated.store.hold(is_write_op)
+    first = producer.send_nowait("1", txn=txn)
+    others = [producer.send_nowait("2", txn=txn), producer.send_nowait("3")]
+    await eventually(lambda: gated.store.waiting)
+    await gated.cluster.commit(txn)
+    gated.store.open()
+    with pytest.raises(TxnConflict):
+        await first
+    for other in others:
+        with pytest.raises((SequenceGap, TxnConflict)):
+            await other
+    producer.last = -1
+    await producer.send("plain")
+    await (await gated.client.reader(gated.segment)).wait("plain")
+    assert await gated.cluster.ops(txn) == []
+
+
+@pytest.mark.parametrize("how", ["aborted", "committed", "collected", "never begun"])
+async def test_l1_no_late_write_joins_a_transaction_that_has_ended(cluster: Cluster, how: str) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    if how == "never begun":
+        txn = TxnId(9, 999)
+    else:
+        await cluster.end(txn, "COMMITTED" if how == "committed" else "ABORTED")
+    if how == "collected":
+        await cluster.collect(txn)
+    with pytest.raises(TxnConflict):
+        await producer.send("late", txn=txn)
+    producer.last = -1
+    await producer.send("sentinel", txn=None)
+    await (await client.reader(segment)).wait("sentinel")
+
+
+async def test_l8_a_failure_fails_all_behind_it_and_the_resend_is_no_repeat(gated: Gated) -> None:
+    producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
+    txn, other = await gated.cluster.begin(), await gated.cluster.begin()
+    await producer.send("0")
+    gated.store.hold(lambda commit: is_write_op(commit) and str(txn).encode() in commit.puts[0].key)
+    one = producer.send_nowait("1", txn=txn)
+    two = producer.send_nowait("2", txn=other)
+    three = producer.send_nowait("3")
+    await eventually(lambda: gated.store.waiting)
+    await gated.cluster.abort(txn)
+    gated.store.open()
+    with pytest.raises(TxnConflict):
+        await one
+    for behind in (two, three):
+        with pytest.raises(SequenceGap):
+            await behind
+    # The client resends what it still wants, as new entries behind the last stored one.
+    await producer.send("1 again", sequence_id=1, previous=0)
+    await producer.send("2", txn=other)
+    await gated.cluster.commit(other)
+    await reader.wait("0", "1 again", "2")
+
+
+async def test_l8_a_frame_that_does_not_name_its_predecessor_is_refused(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    await producer.send("0")
+    with pytest.raises(SequenceGap):
+        await producer.send("2", sequence_id=2, previous=1)
+    await producer.send("1", sequence_id=1, previous=0)
+
+
+async def test_l9_a_repeat_shares_the_outcome_of_the_entry_on_its_way(gated: Gated) -> None:
+    producer = await gated.client.producer(gated.segment)
+    gated.ledgers.hold()
+    first = producer.send_nowait("once")
+    again = producer.send_nowait("once", sequence_id=0, previous=-1)
+    await eventually(lambda: gated.ledgers.waiting)
+    assert not again.done()
+    gated.ledgers.open()
+    assert (await first).send_ok.entry_id == (await again).send_ok.entry_id
+    reader = await gated.client.reader(gated.segment)
+    await producer.send("next")
+    await reader.wait("once", "next")
+
+
+async def test_l7_a_stored_repeat_is_acked_again_also_across_a_restart(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    first = await producer.send("a", "b")
+    repeat = await producer.send_nowait("a", "b", sequence_id=0, previous=-1)
+    assert repeat.send_ok.duplicate
+    assert Position(repeat.send_ok.ledger_id, repeat.send_ok.entry_id) == first
+
+    for crash in (True, False):
+        await (node.crash() if crash else node.close())
+        node = await cluster.start()
+        client = await cluster.connect(node)
+        producer = await client.producer(segment)
+        assert producer.last == 1
+        assert (await producer.send_nowait("a", "b", sequence_id=0, previous=-1)).send_ok.duplicate
+    await producer.send("c")
+    await (await client.reader(segment)).wait("a", "b", "c")
+
+
+async def test_l10_a_second_producer_of_the_name_fences_the_first_and_nothing_acked_is_lost(gated: Gated) -> None:
+    first = await gated.client.producer(gated.segment, "p", incarnation=1)
+    gated.ledgers.hold()
+    on_its_way = first.send_nowait("of the first")
+    await eventually(lambda: gated.ledgers.waiting)
+    second = await gated.client.producer(gated.segment, "p", incarnation=2)
+    await eventually(lambda: first.closed)
+    assert isinstance(first.closed, ProducerFenced)
+    with pytest.raises(ProducerFenced):
+        await first.send("fenced")
+    gated.ledgers.open()
+    await on_its_way
+    assert second.last == -1
+    await second.send("of the second")
+    await (await gated.client.reader(gated.segment)).wait("of the first", "of the second")
+
+
+async def test_an_entry_that_is_not_what_its_send_says_is_refused(cluster: Cluster) -> None:
+    """▲ A successor recovers from the entries' headers: they must name the transaction the op record names."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+
+    async def refused(change: dict[str, object], match: str) -> None:
+        command = producer.command("value", sequence_id=0, previous=-1)
+        for field, value in change.items():
+            setattr(command.send, field, value)
+        with pytest.raises(InvalidArgument, match=match):
+            await client.caller.call(command, timeout_s=5)
+
+    entry = producer.command("value", sequence_id=0, previous=-1).send.entry
+    await refused({"txnid_least_bits": 5}, "does not match")
+    await refused({"sequence_id": 5}, "does not match")
+    await refused({"count": 2}, "does not match")
+    await refused({"writer": 2}, "does not match")
+    await refused({"entry": entry[:-1]}, "")
+    await refused({"entry": entry[:-1] + bytes([entry[-1] ^ 1])}, "")
+    await refused({"entry": b""}, "")
+    await refused({"producer_id": 999}, "open it first")
+    command = producer.command("value", sequence_id=0, previous=-1)
+    command.send.entry = bytes(MAX_ENTRY_BYTES + 1)
+    with pytest.raises(MessageTooLarge):
+        await client.caller.call(command, timeout_s=5)
+    producer.last = -1
+    await producer.send("fine")
+    await (await client.reader(segment)).wait("fine")
+
+
+async def test_more_in_flight_than_the_bound_is_refused_and_may_be_sent_again(gated: Gated) -> None:
+    settings = replace(gated.cluster.settings, segment_inflight_bytes=3_000)
+    await gated.cluster.nodes[-1].close()
+    node = await gated.cluster.start("b2", settings=settings)
+    client = await gated.cluster.connect(node)
+    ledgers: GatedLedgers = node.ledgers  # type: ignore[assignment]
+    producer: Producer = await client.producer(gated.segment)
+    ledgers.hold()
+    fits = [producer.send_nowait("x" * 1_000) for _ in range(2)]
+    with pytest.raises(Overloaded):
+        await producer.send("x" * 1_000)
+    ledgers.open()
+    await asyncio.gather(*fits)
+    await producer.send("x" * 1_000, sequence_id=2, previous=1)
+    assert node.broker.statistics().inflight_bytes == 0
+
+
+async def test_closing_a_producer_lets_what_is_in_flight_go_on(gated: Gated) -> None:
+    producer = await gated.client.producer(gated.segment)
+    gated.ledgers.hold()
+    sending = producer.send_nowait("on its way")
+    await eventually(lambda: gated.ledgers.waiting)
+    await gated.client.call(close_producer=pb.CloseProducer(producer_id=producer.id))
+    gated.ledgers.open()
+    await sending
+    with pytest.raises(InvalidArgument, match="open it first"):
+        await producer.send("closed")

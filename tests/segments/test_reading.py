@@ -1,0 +1,242 @@
+"""What READ_COMMITTED readers and stream consumers get, and when: SCENARIOS "Visibility"."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.segments.brokering import TOPIC, Cluster, eventually
+from txnwire.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
+from txnwire.ids import EARLIEST, Position
+from txnwire.proto import txn_pb2 as pb
+
+
+async def test_v1_an_open_transaction_holds_back_itself_and_the_plain_entries_behind_it(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    txn = await cluster.begin()
+
+    await producer.send("before")
+    await producer.send("inside", txn=txn)
+    await producer.send("behind")
+    await reader.wait("before")
+    await cluster.commit(txn)
+    await reader.wait("before", "inside", "behind")
+
+
+async def test_v2_an_aborted_transaction_is_never_seen_and_the_reader_goes_on(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    aborted, committed = await cluster.begin(), await cluster.begin()
+
+    await producer.send("no", "no", txn=aborted)
+    await producer.send("yes", txn=committed)
+    await producer.send("neither", txn=aborted)
+    await producer.send("sentinel")
+    await cluster.commit(committed)
+    await cluster.abort(aborted)
+    await reader.wait("yes", "sentinel")
+    late = await client.reader(segment)
+    await late.wait("yes", "sentinel")
+
+
+async def test_v3_the_earliest_of_several_open_transactions_holds(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    one, two, three = [await cluster.begin() for _ in range(3)]
+    for name, txn in [("1", one), ("2", two), ("3", three), ("1b", one)]:
+        await producer.send(name, txn=txn)
+    await producer.send("plain")
+
+    await cluster.commit(two)
+    await cluster.commit(one)
+    await reader.wait("1", "2")
+    await cluster.abort(three)
+    await reader.wait("1", "2", "1b", "plain")
+
+
+async def test_v4_a_parked_reader_still_filters_when_the_abort_wakes_it(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    txn = await cluster.begin()
+    await producer.send("aborted", txn=txn)
+    await reader.wait()
+    await cluster.abort(txn)
+    await producer.send("after")
+    await reader.wait("after")
+
+
+async def test_v5_latest_starts_behind_what_may_be_read_and_what_is_open_now_is_still_to_come(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("old")
+    await producer.send("open", txn=txn)
+    latest = await client.reader(segment, start=pb.Start(latest=True))
+    await cluster.commit(txn)
+    await producer.send("new")
+    await latest.wait("open", "new")
+
+
+async def test_v5_a_bounded_read_crosses_an_aborted_gap_and_ends(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("seen")
+    last = await producer.send("aborted", txn=txn)
+    await cluster.abort(txn)
+    reader = await client.reader(segment, end=last)
+    await eventually(lambda: reader.ended)
+    assert reader.values == ["seen"]
+    empty = await client.reader(segment, start=pb.Start(latest=True), end=last)
+    await eventually(lambda: empty.ended)
+    assert empty.values == []
+    nothing = await client.reader(segment, end=EARLIEST)
+    await eventually(lambda: nothing.ended)
+
+
+async def test_v5_a_time_stamp_starts_at_the_first_message_not_older(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    for number in range(1, 8):
+        await producer.send(str(number), publish_time_ms=number * 100)
+    for asked, expected in [(1, "1234567"), (300, "34567"), (301, "4567"), (700, "7"), (701, "")]:
+        reader = await client.reader(segment, start=pb.Start(timestamp_ms=asked))
+        await producer.client.call(segment_positions=pb.SegmentPositions(segment=segment))
+        await reader.wait(*expected)
+
+
+async def test_v6_a_transaction_does_not_read_its_own_uncommitted_writes(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    txn = await cluster.begin()
+    await producer.send("input")
+    await consumer.wait("input")
+    await producer.send("own", txn=txn)
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await consumer.wait("input")
+    await cluster.commit(txn)
+    await consumer.wait("input", "own")
+
+
+async def test_a_reader_starts_at_a_message_within_an_entry_or_behind_it(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    await producer.send("0")
+    position = await producer.send("a", "b", "c")
+    await producer.send("z")
+
+    def at(index: int, *, after: bool) -> pb.Start:
+        return pb.Start(
+            segment=segment, ledger_id=position.ledger_id, entry_id=position.entry_id, index=index, after=after
+        )
+
+    for start, expected in [
+        (at(0, after=False), "abcz"),
+        (at(1, after=False), "bcz"),
+        (at(1, after=True), "cz"),
+        (at(2, after=True), "z"),
+        (pb.Start(segment="public/nyc/flights/0000-7fff-9", ledger_id=1), "0abcz"),
+    ]:
+        reader = await client.reader(segment, start=start)
+        await reader.wait(*expected)
+
+
+async def test_a_reader_reads_its_own_commit_by_naming_the_revision(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    for number in range(20):
+        txn = await cluster.begin()
+        await producer.send(str(number), txn=txn)
+        revision = await cluster.commit(txn)
+        positions = await client.call(segment_positions=pb.SegmentPositions(segment=segment, min_revision=revision))
+        assert positions.segment_positions_ok.max_read_position == positions.segment_positions_ok.last_confirmed
+    reader = await client.reader(segment, min_revision=revision)
+    await reader.wait(*map(str, range(20)))
+
+
+async def test_permits_bound_what_is_delivered_and_more_permits_continue(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    for number in range(10):
+        await producer.send(f"{number}a", f"{number}b")
+    reader = await client.reader(segment, permits=3)
+    await reader.wait("0a", "0b", "1a", "1b")  # whole entries: the last one may overshoot
+    reader.flow(1)
+    await client.call(segment_positions=pb.SegmentPositions(segment=segment))
+    assert len(reader.values) == 4
+    reader.flow(2)
+    await reader.wait("0a", "0b", "1a", "1b", "2a", "2b")
+
+
+async def test_a_consumer_that_does_not_read_holds_back_only_itself(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client, slow = await cluster.connect(node), await cluster.connect(node)
+    producer = await client.producer(segment)
+    for _ in range(30):
+        await producer.send("x" * 500_000)
+    reader, parked = await client.reader(segment), None
+    parked = await slow.reader(segment, permits=0)
+    slow.connection.pause(True)
+    parked.flow(1000)
+    await eventually(lambda: len(reader.values) == 30)
+    bound = node.broker.settings.connection_pending_bytes + 2 * node.broker.settings.deliver_bytes
+    assert 0 < slow.connection._bytes <= bound
+    slow.connection.pause(False)
+    await eventually(lambda: len(parked.values) == 30)
+
+
+async def test_old_entries_are_read_from_the_ledgers_and_the_tail_from_memory(cluster: Cluster) -> None:
+    """Also across a roll, with a cache too small for anything."""
+    from dataclasses import replace
+
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, tail_cache_bytes=2_000, ledger_roll_bytes=20_000, read_bytes=3_000)
+    client = await cluster.connect(await cluster.start(settings=settings))
+    producer = await client.producer(segment)
+    parked = await client.reader(segment, permits=3)
+    sent = [f"{number}-" + "x" * 200 for number in range(400)]
+    await producer.send_nowait(sent[0])
+    for value in sent[1:]:
+        waiting = producer.send_nowait(value)
+    await waiting
+    parked.flow(1_000)
+    await parked.wait(*sent)
+    await (await client.reader(segment)).wait(*sent)
+    assert (await cluster.nodes[0].broker.segment(segment)).statistics().ledgers > 3
+
+
+async def test_refusals_name_what_is_wrong(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    with pytest.raises(InvalidArgument, match="read_uncommitted"):
+        await client.call(
+            subscribe=pb.Subscribe(consumer_id=50, segment=segment, isolation=pb.ISOLATION_READ_UNCOMMITTED)
+        )
+    with pytest.raises(InvalidArgument, match="queue"):
+        await client.call(
+            subscribe=pb.Subscribe(consumer_id=50, segment=segment, type=pb.SUBSCRIPTION_TYPE_QUEUE, subscription="s")
+        )
+    with pytest.raises(TopicNotFound):
+        await client.reader("public/nyc/nothing/0000-ffff-0")
+    with pytest.raises(InvalidArgument, match="no segment"):
+        await client.reader("public/nyc/flights/0000-ffff-9")
+    with pytest.raises(InvalidArgument, match="0000-zzzz-9"):
+        await client.reader("public/nyc/flights/0000-zzzz-9")
+    await cluster.assign({"c1@0000000000000007": [segment]}, epoch=1)
+    with pytest.raises(SubscriptionNotFound):
+        await client.subscribe(segment)
+    assert TOPIC.path in segment
+    assert Position(1, 0) > EARLIEST

@@ -1,0 +1,359 @@
+"""Ownership changes hands: SCENARIOS "Recovery", and what a paused or dead owner leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from segments.broker import Broker
+from segments.ledgers import SegmentLedgers
+from tests.segments.brokering import Client, Cluster, Node, eventually
+from tests.segments.gates import GatedLedgers, GatedStore, is_clean_up, is_write_op
+from txnstore import keys
+from txnstore.store import Commit, Delete
+from txnwire.errors import DataCorrupt, NotOwner, TxnConflict
+from txnwire.ids import Position
+
+
+def gate_stores(cluster: Cluster) -> None:
+    make_store = cluster.make_store
+
+    async def make_gated() -> GatedStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated  # type: ignore[assignment]
+
+
+async def connected(cluster: Cluster, broker_id: str = "b1") -> tuple[Node, Client]:
+    node = await cluster.start(broker_id)
+    return node, await cluster.connect(node)
+
+
+async def test_r1_after_restarts_committed_is_seen_aborted_is_not_and_open_holds_at_its_first_entry(
+    cluster: Cluster,
+) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    committed, aborted, still_open = [await cluster.begin() for _ in range(3)]
+    for name, txn in [("c", committed), ("a", aborted), ("c2", committed)]:
+        await producer.send(name, txn=txn)
+    await producer.send("plain")
+    await producer.send("o", txn=still_open)
+    await producer.send("o2", txn=still_open)
+    await producer.send("behind")
+    await cluster.commit(committed)
+    await cluster.abort(aborted)
+    await cluster.collect(committed)
+    await cluster.collect(aborted)
+
+    for crash in (True, False, True):
+        await (node.crash() if crash else node.close())
+        node, client = await connected(cluster)
+        reader = await client.reader(segment)
+        await reader.wait("c", "c2", "plain")
+        [(txn, position)] = (await node.broker.segment(segment)).statistics().pinning
+        assert (txn, position) == (still_open, Position(1, 4))
+    producer = await client.producer(segment)
+    await producer.send("o3", txn=still_open)
+    await cluster.commit(still_open)
+    await reader.wait("c", "c2", "plain", "o", "o2", "behind", "o3")
+
+
+@pytest.mark.parametrize("decided", ["COMMITTED", "ABORTED"])
+async def test_a_decision_made_while_nobody_owns_the_segment_is_finished_by_the_next_owner(
+    cluster: Cluster, decided: str
+) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("m", txn=txn)
+    await producer.send("plain")
+    await node.crash()
+    await cluster.end(txn, decided)
+    node, client = await connected(cluster)
+    await (await client.reader(segment)).wait(*(["m"] if decided == "COMMITTED" else []), "plain")
+    await cluster.collect(txn)
+    await node.close()
+    node, client = await connected(cluster)
+    await (await client.reader(segment)).wait(*(["m"] if decided == "COMMITTED" else []), "plain")
+
+
+async def test_r2_aborted_is_filtered_while_its_durable_record_hangs(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    store.hold(is_clean_up)
+    txn = await cluster.begin()
+    await producer.send("aborted", txn=txn)
+    await cluster.abort(txn)
+    await producer.send("sentinel")
+    await reader.wait("sentinel")
+    await eventually(lambda: store.waiting)
+    await node.crash()
+
+    node = await cluster.start()
+    store = node.store  # type: ignore[assignment]
+    store.hold(is_clean_up)
+    client = await cluster.connect(node)
+    await (await client.reader(segment)).wait("sentinel")
+    store.open()
+    await cluster.wait_no_ops(txn)
+
+
+async def test_r3_an_aborted_record_stays_as_long_as_its_data(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    txn = await cluster.begin()
+    await (await client.producer(segment)).send("aborted", txn=txn)
+    await cluster.abort(txn)
+    await cluster.collect(txn)
+    for _ in range(3):
+        await node.close()
+        node, client = await connected(cluster)
+        prefix = keys.aborted_records(segment)
+        found = await cluster.store.range(prefix, keys.prefix_end(prefix))
+        assert [record.key for record in found.records] == [keys.aborted(segment, txn)]
+        producer, reader = await client.producer(segment), await client.reader(segment)
+        last = await producer.send("sentinel", sequence_id=producer.last + 1)
+        await eventually(lambda: reader.values)  # noqa: B023 - awaited here
+        assert "aborted" not in reader.values
+        assert last.ledger_id > 1
+
+
+async def test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(cluster.settings, recover_wait_s=30.0))
+    await node.broker.segment(segment)
+    await node.close()
+    node = await cluster.start(settings=replace(cluster.settings, recover_wait_s=30.0))
+    store: GatedStore = node.store  # type: ignore[assignment]
+    broker: Broker = node.broker
+    await broker.segment(segment)
+    held = broker._shared.decisions
+    store.hold(lambda commit: any(put.key == keys.ledger(segment) for put in commit.puts))
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))  # lost, then taken over anew
+    await eventually(lambda: store.waiting)
+    waiting = [asyncio.ensure_future(broker.segment(segment)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
+    store.open()
+    for future in waiting:
+        with pytest.raises(NotOwner):
+            await future
+    await broker.segment(segment)
+    await broker.close()
+    assert held.statistics().held == 0
+
+
+async def test_r5_a_corrupt_tail_ends_recovery_with_a_typed_error(cluster: Cluster) -> None:
+    one, two = await cluster.create_topic(segments=2)
+    node, client = await connected(cluster)
+    producer = await client.producer(one)
+    for number in range(20):
+        await producer.send(f"{number}" + "x" * 100)
+    await node.crash()
+    [file] = [path for path in sorted(cluster.data_dir.rglob("*")) if _is_ledger_of(path, one)]
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    file.write_bytes(damaged)
+
+    node, client = await connected(cluster)
+    with pytest.raises(DataCorrupt) as error:
+        await client.producer(one)
+    assert str(file.name) in str(error.value)
+    assert one in node.broker.statistics().failed
+    await (await client.producer(two)).send("the others go on")
+
+
+def _is_ledger_of(path: Path, segment: str) -> bool:
+    descriptor = segment.rpartition("/")[2]
+    return path.is_file() and descriptor in str(path) and path.stat().st_size > 1_000
+
+
+async def test_r6_recovery_reads_the_tail_and_not_the_history(cluster: Cluster) -> None:
+    """Finished transactions of closed ledgers are not scanned again, nor are their records read."""
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, ledger_roll_bytes=20_000)
+    node = await cluster.start(settings=settings)
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    for _ in range(30):
+        txn = await cluster.begin()
+        sends = [producer.send_nowait("x" * 100, txn=txn) for _ in range(20)]
+        await asyncio.gather(*sends)
+        await cluster.commit(txn)
+    still_open = await cluster.begin()
+    await producer.send("open", txn=still_open)
+    await eventually(lambda: node.broker.statistics().clean_up.backlog == 0)
+    await node.close()
+    read: list[Position] = []
+    original = SegmentLedgers.read
+
+    async def counting(
+        self: SegmentLedgers, first: Position, last: Position, *, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        found = await original(self, first, last, max_bytes=max_bytes)
+        read.extend(position for position, _ in found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentLedgers, "read", counting)
+        node, client = await connected(cluster)
+        statistics = (await node.broker.segment(segment)).statistics()
+    assert statistics.entries == 601
+    assert len(read) < 100
+    assert [txn for txn, _ in statistics.pinning] == [still_open]
+
+
+async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    old, client = await connected(cluster, "old")
+    ledgers: GatedLedgers = old.ledgers  # type: ignore[assignment]
+    store: GatedStore = old.store  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("acked", txn=txn)
+    ledgers.hold()
+    paused = producer.send_nowait("between op and append", txn=txn)
+    await eventually(lambda: ledgers.waiting)
+    store.hold(is_write_op)
+    unsent = producer.send_nowait("before its op", txn=txn)
+    await eventually(lambda: store.waiting)
+
+    # The old owner's lease is lost; a successor takes the segment over while the old one is still paused.
+    owner = await cluster.store.get(keys.owner(segment))
+    assert owner is not None
+    old.broker._main.cancel()  # type: ignore[union-attr] - it does not notice anything
+    old.broker._unsubscribe()  # type: ignore[misc]
+    await cluster.store.revoke_lease(owner.lease)
+    new, successor = await connected(cluster, "new")
+    reader = await successor.reader(segment)
+    ledgers.open()
+    store.open()
+    with pytest.raises(NotOwner):
+        await paused
+    with pytest.raises((NotOwner, TxnConflict)):
+        await unsent
+    await cluster.commit(txn)
+    await reader.wait("acked")
+    await (await successor.producer(segment)).send("sentinel", sequence_id=9, previous=0)
+    await reader.wait("acked", "sentinel")
+    assert new.broker.statistics().segments
+
+
+async def test_l4_an_op_without_an_entry_does_not_keep_its_transaction(cluster: Cluster) -> None:
+    cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    ledgers: GatedLedgers = node.ledgers  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    ledgers.hold()
+    producer.send_nowait("never stored", txn=txn)
+    await eventually(lambda: ledgers.waiting)
+    assert len(await cluster.ops(txn)) == 1
+    await node.crash()
+
+    node, client = await connected(cluster)
+    reader = await client.reader(segment)
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
+    await (await client.producer(segment, "p2")).send("sentinel")
+    assert reader.values in ([], ["sentinel"])
+    await reader.wait("sentinel")
+
+
+async def test_a_graceful_restart_leaves_nothing_to_recover_and_serves_at_once(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    for number in range(50):
+        await producer.send(str(number))
+    await node.close()
+    assert await cluster.store.get(keys.owner(segment)) is None
+    assert await cluster.store.get(keys.broker("b1")) is None
+    node, client = await connected(cluster)
+    reader = await client.reader(segment)
+    await reader.wait(*map(str, range(50)))
+    assert (await client.producer(segment)).last == 49
+
+
+async def test_a_restarted_broker_does_not_wait_for_its_old_lease(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, lease_ttl_s=60.0)
+    node = await cluster.start(settings=settings)
+    client = await cluster.connect(node)
+    await (await client.producer(segment)).send("m")
+    await node.crash()
+    async with asyncio.timeout(2.0):
+        node = await cluster.start(settings=settings)
+        client = await cluster.connect(node)
+        await (await client.reader(segment)).wait("m")
+
+
+async def test_another_broker_claims_what_a_dead_one_leaves(cluster: Cluster) -> None:
+    segments = await cluster.create_topic(segments=4)
+    one = await cluster.start("b1")
+    await eventually(lambda: len(one.broker.segments) == 4)
+    two = await cluster.start("b2")
+    clients = await cluster.connect(one)
+    for segment in segments:
+        await (await clients.producer(segment)).send("m")
+    await one.crash()
+    await eventually(lambda: len(two.broker.segments) == 4, timeout_s=15)
+    client = await cluster.connect(two)
+    for segment in segments:
+        await (await client.reader(segment)).wait("m")
+
+
+async def test_an_owner_key_taken_away_ends_the_segment_at_once(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    epoch = (await node.broker.segment(segment)).epoch
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
+    await eventually(lambda: producer.closed and reader.closed)
+    assert isinstance(producer.closed, NotOwner)
+    with pytest.raises(NotOwner):
+        await producer.send("too late")
+    again = await client.producer(segment)
+    await again.send("under a new epoch")
+    assert (await node.broker.segment(segment)).epoch > epoch
+
+
+async def test_rolling_under_load_loses_and_repeats_nothing(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(cluster.settings, ledger_roll_bytes=5_000, checkpoint_entries=7))
+    client = await cluster.connect(node)
+    producers = [await client.producer(segment, f"p{number}") for number in range(3)]
+    consumer = await cluster.subscribe(client, segment, permits=100_000)
+    reader = await client.reader(segment)
+    txns = [await cluster.begin() for _ in range(4)]
+    waiting = [
+        producer.send_nowait(f"{producer.name}-{number}", txn=([*txns, None])[number % 5])
+        for number in range(60)
+        for producer in producers
+    ]
+    await asyncio.gather(*waiting)
+    for number, txn in enumerate(txns):
+        await (cluster.abort(txn) if number == 1 else cluster.commit(txn))
+    expected = {f"p{p}-{number}" for number in range(60) for p in range(3) if number % 5 != 1}
+    await eventually(lambda: len(reader.values) == len(expected))
+    assert set(reader.values) == expected
+    assert reader.values == consumer.values
+    await consumer.ack(consumer.messages[-1], cumulative=True)
+    await node.close()
+    node, client = await connected(cluster)
+    assert (await client.producer(segment, "p1")).last == 59
+    await (await client.reader(segment)).wait(*reader.values)
+    await (await cluster.subscribe(client, segment, epoch=2)).wait()
