@@ -59,12 +59,15 @@ class StoreClient:
         _, (record,) = await self._reading(timeout_s, lambda: self._backend.read_many((key,), 0))
         return record
 
-    async def get_many(self, keys: Sequence[bytes], *, timeout_s: float = 10.0) -> tuple[int, list[KeyValue | None]]:
+    async def get_many(
+        self, keys: Sequence[bytes], *, revision: int = 0, timeout_s: float = 10.0
+    ) -> tuple[int, list[KeyValue | None]]:
         if not keys:
             raise InvalidArgument("get_many was asked for no key at all: then there is no revision either")
         chunk = min(_KEYS_PER_READ, self._backend.max_txn_ops)
         head, tail = keys[:chunk], keys[chunk:]
-        revision, records = await self._reading(timeout_s, lambda: self._backend.read_many(head, 0))
+        found_at, records = await self._reading(timeout_s, lambda: self._backend.read_many(head, revision))
+        revision = revision or found_at
         with self._pins.pin(revision):
             while tail:
                 head, tail = tail[:chunk], tail[chunk:]
