@@ -81,6 +81,12 @@ class MemoryBackend:
         self._connected = True
         self._wake_waiting()
 
+    def forget(self) -> None:
+        """The simulated process was killed: nobody waits for answers any more, the server drops its watches."""
+        self._stop_cuts()
+        for stream in self._streams:
+            stream.lose()
+
     async def wait_ready(self) -> None:
         while not (self._connected and self._etcd.running):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,176 @@
+"""Hosts and processes of one simulated cluster: each process has its own ports, can be killed, paused, restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from simulation.loop import Owner, SimLoop
+from simulation.sim_ledger import SimDisk, SimLedgerStore
+from simulation.sim_transport import Network, SimTransport
+from simulation.store_faults import StoreFaults
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+
+WALL_START_MS = 1_700_000_000_000
+
+
+class SimClock:
+    """`txnwire.ports.Clock`; `step_ms` is what an operator or NTP has stepped the wall clock by."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.step_ms = 0
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def wall_ms(self) -> int:
+        return WALL_START_MS + int(self._loop.time() * 1000) + self.step_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What one life of a process gets from the outside."""
+
+    owner: Owner
+    transport: SimTransport
+    clock: SimClock
+    random: random.Random
+    store: MemoryStore
+    ledgers: SimLedgerStore
+
+
+Program = Callable[[Ports], Awaitable[None]]
+
+
+class World:
+    """Everything outside of the processes."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.network = Network(loop, seed)
+        self.etcd_clock = SimClock(loop)
+        self.etcd = MemoryEtcd(self.etcd_clock)
+        self.store_faults = StoreFaults(seed, loop.trace, loop.time)
+        self.disks: dict[str, SimDisk] = {}
+        self.processes: dict[str, SimProcess] = {}
+        self.broken: list[str] = []
+        """Processes that ended by an exception nobody planted."""
+
+    def disk(self, host: str) -> SimDisk:
+        if host not in self.disks:
+            self.disks[host] = SimDisk(f"{self.seed}/{host}", trace=self.loop.trace)
+        return self.disks[host]
+
+    def add(self, name: str, program: Program, *, restart_s: float | None = 1.0) -> SimProcess:
+        """A process on a host of its own name. `restart_s`: how soon its supervisor starts it again when it ends."""
+        process = SimProcess(self, name, program, restart_s)
+        self.processes[name] = process
+        return process
+
+    def note(self, text: str) -> None:
+        self.loop.trace.record(self.loop.time(), "world", text)
+
+
+class SimProcess:
+    """One process through its lives. `clock` belongs to its host and keeps its steps over restarts."""
+
+    def __init__(self, world: World, name: str, program: Program, restart_s: float | None) -> None:
+        self.name = name
+        self.clock = SimClock(world.loop)
+        self.life = 0
+        self._world = world
+        self._program = program
+        self._restart_s = restart_s
+        self._ports: Ports | None = None
+        self._kept_down = False
+
+    @property
+    def alive(self) -> bool:
+        return self._ports is not None
+
+    @property
+    def paused(self) -> bool:
+        return self._ports is not None and self._ports.owner.paused
+
+    def start(self) -> None:
+        if self._ports is not None:
+            return
+        self._kept_down = False
+        self.life += 1
+        self._ports = ports = self._new_ports()
+        self._world.note(f"start {self.name} life {self.life}")
+        loop = self._world.loop
+        loop.call_soon(self._run, ports, context=loop.context_of(ports.owner))
+
+    def _new_ports(self) -> Ports:
+        world = self._world
+        owner = world.loop.new_owner(f"{self.name}.{self.life}")
+        chance = random.Random(f"{world.seed}/{owner.name}")
+        store = MemoryStore(world.etcd, self.clock, chance, name=self.name, faults=world.store_faults)
+        transport = SimTransport(world.network, owner, self.name)
+        return Ports(owner, transport, self.clock, chance, store, SimLedgerStore(world.disk(self.name)))
+
+    def _run(self, ports: Ports) -> None:
+        task = self._world.loop.create_task(self._live(ports), name=ports.owner.name)
+        task.add_done_callback(lambda task: self._ended(ports, task))
+
+    async def _live(self, ports: Ports) -> None:
+        try:
+            await self._program(ports)
+        finally:
+            await ports.ledgers.close()
+            await ports.store.close()
+
+    def _ended(self, ports: Ports, task: asyncio.Task[None]) -> None:
+        """It ended by itself."""
+        error = None if task.cancelled() else task.exception()
+        self._world.note(f"end {self.name} life {self.life} {type(error).__name__ if error else ''}")
+        if error is not None:
+            self._world.broken.append(f"{self._world.loop.time():.3f} {self.name}: {type(error).__name__}: {error}")
+        self._bury(ports)
+        if self._restart_s is not None and not self._kept_down:
+            self._world.loop.call_in_world(self._restart_s, self.start)
+
+    def kill(self) -> None:
+        """▲ As SIGKILL, at whatever instruction it is: no clean-up, no goodbye. `start` brings up the next life."""
+        if self._ports is not None:
+            self._world.note(f"kill {self.name} life {self.life}")
+            self._bury(self._ports)
+
+    def keep_down(self) -> None:
+        self._kept_down = True
+
+    def _bury(self, ports: Ports) -> None:
+        if self._ports is ports:
+            self._ports = None
+        self._world.loop.kill(ports.owner)
+        self._world.network.owner_died(ports.owner)
+        ports.store.memory_backend.forget()
+
+    def power_failure(self) -> None:
+        self.kill()
+        self._world.disk(self.name).power_failure()
+
+    def pause(self) -> None:
+        if self._ports is not None:
+            self._world.note(f"pause {self.name}")
+            self._world.loop.pause(self._ports.owner)
+
+    def resume(self) -> None:
+        if self._ports is not None and self._ports.owner.paused:
+            self._world.note(f"resume {self.name}")
+            self._world.loop.resume(self._ports.owner)
+
+    def disconnect_store(self) -> None:
+        if self._ports is not None:
+            self._world.note(f"{self.name} loses etcd")
+            self._ports.store.memory_backend.disconnect()
+
+    def reconnect_store(self) -> None:
+        if self._ports is not None:
+            self._ports.store.memory_backend.reconnect()
