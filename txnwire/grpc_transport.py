@@ -277,7 +277,7 @@ class GrpcListener:
         except ConnectionLost as lost:
             _log.debug("connection_lost", peer=connection.peer, reason=str(lost))
         except Exception as error:  # noqa: BLE001 - whatever the handler does, its connection ends and it is told
-            _log.exception("connection_handler_failed", peer=connection.peer)
+            _log.exception("connection_handler_failed", peer=connection.peer, error=repr(error))
             connection.end(InternalError(f"{type(error).__name__}: {error}"))
         finally:
             await connection.close()
