@@ -14,8 +14,8 @@ import structlog
 from segments.directory import Directory, DirectoryChange
 from segments.ledger import LedgerStore
 from segments.ownership import Registration, preferred_owner
-from segments.pipeline import Budget
 from segments.segment import Segment, SegmentStatistics, Shared
+from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.take_over import take_over_segment
 from txnstore.store import MetadataStore
@@ -295,7 +295,9 @@ class Broker:
         for path in () if topology is None else topology.paths.values():
             segment = self._segments.get(path)
             if segment is not None:
-                segment.assignment_changed(subscription, self._directory.assignment(topic_path, subscription))
+                segment.subscriptions.assignment_changed(
+                    subscription, self._directory.assignment(topic_path, subscription)
+                )
 
     # ---- look-ups ---------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import msgspec
 from segments.assignment import consumer_id
 from segments.broker import Broker
 from segments.dispatch import Consumer, Delivery, Dispatcher
-from segments.pipeline import Outgoing
 from segments.producers import ProducerSession
+from segments.sending import Outgoing
 from segments.starts import Start
 from segments.subscriptions import Subscription
 from txnwire.entry import parse_metadata, verify
@@ -221,7 +221,7 @@ class BrokerService:
         sink = _ConsumerSink(peer, request.consumer_id)
         subscription: Subscription | None = None
         if request.subscription:
-            subscription, consumer = await segment.attach_stream(
+            subscription, consumer = await segment.subscriptions.attach(
                 sink,
                 subscription=validate_name(request.subscription, part="subscription name"),
                 holder=consumer_id(validate_name(request.consumer, part="consumer name"), request.incarnation),

@@ -1,6 +1,7 @@
 """The way of an entry into a segment: admit, op record, append, sync, ack (DESIGN §7, "Pipeline of one segment").
 
     send ──admit──► [op record] ──in the producer's order──► append ──sync, fence check──► ack, readers wake
+                                                             └────── segments.appender ──────┘
 
 Producers do not wait for each other, except that one sync serves whatever has gathered. No task, timer or await per
 entry: op verdicts come back as callbacks, and one loop per segment syncs. Publish order is ▲ op record, then ledger
@@ -10,22 +11,21 @@ append, then ack, so every transactional entry in a ledger had its op first (DES
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
 
-from segments.dedup import Dedup, InFlight, Verdict
+from segments.appender import Appender
+from segments.dedup import Dedup, Verdict
 from segments.ledgers import SegmentLedgers
 from segments.op_gate import OpGate, Turn
+from segments.sending import Budget, Item, Line, Outgoing, PipelineEvents, SendReply
 from segments.settings import BrokerSettings
-from segments.tail_cache import LogEntry, TailCache
+from segments.tail_cache import TailCache
 from txnstore.op_transitions import plan_write_op, read_op_verdict
 from txnstore.records import Op
 from txnstore.store import Commit, CommitResult, MetadataStore
 from txnwire.errors import (
     ExpiredTransaction,
-    InternalError,
     NotOwner,
     OutcomeUnknown,
     Overloaded,
@@ -34,89 +34,9 @@ from txnwire.errors import (
     TxnConflict,
     TxnError,
 )
-from txnwire.ids import Position, TxnId
+from txnwire.ids import TxnId
 from txnwire.ports import Clock
-from watchers.visibility import Applied, TransactionBuffer
-
-
-class SendReply(Protocol):
-    """Whoever waits for the outcome of one send; exactly one of the two is called, once."""
-
-    def stored(self, position: Position | None, *, duplicate: bool) -> None: ...
-    def failed(self, error: TxnError) -> None: ...
-
-
-class Outgoing(NamedTuple):
-    """One entry as its producer sent it, already checked against its own metadata. Its messages have the sequence ids
-    from `sequence_id` on; `previous` is the last one of this producer's preceding entry here, -1 for none."""
-
-    producer: str
-    sequence_id: int
-    messages: int
-    previous: int
-    txn_id: TxnId | None
-    writer: int
-    data: bytes
-
-
-class Line:
-    """One producer's admitted entries that are not appended yet, in its order. It outlives its connections."""
-
-    __slots__ = ("items", "key", "users")
-
-    def __init__(self, key: tuple[str, int]) -> None:
-        self.key = key
-        self.items: deque[_Item] = deque()
-        self.users = 0
-
-
-class _Item:
-    """An admitted entry until it is acked or failed. `ready`: it may be appended as soon as its turn comes."""
-
-    __slots__ = ("admitted", "entry", "line", "position", "ready")
-
-    def __init__(self, entry: Outgoing, admitted: InFlight[SendReply], line: Line) -> None:
-        self.entry = entry
-        self.admitted = admitted
-        self.line = line
-        self.ready = entry.txn_id is None
-        self.position = _NOWHERE
-
-
-_NOWHERE = Position(0, -1)
-
-
-class Budget:
-    """Bytes admitted and not yet stored, over all segments of a broker."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.bytes = 0
-
-
-class PipelineEvents(Protocol):
-    """What the segment has to know of its pipeline."""
-
-    def hold(self, txn_id: TxnId) -> None:
-        """▲ Before the first op of a transaction leaves: its decision must not be missed."""
-
-    def let_go(self, txn_id: TxnId) -> None:
-        """An op was refused; if nothing else of the transaction is held here, its decision is not awaited any more."""
-
-    def applied(self, applied: Applied) -> None:
-        """A decision remembered while ops were in flight has taken effect."""
-
-    def confirmed(self) -> None:
-        """New entries are durable: readers may go on."""
-
-    def rolled(self) -> None:
-        """A ledger was closed and the next one opened."""
-
-    def may_ack(self) -> bool:
-        """Whether the broker's lease surely holds."""
-
-    def lost(self, error: TxnError) -> None:
-        """The segment cannot go on here: ownership or the ledger is lost. May be called any number of times."""
+from watchers.visibility import TransactionBuffer
 
 
 class Pipeline:
@@ -140,32 +60,34 @@ class Pipeline:
         events: PipelineEvents,
     ) -> None:
         self._store = store
-        self._clock = clock
         self._settings = settings
         self._segment = segment
         self._epoch = epoch
         self._ledgers = ledgers
         self._buffer = buffer
         self._dedup = dedup
-        self._cache = cache
         self._budget = budget
         self._op_counter = op_counter
         self._events = events
-        self.gate: OpGate[_Item] = OpGate()
+        self._appender = Appender(
+            clock,
+            settings,
+            segment=segment,
+            ledgers=ledgers,
+            buffer=buffer,
+            dedup=dedup,
+            cache=cache,
+            events=events,
+            settled=self._settled,
+        )
+        self.gate: OpGate[Item] = OpGate()
         self._lines: dict[tuple[str, int], Line] = {}
-        self._unsynced: list[_Item] = []
-        self._stalled: dict[Line, None] = {}
         self._inflight = 0
         self._bytes = 0
-        self.stored = 0
-        self._checkpoint_due = settings.checkpoint_entries
-        self._rolling = False
         self._refusal: TxnError | None = None
-        self._over: TxnError | None = None
-        self._work = asyncio.Event()
+        self._stopped = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._sync_task: asyncio.Task[None] | None = None
 
     @property
     def inflight(self) -> int:
@@ -176,11 +98,15 @@ class Pipeline:
     def inflight_bytes(self) -> int:
         return self._bytes
 
+    @property
+    def stored(self) -> int:
+        """Entries stored since this broker owns the segment."""
+        return self._appender.stored
+
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._sync_task = asyncio.create_task(self._sync_loop(), name=f"sync {self._segment}")
-        self._sync_task.add_done_callback(self._sync_ended)
+        self._appender.start()
 
     def refuse(self, error: TxnError) -> None:
         """Admit nothing more; what is in flight goes on."""
@@ -189,26 +115,25 @@ class Pipeline:
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
+    def footer(self) -> bytes:
+        """See `Appender.footer`; the pipeline must be idle."""
+        return self._appender.footer()
+
     def stop(self, error: TxnError) -> None:
         """Fail everything in flight with `error`, now. Nothing is appended or acked afterwards."""
-        if self._over is not None:
+        if self._stopped:
             return
-        self._over = self._refusal = error
-        waiting = [item for line in self._lines.values() for item in line.items] + self._unsynced
+        self._stopped = True
+        self._refusal = error
+        waiting = self._appender.stop() + [item for line in self._lines.values() for item in line.items]
         self._lines.clear()
-        self._unsynced = []
-        self._budget.bytes -= self._bytes
-        self._bytes = self._inflight = 0
-        self._idle.set()
+        self._count(-self._inflight, -self._bytes)
         for item in waiting:
             for waiter in item.admitted.waiters:
                 waiter.failed(error)
-        if self._sync_task is not None:
-            self._sync_task.cancel()
 
     async def wait_stopped(self) -> None:
-        if self._sync_task is not None:
-            await asyncio.gather(self._sync_task, return_exceptions=True)
+        await self._appender.wait_stopped()
 
     # ---- admit ------------------------------------------------------------------------------------------------------
 
@@ -227,8 +152,8 @@ class Pipeline:
         self._drop_if_unused(line)
 
     def _drop_if_unused(self, line: Line) -> None:
-        if not line.items and line.users == 0:
-            self._lines.pop(line.key, None)
+        if line.users == 0 and not line.items and self._lines.get(line.key) is line:
+            del self._lines[line.key]
 
     def send(self, line: Line, token: int, entry: Outgoing, reply: SendReply) -> None:
         """Admit one entry; `reply` hears of its end. Raises what it is refused with, and then `reply` hears nothing."""
@@ -242,7 +167,7 @@ class Pipeline:
             return
         if admission.verdict is Verdict.ATTACHED or admission.entry is None:
             return  # ▲ L9: it shares the outcome of the first one
-        item = _Item(entry, admission.entry, line)
+        item = Item(entry, admission.entry, line)
         line.items.append(item)
         self._count(1, size)
         if entry.txn_id is None:
@@ -269,9 +194,16 @@ class Pipeline:
         else:
             self._idle.clear()
 
+    def _settled(self, item: Item) -> None:
+        self._count(-1, -len(item.entry.data))
+
+    def _advance(self, line: Line) -> None:
+        self._appender.advance(line)
+        self._drop_if_unused(line)
+
     # ---- op records -------------------------------------------------------------------------------------------------
 
-    def _start_op(self, item: _Item, txn_id: TxnId) -> None:
+    def _start_op(self, item: Item, txn_id: TxnId) -> None:
         try:
             # ▲ Registered before the op is sent: a decision that overtakes the op's answer is remembered, not dropped.
             self._buffer.op_started(txn_id, item.entry.writer)
@@ -283,7 +215,7 @@ class Pipeline:
         if turn is not Turn.WAIT:
             self._send_op(item, txn_id, first=turn is Turn.FIRST)
 
-    def _send_op(self, item: _Item, txn_id: TxnId, *, first: bool) -> None:
+    def _send_op(self, item: Item, txn_id: TxnId, *, first: bool) -> None:
         entry = item.entry
         op = Op(
             v=1,
@@ -300,31 +232,38 @@ class Pipeline:
         future.add_done_callback(partial(self._op_done, item, txn_id, commit, first))
 
     def _op_done(
-        self, item: _Item, txn_id: TxnId, commit: Commit, first: bool, future: asyncio.Future[CommitResult]
+        self, item: Item, txn_id: TxnId, commit: Commit, first: bool, future: asyncio.Future[CommitResult]
     ) -> None:
-        if self._over is not None or future.cancelled():
+        if future.cancelled():
             return
         try:
-            read_op_verdict(commit, future.result(), txn_id)
+            result = future.result()
+            if self._stopped:
+                return
+            read_op_verdict(commit, result, txn_id)
         except OutcomeUnknown as error:
             self._events.lost(error)  # the store is closing; a successor finds out
             return
         except TxnError as error:
-            self._op_refused(item, txn_id, error, first=first)
+            if not self._stopped:
+                self._op_refused(item, txn_id, error, first=first)
             return
         if first:
-            for waiting in self.gate.first_confirmed(txn_id):
-                if waiting.admitted.failed:
-                    self._op_settled(txn_id, recorded=False)
-                else:
-                    self._send_op(waiting, txn_id, first=False)
+            self._index_confirmed(txn_id)
         item.ready = True
         if item.admitted.failed:
             self._op_settled(txn_id, recorded=True)  # an op without an entry: it goes when the transaction ends
         else:
             self._advance(item.line)
 
-    def _op_refused(self, item: _Item, txn_id: TxnId, error: TxnError, *, first: bool) -> None:
+    def _index_confirmed(self, txn_id: TxnId) -> None:
+        for waiting in self.gate.first_confirmed(txn_id):
+            if waiting.admitted.failed:
+                self._op_settled(txn_id, recorded=False)
+            else:
+                self._send_op(waiting, txn_id, first=False)
+
+    def _op_refused(self, item: Item, txn_id: TxnId, error: TxnError, *, first: bool) -> None:
         refused = [item]
         while first and (waiting := self.gate.first_refused(txn_id)) is not None:
             if not waiting.admitted.failed and not isinstance(error, TxnConflict | ExpiredTransaction):
@@ -346,7 +285,7 @@ class Pipeline:
         elif not recorded:
             self._events.let_go(txn_id)
 
-    def _fail(self, item: _Item, error: TxnError) -> None:
+    def _fail(self, item: Item, error: TxnError) -> None:
         """▲ An entry fails, and with it all its producer sent behind it: a resend starts again from the first (L8)."""
         for failed in self._dedup.failed(item.admitted):
             why = error
@@ -357,116 +296,9 @@ class Pipeline:
         items = item.line.items
         while items:
             last = items.pop()
-            self._count(-1, -len(last.entry.data))
+            self._settled(last)
             if last is item:
                 break
             if last.ready and last.entry.txn_id is not None:
                 self._op_settled(last.entry.txn_id, recorded=True)
-
-    # ---- append, sync, ack ------------------------------------------------------------------------------------------
-
-    def _advance(self, line: Line) -> None:
-        items = line.items
-        while items and items[0].ready:
-            if self._rolling:
-                self._stalled[line] = None
-                return
-            if not self._append(items.popleft()):
-                return
-        self._drop_if_unused(line)
-
-    def _append(self, item: _Item) -> bool:
-        writer = self._ledgers.writer
-        if writer is None:
-            self._unsynced.append(item)
-            self._events.lost(NotOwner(f"{self._segment} has no open ledger here any more"))
-            return False
-        try:
-            entry_id = writer.append(item.entry.data)
-        except TxnError as error:
-            self._unsynced.append(item)
-            self._events.lost(error)
-            return False
-        item.position = Position(writer.ledger_id, entry_id)
-        if item.entry.txn_id is not None:
-            self._buffer.appended(item.entry.txn_id, item.entry.writer, item.position)
-        self._unsynced.append(item)
-        self._work.set()
-        return True
-
-    async def _sync_loop(self) -> None:
-        try:
-            while True:
-                await self._work.wait()
-                self._work.clear()
-                while self._unsynced:
-                    await self._sync()
-                await self._care_for_ledger()
-        except TxnError as error:
-            self._events.lost(error)
-
-    def _sync_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._events.lost(InternalError(f"the sync loop of {self._segment} ended: {error!r}"))
-
-    async def _sync(self) -> None:
-        writer = self._ledgers.writer
-        if writer is None:
-            raise NotOwner(f"{self._segment} has no open ledger here any more")
-        batch, self._unsynced = self._unsynced, []
-        try:
-            await writer.sync()
-        except BaseException:
-            self._unsynced = batch + self._unsynced
-            raise
-        if self._over is not None or not self._events.may_ack():
-            self._unsynced = batch + self._unsynced
-            raise NotOwner(f"{self._segment}: the broker's lease may have expired, look up the owner again")
-        self._confirm(batch)
-
-    def _confirm(self, batch: list[_Item]) -> None:
-        """▲ Only here, behind the sync and the fence check, does anybody hear of an entry."""
-        now_s = self._clock.monotonic()
-        self._buffer.confirmed(batch[-1].position)
-        for item in batch:
-            entry, position = item.entry, item.position
-            self._cache.add(LogEntry(position, entry.data, entry.messages, entry.txn_id, entry.writer))
-            for waiter in self._dedup.stored(item.admitted, position, now_s):
-                waiter.stored(position, duplicate=False)
-            self._count(-1, -len(entry.data))
-            if entry.txn_id is not None and (applied := self._buffer.op_finished(entry.txn_id)) is not None:
-                self._events.applied(applied)
-        self.stored += len(batch)
-        self._checkpoint_due -= len(batch)
-        self._events.confirmed()
-
-    async def _care_for_ledger(self) -> None:
-        writer = self._ledgers.writer
-        if writer is None:
-            return
-        if writer.appended_bytes >= self._settings.ledger_roll_bytes:
-            await self._roll()
-        elif self._checkpoint_due <= 0:
-            self._checkpoint_due = self._settings.checkpoint_entries
-            await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
-
-    async def _roll(self) -> None:
-        self._rolling = True
-        while self._unsynced:
-            await self._sync()
-        await self._ledgers.roll(self.footer())
-        self._checkpoint_due = self._settings.checkpoint_entries
-        self._rolling = False
-        self._events.rolled()
-        stalled, self._stalled = self._stalled, {}
-        for line in stalled:
-            self._advance(line)
-
-    def footer(self) -> bytes:
-        """For the open ledger, with everything stored so far. Nothing may be in flight between append and ack."""
-        writer = self._ledgers.writer
-        if writer is None:
-            raise SegmentSealed(f"{self._segment} has no open ledger")
-        now_s = self._clock.monotonic()
-        self._dedup.expire(now_s)
-        return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, self._dedup.snapshot(now_s))
+        self._drop_if_unused(item.line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from segments.pipeline import Line, Outgoing, SendReply
+from segments.sending import Line, Outgoing, SendReply
 from txnwire.errors import NotOwner, TxnError
 
 if TYPE_CHECKING:

@@ -8,34 +8,29 @@ from dataclasses import dataclass
 
 import structlog
 
-from segments.cursor import Cursor
 from segments.dedup import Dedup
 from segments.dispatch import Consumer, Dispatcher, Sink
 from segments.ledgers import SegmentLedgers
-from segments.pipeline import Budget, Line, Pipeline, SendReply
+from segments.pipeline import Pipeline
 from segments.producers import ProducerSession
+from segments.sending import Budget, Line, SendReply
 from segments.settings import BrokerSettings
-from segments.starts import Start, StartPoint, resolve_start
+from segments.starts import Start, resolve_start
+from segments.subscription_table import SubscriptionTable
 from segments.subscriptions import Subscription, SubscriptionStatistics
 from segments.tail_cache import TailCache
-from txnstore import keys, records
-from txnstore.records import AssignmentRecord, SubscriptionRecord
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotAllowed, NotOwner, ProducerFenced, SubscriptionNotFound, Timeout, TxnError
+from txnwire.errors import NotOwner, ProducerFenced, Timeout, TxnError
 from txnwire.ids import Position, TxnId
-from txnwire.names import SegmentName
 from txnwire.ports import Clock
-from watchers.acks import AckPosition
-from watchers.clean_up import AckCleanUp, CleanUp, WriteCleanUp
+from watchers.clean_up import CleanUp, WriteCleanUp
 from watchers.decisions import DecisionWatch, Membership
 from watchers.outcomes import Decision
-from watchers.pending_acks import PendingAcks
 from watchers.visibility import Applied, BufferStatistics, TransactionBuffer
 
 log = structlog.get_logger(__name__)
 
 PINNING_SHOWN = 100
-MAX_SUBSCRIPTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,22 +91,17 @@ class Segment:
     ) -> None:
         self.path = path
         self.epoch = epoch
-        self._topic_path = SegmentName.from_path(path).topic.path
-        self._shared = shared
         self.ledgers = ledgers
         self.buffer = buffer
+        self._shared = shared
         self._dedup = dedup
         self._membership = membership
-        self.may_ack = may_ack
+        self._may_ack = may_ack
         self._on_lost = on_lost
         self._on_doubt = on_doubt
         self._cache = TailCache(shared.settings.tail_cache_bytes)
         self._sessions: dict[int, ProducerSession] = {}
-        self._subscriptions: dict[str, Subscription] = {}
-        self._targets: dict[str, AckCleanUp] = {}
-        self._loading: dict[str, asyncio.Lock] = {}
         self._over: TxnError | None = None
-        self._stored = 0
         self.pipeline = Pipeline(
             shared.store,
             shared.clock,
@@ -134,21 +124,32 @@ class Segment:
             followed_revision=lambda: shared.decisions.followed_revision,
             wait_followed=self.wait_followed,
         )
-        self._write_target = WriteCleanUp(path, epoch, buffer, watermark=watermark, on_lost=self.lost)
+        self.subscriptions = SubscriptionTable(
+            shared.store,
+            shared.clean_up,
+            shared.settings,
+            segment=path,
+            epoch=epoch,
+            ledgers=ledgers,
+            dispatcher=self.dispatcher,
+            op_counter=shared.op_counter,
+            events=self,
+        )
+        self._writes = WriteCleanUp(path, epoch, buffer, watermark=watermark, on_lost=self.lost)
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Serve. Everything it was recovered from has been taken in."""
-        self._shared.clean_up.add(self._write_target)
-        for target in self._targets.values():
+        for target in (self._writes, *self.subscriptions.targets):
             self._shared.clean_up.add(target)
-        self.pipeline.start()
-        self.wake_clean_up()
-
-    def wake_clean_up(self) -> None:
-        for target in (self._write_target, *self._targets.values()):
             self._shared.clean_up.wake(target)
+        self.pipeline.start()
+
+    def check(self) -> None:
+        """Raises why the segment is over, once it is."""
+        if self._over is not None:
+            raise self._over
 
     def lost(self, error: TxnError) -> None:
         """▲ Ownership or the ledger is lost: everyone who waits hears it now, nothing more is written or acked (R4)."""
@@ -169,7 +170,7 @@ class Segment:
             session.end(error)
         self._sessions.clear()
         self.dispatcher.close(error)
-        for target in (self._write_target, *self._targets.values()):
+        for target in (self._writes, *self.subscriptions.targets):
             self._shared.clean_up.remove(target)
 
     async def wait_stopped(self) -> None:
@@ -186,7 +187,7 @@ class Segment:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.pipeline.wait_idle()
-                for target in (self._write_target, *self._targets.values()):
+                for target in (self._writes, *self.subscriptions.targets):
                     await self._shared.clean_up.drain(target, timeout_s=timeout_s)
                 if self.ledgers.writer is not None and self._over is None:
                     await self.ledgers.close(self.pipeline.footer())
@@ -196,12 +197,7 @@ class Segment:
             self.stop(error)
             await self.wait_stopped()
 
-    def check(self) -> None:
-        """Raises why the segment is over, once it is."""
-        if self._over is not None:
-            raise self._over
-
-    # ---- producing --------------------------------------------------------------------------------------------------
+    # ---- producing and reading --------------------------------------------------------------------------------------
 
     def open_producer(
         self, name: str, incarnation: int, on_closed: Callable[[TxnError], None]
@@ -223,8 +219,6 @@ class Segment:
         self._dedup.disconnect(token, self._shared.clock.monotonic())
         self.pipeline.retire(line)
 
-    # ---- consuming --------------------------------------------------------------------------------------------------
-
     async def attach_reader(self, sink: Sink, *, start: Start, end: Position | None, min_revision: int) -> Consumer:
         """Raises `DataCorrupt`, `NotOwner`, `Timeout`."""
         if min_revision:
@@ -241,82 +235,9 @@ class Segment:
         self.dispatcher.attach(consumer)
         return consumer
 
-    async def attach_stream(
-        self, sink: Sink, *, subscription: str, holder: str, assignment_epoch: int, min_revision: int
-    ) -> tuple[Subscription, Consumer]:
-        """Attach `holder` (`name@incarnation`), if the assignment names it.
-
-        Raises `NotAllowed`, `SubscriptionNotFound`, `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
-        """
-        await self._check_assignment(subscription, holder, assignment_epoch)
-        found = await self.subscription(subscription)
-        self.check()
-        consumer = Consumer(sink, next_read=Position(0, 0), acks=found, min_revision=min_revision)
-        found.attach(consumer, holder, assignment_epoch)
-        return found, consumer
-
-    async def _check_assignment(self, subscription: str, holder: str, epoch: int) -> None:
-        """▲ Asked of the store, not of a copy that may lag: the assignment's write is what fences a former holder."""
-        key = keys.assignment(self._topic_path, subscription)
-        found = await self._shared.store.get(key)
-        record = None if found is None else records.decode(AssignmentRecord, found.value, key=key)
-        if record is None or not may_read(record, holder, self.path, epoch):
-            raise NotAllowed(
-                f"{holder} is not assigned {self.path} of subscription {subscription} at epoch {epoch} (the record is "
-                f"at epoch {record.epoch if record else 'none'}): wait for your next assignment"
-            )
-
-    def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:
-        """Close a holder whose segment was given to somebody else."""
-        found = self._subscriptions.get(subscription)
-        if found is None or found.consumer is None or found.holder is None:
-            return
-        if record is not None and record.epoch < found.assignment_epoch:
-            return  # older than what the holder attached under
-        if record is None or not may_read(record, found.holder, self.path, found.assignment_epoch):
-            found.fence(NotAllowed(f"{self.path} of {subscription} is no longer assigned to {found.holder}"))
-
-    async def subscription(self, name: str) -> Subscription:
-        """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
-        found = self._subscriptions.get(name)
-        if found is None:
-            async with self._loading.setdefault(name, asyncio.Lock()):
-                found = self._subscriptions.get(name)
-                if found is None:
-                    point = await load_start(self._shared.store, self.path, name, self.ledgers, self.buffer)
-                    self.check()
-                    cursor = Cursor(self.ledgers, point.after)
-                    found = self.add_subscription(name, cursor, PendingAcks(self.path, name, cursor))
-                    await self._leave_out(found, point)
-                    self._shared.clean_up.add(self._targets[name])
-                    self._shared.clean_up.wake(self._targets[name])
-        return found
-
-    async def _leave_out(self, subscription: Subscription, point: StartPoint) -> None:
-        """A start in the middle of an entry: its first messages count as acked."""
-        at = self.ledgers.next_after(point.after)
-        if point.left_out and self.ledgers.contains(at):
-            entry = await self.dispatcher.read_entry(at)
-            left_out = min(point.left_out, entry.messages)
-            subscription.cursor.ack(AckPosition(at, entry.messages, (1 << left_out) - 1))
-
-    def add_subscription(self, name: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
-        subscription = Subscription(
-            self._shared.store,
-            self._shared.settings,
-            name=name,
-            segment=self.path,
-            epoch=self.epoch,
-            cursor=cursor,
-            pending=pending,
-            ledgers=self.ledgers,
-            dispatcher=self.dispatcher,
-            op_counter=self._shared.op_counter,
-            events=self,
-        )
-        self._subscriptions[name] = subscription
-        self._targets[name] = AckCleanUp(self.path, name, self.epoch, pending, on_lost=self.lost)
-        return subscription
+    async def wait_followed(self, revision: int) -> None:
+        """Until every decision up to `revision` counts here. Raises `Timeout`."""
+        await self._shared.decisions.wait_followed(revision, timeout_s=self._shared.settings.follow_wait_s)
 
     # ---- watchers.outcomes.Participant ------------------------------------------------------------------------------
 
@@ -324,55 +245,50 @@ class Segment:
         applied = self.buffer.decided(decision)
         if applied is not None:
             self.applied(applied)
-        for subscription in self._subscriptions.values():
-            subscription.decided(decision)
+        self.subscriptions.decided(decision)
 
     def header_absent(self, txn_id: TxnId) -> None:
         """▲ Still pinned; but perhaps somebody else owns the segment and has finished it."""
         log.warning("header_absent", segment=self.path, transaction=str(txn_id))
         self._on_doubt(self)
 
-    # ---- pipeline.PipelineEvents, subscriptions.SubscriptionEvents --------------------------------------------------
+    # ---- sending.PipelineEvents, subscriptions.SubscriptionEvents ---------------------------------------------------
 
     def hold(self, txn_id: TxnId) -> None:
         self._membership.add(txn_id)
 
     def let_go(self, txn_id: TxnId) -> None:
-        if self.buffer.holds(txn_id) or any(one.pending.holds(txn_id) for one in self._subscriptions.values()):
-            return
-        self._membership.drop(txn_id)
+        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):
+            self._membership.drop(txn_id)
 
     def applied(self, applied: Applied) -> None:
         self.pipeline.gate.forget(applied.decision.txn_id)
-        self._shared.clean_up.wake(self._write_target)
+        self._shared.clean_up.wake(self._writes)
         self.dispatcher.wake()
 
     def confirmed(self) -> None:
-        self._shared.clean_up.wake(self._write_target)
+        self._shared.clean_up.wake(self._writes)
         self.dispatcher.wake()
 
     def rolled(self) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.rolled()
+        self.subscriptions.rolled()
 
     def acked(self, subscription: Subscription) -> None:
-        self._shared.clean_up.wake(self._targets[subscription.name])
+        self.subscriptions.wake_clean_up(subscription)
         if self.ledgers.sealed:
             self.dispatcher.wake()
+
+    def may_ack(self) -> bool:
+        return self._may_ack()
 
     @property
     def max_read_position(self) -> Position:
         return self.buffer.max_read_position
 
-    # ---- positions, statistics --------------------------------------------------------------------------------------
-
-    async def wait_followed(self, revision: int) -> None:
-        """Until every decision up to `revision` counts here. Raises `Timeout`."""
-        await self._shared.decisions.wait_followed(revision, timeout_s=self._shared.settings.follow_wait_s)
+    # ---- statistics -------------------------------------------------------------------------------------------------
 
     def statistics(self) -> SegmentStatistics:
         buffer = self.buffer.statistics()
-        dedup = self._dedup.statistics()
         return SegmentStatistics(
             path=self.path,
             epoch=self.epoch,
@@ -387,30 +303,12 @@ class Segment:
             inflight=self.pipeline.inflight,
             inflight_bytes=self.pipeline.inflight_bytes,
             cached_bytes=self._cache.bytes,
-            producers=dedup.producers,
+            producers=self._dedup.statistics().producers,
             readers=sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None),
-            clean_up_backlog=self._write_target.backlog + sum(one.backlog for one in self._targets.values()),
+            clean_up_backlog=self._writes.backlog + sum(target.backlog for target in self.subscriptions.targets),
             stored_entries=self.pipeline.stored,
-            subscriptions=tuple(one.statistics() for one in self._subscriptions.values()),
+            subscriptions=self.subscriptions.statistics(),
         )
-
-
-def may_read(record: AssignmentRecord, holder: str, segment: str, epoch: int) -> bool:
-    """Whether the assignment gives `segment` to `holder`, who has heard of it under `epoch`."""
-    return epoch <= record.epoch and segment in record.consumers.get(holder, ())
-
-
-async def load_start(
-    store: MetadataStore, segment: str, name: str, ledgers: SegmentLedgers, buffer: TransactionBuffer
-) -> StartPoint:
-    """Where subscription `name` begins in `segment` if it has no cursor yet. Raises `SubscriptionNotFound`."""
-    topic_path = SegmentName.from_path(segment).topic.path
-    key = keys.subscription(topic_path, name)
-    found = await store.get(key)
-    if found is None:
-        raise SubscriptionNotFound(f"topic://{topic_path} has no subscription {name}: join it first")
-    record = records.decode(SubscriptionRecord, found.value, key=key)
-    return await resolve_start(Start.from_record(record, segment), segment, ledgers, buffer.max_read_position)
 
 
 def _for_clients(error: TxnError, path: str) -> TxnError:

@@ -16,8 +16,8 @@ from segments.cursor import Cursor
 from segments.dedup import Dedup
 from segments.ledger import LedgerStore
 from segments.ledgers import SegmentLedgers
-from segments.pipeline import SendReply
-from segments.segment import Segment, Shared, load_start
+from segments.segment import Segment, Shared
+from segments.sending import SendReply
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -88,7 +88,7 @@ async def take_over_segment(
             on_doubt=on_doubt,
         )
         joining.segment = segment
-        await _load_subscriptions(segment, shared, state)
+        await _load_subscriptions(segment, state)
         _apply_decisions(segment, state)
         membership.loaded(state.open_transactions)
     except BaseException:
@@ -152,16 +152,15 @@ async def _headers(ledgers: SegmentLedgers, after: Position) -> AsyncIterator[tu
         at = ledgers.next_after(at)
 
 
-async def _load_subscriptions(segment: Segment, shared: Shared, state: SegmentState) -> None:
+async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
     """Cursors, and ▲ every pending ack restored (P5) before any consumer attaches."""
     for name in state.subscriptions:
         try:
-            point = await load_start(shared.store, segment.path, name, segment.ledgers, segment.buffer)
-            start = point.after
+            start = (await segment.subscriptions.start_of(name)).after
         except SubscriptionNotFound:
             start = EARLIEST  # deleted; what is left of it still has to be decided and cleaned
         cursor = Cursor.load(segment.ledgers, start, state.cursor_blocks.get(name, ()))
-        subscription = segment.add_subscription(name, cursor, state.pending_acks(name, cursor))
+        subscription = segment.subscriptions.add(name, cursor, state.pending_acks(name, cursor))
         subscription.rolled()
         for op in state.ack_ops.get(name, ()):
             subscription.gate.loaded(op.txn_id)

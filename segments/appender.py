@@ -1,0 +1,178 @@
+"""The end of a segment's log: append in order, sync what has gathered, check the fence, and only then tell anybody.
+
+One loop per segment; one sync serves whatever was appended while the last one ran. It also closes a full ledger and
+goes on in the next, and renews the dedup snapshot beside the open one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from segments.dedup import Dedup
+from segments.ledgers import SegmentLedgers
+from segments.sending import Item, Line, PipelineEvents, SendReply
+from segments.settings import BrokerSettings
+from segments.tail_cache import LogEntry, TailCache
+from txnwire.errors import InternalError, NotOwner, SegmentSealed, TxnError
+from txnwire.ids import Position
+from txnwire.ports import Clock
+from watchers.visibility import TransactionBuffer
+
+
+class Appender:
+    """`settled` is told of every entry that is stored, so that its bytes count no more."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: BrokerSettings,
+        *,
+        segment: str,
+        ledgers: SegmentLedgers,
+        buffer: TransactionBuffer,
+        dedup: Dedup[SendReply],
+        cache: TailCache,
+        events: PipelineEvents,
+        settled: Callable[[Item], None],
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._segment = segment
+        self._ledgers = ledgers
+        self._buffer = buffer
+        self._dedup = dedup
+        self._cache = cache
+        self._events = events
+        self._settled = settled
+        self._unsynced: list[Item] = []
+        self._stalled: dict[Line, None] = {}
+        self._rolling = False
+        self._stopped = False
+        self._checkpoint_due = settings.checkpoint_entries
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.stored = 0
+        """Entries since this broker owns the segment."""
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"appender of {self._segment}")
+        self._task.add_done_callback(self._ended)
+
+    def stop(self) -> list[Item]:
+        """Ack nothing more; returns what was appended and is not acked, for whoever waits."""
+        self._stopped = True
+        unsynced, self._unsynced = self._unsynced, []
+        if self._task is not None:
+            self._task.cancel()
+        return unsynced
+
+    async def wait_stopped(self) -> None:
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.lost(InternalError(f"the appender of {self._segment} ended: {error!r}"))
+
+    # ---- append -----------------------------------------------------------------------------------------------------
+
+    def advance(self, line: Line) -> None:
+        """Append what is ready at the head of a producer's line."""
+        items = line.items
+        while items and items[0].ready:
+            if self._rolling:
+                self._stalled[line] = None
+                return
+            item = items.popleft()
+            self._unsynced.append(item)
+            try:
+                self._append(item)
+            except TxnError as error:
+                self._events.lost(error)
+                return
+
+    def _append(self, item: Item) -> None:
+        writer = self._ledgers.writer
+        if writer is None:
+            raise NotOwner(f"{self._segment} has no open ledger here any more")
+        item.position = Position(writer.ledger_id, writer.append(item.entry.data))
+        if item.entry.txn_id is not None:
+            self._buffer.appended(item.entry.txn_id, item.entry.writer, item.position)
+        self._work.set()
+
+    # ---- sync, ack --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                while self._unsynced:
+                    await self._sync()
+                await self._care_for_ledger()
+        except TxnError as error:
+            self._events.lost(error)
+
+    async def _sync(self) -> None:
+        writer = self._ledgers.writer
+        if writer is None:
+            raise NotOwner(f"{self._segment} has no open ledger here any more")
+        count = len(self._unsynced)
+        await writer.sync()
+        if self._stopped or not self._events.may_ack():
+            raise NotOwner(f"{self._segment}: its broker's lease may have expired, look up the owner again")
+        batch = self._unsynced[:count]
+        del self._unsynced[:count]
+        self._confirm(batch)
+
+    def _confirm(self, batch: list[Item]) -> None:
+        """▲ Only here, behind the sync and the fence check, does anybody hear of an entry (L5)."""
+        now_s = self._clock.monotonic()
+        self._buffer.confirmed(batch[-1].position)
+        for item in batch:
+            entry, position = item.entry, item.position
+            self._cache.add(LogEntry(position, entry.data, entry.messages, entry.txn_id, entry.writer))
+            for waiter in self._dedup.stored(item.admitted, position, now_s):
+                waiter.stored(position, duplicate=False)
+            self._settled(item)
+            if entry.txn_id is not None and (applied := self._buffer.op_finished(entry.txn_id)) is not None:
+                self._events.applied(applied)
+        self.stored += len(batch)
+        self._checkpoint_due -= len(batch)
+        self._events.confirmed()
+
+    # ---- the ledger -------------------------------------------------------------------------------------------------
+
+    async def _care_for_ledger(self) -> None:
+        writer = self._ledgers.writer
+        if writer is None:
+            return
+        if writer.appended_bytes >= self._settings.ledger_roll_bytes:
+            await self._roll()
+        elif self._checkpoint_due <= 0:
+            self._checkpoint_due = self._settings.checkpoint_entries
+            await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
+
+    async def _roll(self) -> None:
+        self._rolling = True
+        while self._unsynced:
+            await self._sync()
+        await self._ledgers.roll(self.footer())
+        self._checkpoint_due = self._settings.checkpoint_entries
+        self._rolling = False
+        self._events.rolled()
+        stalled, self._stalled = self._stalled, {}
+        for line in stalled:
+            self.advance(line)
+
+    def footer(self) -> bytes:
+        """For the open ledger, with everything stored so far. Nothing may be between append and ack."""
+        writer = self._ledgers.writer
+        if writer is None:
+            raise SegmentSealed(f"{self._segment} has no open ledger")
+        now_s = self._clock.monotonic()
+        self._dedup.expire(now_s)
+        return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, self._dedup.snapshot(now_s))
