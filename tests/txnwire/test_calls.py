@@ -590,7 +590,7 @@ async def test_two_services_for_one_command_are_a_mistake_of_ours(server: TestSe
     with capture_logs() as logs, pytest.raises(ConnectionLost):
         await open_caller(server.address, Pushes())
     (failure,) = [log for log in logs if log["event"] == "connection_handler_failed"]
-    assert "two services handle 'send'" in str(failure)
+    assert "two services handle 'send'" in failure["error"]
 
 
 # ---- bounds -----------------------------------------------------------------------------------------------------
