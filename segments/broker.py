@@ -292,12 +292,11 @@ class Broker:
     def _assignment_changed(self, name: str) -> None:
         topic_path, _, subscription = name.rpartition("/")
         topology = self._directory.topics().get(topic_path)
+        record = self._directory.assignment(topic_path, subscription)
         for path in () if topology is None else topology.paths.values():
             segment = self._segments.get(path)
             if segment is not None:
-                segment.subscriptions.assignment_changed(
-                    subscription, self._directory.assignment(topic_path, subscription)
-                )
+                segment.subscriptions.assignment_changed(subscription, record)
 
     # ---- look-ups ---------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Outgoing(NamedTuple):
 
 
 class Line:
-    """One producer's admitted entries that are not appended yet, in its order. It outlives its connections (`users`)."""
+    """One producer's admitted entries that are not appended yet, in order. It outlives its connections (`users`)."""
 
     __slots__ = ("items", "key", "users")
 

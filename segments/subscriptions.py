@@ -65,6 +65,7 @@ class SubscriptionEvents(Protocol):
 class _AckOp(NamedTuple):
     txn_id: TxnId
     reservation: Reservation
+    acker: str | None
     reply: AckReply
 
 
@@ -101,6 +102,8 @@ class Subscription:
         self.holder: str | None = None
         self.assignment_epoch = 0
         self.consumer: Consumer | None = None
+        self._ackers: dict[TxnId, dict[str, None]] = {}
+        """Whose acks are pending, by transaction."""
         self._held_back = False
         self._high_water = cursor.mark_delete
         self._redelivered = 0
@@ -119,11 +122,18 @@ class Subscription:
                 f"{self.assignment_epoch} has followed it: wait for your next assignment"
             )
         self.fence(NotAllowed(f"{holder} now reads {self._segment} for subscription {self.name}"))
-        if holder != self.holder:
-            self._held_back = bool(self.pending.open_transactions())
         self.holder, self.assignment_epoch, self.consumer = holder, assignment_epoch, consumer
+        self._held_back = self._awaits_predecessor()
         consumer.next_read = self.pending.earliest_unacked()
         self._dispatcher.attach(consumer)
+
+    def restored(self, txn_id: TxnId, acker: str | None) -> None:
+        """An ack op found by recovery; `acker` None is taken for somebody else."""
+        self.gate.loaded(txn_id)
+        self._ackers.setdefault(txn_id, {})[acker or ""] = None
+
+    def _awaits_predecessor(self) -> bool:
+        return any(acker != self.holder for ackers in self._ackers.values() for acker in ackers)
 
     def fence(self, error: TxnError) -> None:
         """Close the attached consumer, if there is one."""
@@ -158,7 +168,8 @@ class Subscription:
         self._check(positions, cumulative=cumulative)
         reservation = self.pending.reserve(txn_id, writer, positions, cumulative=cumulative)
         self._events.hold(txn_id)
-        ack = _AckOp(txn_id, reservation, reply)
+        self._ackers.setdefault(txn_id, {})[self.holder or ""] = None
+        ack = _AckOp(txn_id, reservation, self.holder, reply)
         turn = self.gate.enter(txn_id, ack)
         if turn is not Turn.WAIT:
             self._send_op(ack, first=turn is Turn.FIRST)
@@ -187,6 +198,7 @@ class Subscription:
             reservation.positions,
             cumulative=reservation.cumulative,
             writer=reservation.writer,
+            consumer=ack.acker,
         )
         commit = plan_ack_op(
             ack.txn_id,
@@ -235,7 +247,9 @@ class Subscription:
         if isinstance(error, TxnConflict | ExpiredTransaction):
             self._rewind()  # delivered, and its ack will never come
         if not self.pending.holds(ack.txn_id):
+            self._ackers.pop(ack.txn_id, None)
             self._events.let_go(ack.txn_id)
+            self._release_successor()
         if isinstance(error, NotOwner):
             self._events.lost(error)
 
@@ -248,14 +262,20 @@ class Subscription:
 
     def _applied(self, applied: AppliedAcks) -> None:
         self.gate.forget(applied.decision.txn_id)
-        if self._held_back:
-            self._held_back = bool(self.pending.open_transactions())
-            if self.consumer is not None:
-                self.consumer.next_read = self.pending.earliest_unacked()
-        elif applied.released:
+        self._ackers.pop(applied.decision.txn_id, None)
+        if applied.released and not self._held_back:
             self._rewind()
+        self._release_successor()
         self._events.acked(self)
         self._dispatcher.wake()
+
+    def _release_successor(self) -> None:
+        """Let a new holder begin once none of its predecessors' acks are pending any more."""
+        if self._held_back and not self._awaits_predecessor():
+            self._held_back = False
+            if self.consumer is not None:
+                self.consumer.next_read = self.pending.earliest_unacked()
+            self._dispatcher.wake()
 
     def _rewind(self) -> None:
         """After an abort: what the consumer has buffered may lie behind messages that are due again."""

@@ -163,7 +163,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
         subscription = segment.subscriptions.add(name, cursor, state.pending_acks(name, cursor))
         subscription.rolled()
         for op in state.ack_ops.get(name, ()):
-            subscription.gate.loaded(op.txn_id)
+            subscription.restored(op.txn_id, op.consumer)
     for txn_id in state.writers:
         segment.pipeline.gate.loaded(txn_id)
 

@@ -49,12 +49,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`/txn-op/<txnId>/<seq>`. `positions` of an ack: `[ledger_id, entry_id, count, hex bitmap of indexes or ""]`;
-    for a cumulative ack `cumulative` is true and there is exactly one. A write's position is not known yet."""
+    for a cumulative ack `cumulative` is true and there is exactly one. A write's position is not known yet.
+    `consumer`: who acked, `name@incarnation`; a successor of the segment's owner has to know whose acks are pending."""
 
     v: int
     kind: str
     segment: str
     subscription: str | None = None
+    consumer: str | None = None
     cumulative: bool = False
     positions: list[tuple[int, int, int, str]] | None = None
     producer: str | None = None

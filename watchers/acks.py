@@ -30,13 +30,14 @@ class AckPosition(NamedTuple):
 
 
 class AckOp(NamedTuple):
-    """One ack op record, read back: what recovery restores into `PendingAcks`."""
+    """One ack op record, read back: what recovery restores into `PendingAcks`. `consumer`: who acked, if it is known."""
 
     key: bytes
     txn_id: TxnId
     writer: int
     cumulative: bool
     positions: tuple[AckPosition, ...]
+    consumer: str | None = None
 
 
 def ack_position(position: Position, messages: int, indexes: int) -> AckPosition:
@@ -69,7 +70,13 @@ def to_op_positions(positions: Iterable[AckPosition]) -> list[tuple[int, int, in
 
 
 def ack_op_record(
-    segment: str, subscription: str, positions: Sequence[AckPosition], *, cumulative: bool, writer: int
+    segment: str,
+    subscription: str,
+    positions: Sequence[AckPosition],
+    *,
+    cumulative: bool,
+    writer: int,
+    consumer: str | None = None,
 ) -> Op:
     """The op record of an ack; `messages` counts what it names (a whole entry of unknown count as one)."""
     return Op(
@@ -77,6 +84,7 @@ def ack_op_record(
         kind=ACK,
         segment=segment,
         subscription=subscription,
+        consumer=consumer,
         cumulative=cumulative,
         positions=to_op_positions(positions),
         writer=None if writer == NO_WRITER else f"{writer:016x}",
@@ -96,4 +104,4 @@ def from_op(key: bytes, op: Op) -> AckOp:
         writer = NO_WRITER if op.writer is None else int(op.writer, 16)
     except ValueError as error:
         raise DataCorrupt(f"{key.decode(errors='replace')}: not an ack op record: {error}") from error
-    return AckOp(key, keys.op_parts(key)[0], writer, op.cumulative, positions)
+    return AckOp(key, keys.op_parts(key)[0], writer, op.cumulative, positions, op.consumer)
