@@ -25,7 +25,7 @@ from txnstore import keys
 from txnstore.election import Election, Leadership
 from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, StoreUnavailable, Timeout, TopicNotFound
+from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
 from txnwire.ids import Position
 from txnwire.names import TopicName, validate_name
 from txnwire.ports import Clock, Random
@@ -167,7 +167,7 @@ class Controller:
             try:
                 found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
                 break
-            except StoreUnavailable as error:
+            except TxnError as error:
                 log.warning("controller_load_retry", error=str(error))
                 await asyncio.sleep(self._random.uniform(*_LOAD_RETRY_S))
         else:

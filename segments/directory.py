@@ -18,7 +18,7 @@ from segments.topology import Topology
 from txnstore import keys
 from txnstore.records import AssignmentRecord, Owner, Registration, TopicRecord, decode
 from txnstore.store import Event, EventKind, KeyValue, MetadataStore, WatchBatch
-from txnwire.errors import InvalidArgument, StoreUnavailable, Timeout
+from txnwire.errors import InvalidArgument, Timeout, TxnError
 from txnwire.names import TopicName
 from txnwire.ports import Clock
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 CONTROLLER = "controller"
 """The election whose holder creates topics and assigns segments: `/leader/controller`."""
 
-_LOAD_RETRY_S = 0.2
+_RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +123,25 @@ class Directory:
             try:
                 found = await self._store.range(table.prefix, keys.prefix_end(table.prefix))
                 break
-            except StoreUnavailable as error:
+            except TxnError as error:
                 log.warning("directory_load_retry", prefix=table.prefix.decode(), error=str(error))
-                await asyncio.sleep(_LOAD_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
         events = tuple(Event(EventKind.PUT, record) for record in found.records)
         table.apply(WatchBatch(found.revision, events, resync=True))
 
     async def _follow(self, field: str, table: FollowedTable[Any]) -> None:
-        watch = self._store.watch(table.prefix, keys.prefix_end(table.prefix), from_revision=table.revision + 1)
-        try:
-            async for batch in watch:
-                self._announce(field, table, table.apply(batch), batch.revision)
-        finally:
-            await watch.close()
+        """For ever: the watch itself goes on over lost connections; one that ends in an error is opened again."""
+        while True:
+            watch = self._store.watch(table.prefix, keys.prefix_end(table.prefix), from_revision=table.revision + 1)
+            try:
+                async for batch in watch:
+                    self._announce(field, table, table.apply(batch), batch.revision)
+                return  # the store was closed
+            except TxnError as error:
+                log.error("directory_watch_failed", prefix=table.prefix.decode(), error=str(error))
+            finally:
+                await watch.close()
+            await asyncio.sleep(_RETRY_S)
 
     def _announce(self, field: str, table: FollowedTable[Any], changed: tuple[str, ...], revision: int) -> None:
         for name in changed:

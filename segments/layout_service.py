@@ -29,7 +29,7 @@ _BUSY_BYTES = 1 << 20
 
 
 class LayoutService:
-    """Handlers of `WatchCluster`, `WatchLayout`, `ListTopics` and `Ping`. `close()` ends the pushes."""
+    """Handlers of `WatchCluster`, `WatchLayout` and `ListTopics`. `close()` ends the pushes."""
 
     def __init__(self, directory: Directory, store: MetadataStore) -> None:
         self._directory = directory
@@ -45,7 +45,6 @@ class LayoutService:
             "watch_cluster": self._watch_cluster,
             "watch_layout": self._watch_layout,
             "list_topics": self._list_topics,
-            "ping": self._ping,
         }
 
     @property
@@ -68,9 +67,6 @@ class LayoutService:
             self._timer.cancel()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
-
-    def _ping(self, peer: Peer, command: pb.Command) -> pb.Command:
-        return pb.Command(ok=pb.Ok())
 
     def _watch_cluster(self, peer: Peer, command: pb.Command) -> pb.Command:
         self._cluster_watchers[peer] = None

@@ -67,9 +67,11 @@ class StreamGroup:
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended: TxnError | None = None
-        for consumer in links:
+        for consumer in list(links):
             if consumer in membership.assigned:
                 membership.join(consumer)
+            else:
+                del links[consumer]  # left, or given up, while another process led
         self.refresh()
 
     # ---- what happens to members ------------------------------------------------------------------------------------

@@ -88,7 +88,9 @@ class Server:
         self.advertised = self._settings.advertise or listener.address
         calls = RoleCalls(self.directory, self._transport, self._clock, self._random, name=self._settings.id)
         self._closing.push_async_callback(calls.close)
-        self._services.append(LayoutService(self.directory, self._store))
+        layout = LayoutService(self.directory, self._store)
+        self._closing.callback(layout.close)
+        self._services.append(layout)
         self._services.append(self._admin_requests)
         start = {
             "coordinator": self._start_coordinator,

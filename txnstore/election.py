@@ -13,7 +13,7 @@ import structlog
 from txnstore import keys
 from txnstore.records import Registration, decode, encode
 from txnstore.store import Commit, Compare, EventKind, KeyValue, Lease, MetadataStore, Put, Read, absent, created_at
-from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
+from txnwire.errors import TxnError
 from txnwire.ports import Random
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ class Election:
             try:
                 if (leadership := await self._try()) is not None:
                     return leadership
-            except (StoreUnavailable, StoreFull, OutcomeUnknown, Timeout) as error:
+            except TxnError as error:  # a candidate never gives up: whatever is wrong with the store may be mended
                 log.warning("election_retry", key=self._key.decode(), error=str(error))
                 await asyncio.sleep(self._random.uniform(*_RETRY_S))
 

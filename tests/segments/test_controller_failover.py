@@ -261,6 +261,29 @@ def test_a_consumer_that_left_while_nobody_led_is_not_held_for_connected() -> No
     run(scenario())
 
 
+def test_a_consumer_that_left_while_another_led_is_not_held_for_connected() -> None:
+    """Its connection to the first controller has outlived it there, and that one is elected again."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            left_open, second = Inbox(), Inbox()
+            await a.controller.join(joining("w"), left_open)
+            etcd.expire_lease(lease_of_leader(etcd))
+            await b.controller.wait_leading(timeout_s=5.0)
+            await b.controller.join(joining("w"), second)
+            await b.controller.leave(leaving("w"), second)
+            await b.controller.close()
+            await a.controller.wait_leading(timeout_s=5.0)
+            await a.controller.join(joining("x"), Inbox())
+            assert list(names_of(await assignment_of(a.store))) == ["x"]
+            assert left_open.pushed == []
+            assert a.controller.statistics().connected_consumers == 1
+
+    run(scenario())
+
+
 def test_a_successor_whose_directory_lags_takes_no_segment_from_anyone() -> None:
     async def scenario() -> None:
         async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:

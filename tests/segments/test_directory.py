@@ -17,9 +17,9 @@ from txnstore.etcd_store import EtcdStore
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AssignmentRecord, Owner, Registration, encode
-from txnstore.store import Commit, Delete, MetadataStore, Put
+from txnstore.store import Commit, Delete, MetadataStore, Put, Watch, WatchBatch
 from txnwire.clock import SystemClock
-from txnwire.errors import DataCorrupt, InvalidArgument, Timeout
+from txnwire.errors import DataCorrupt, InvalidArgument, Timeout, Unauthorized
 
 TOPIC = "public/nyc/flights"
 SEGMENT = f"{TOPIC}/0000-ffff-0"
@@ -164,6 +164,43 @@ def test_e1_after_a_cut_a_crash_and_compaction_the_directory_equals_a_fresh_read
             assert dict(directory.owners()) == dict(fresh.owners())
             await fresh.close()
         await writer.close()
+
+    run(scenario())
+
+
+class RefusedOnce(MemoryStore):
+    """The first watch is refused, as with credentials that an operator has yet to mend."""
+
+    refused = False
+
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
+        if start == keys.TOPIC and not self.refused:
+            self.refused = True
+            return _RefusedWatch()
+        return super().watch(start, end, from_revision=from_revision)
+
+
+class _RefusedWatch:
+    def __aiter__(self) -> _RefusedWatch:
+        return self
+
+    async def __anext__(self) -> WatchBatch:
+        raise Unauthorized("the store refuses this user")
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_watch_that_ends_in_an_error_is_opened_again() -> None:
+    async def scenario() -> None:
+        store = RefusedOnce(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+        directory = Directory(store, LoopClock())
+        await directory.start()
+        await put(store, (keys.topic(TOPIC), topic_value()))
+        await directory.wait_topic(TOPIC)
+        assert store.refused
+        await directory.close()
+        await store.close()
 
     run(scenario())
 
