@@ -7,28 +7,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """`lease_ttl_s`: how long a dead broker's segments stay unowned at most. `ledger_roll_bytes`: size at which a ledger
-    is closed and the next one begun. `checkpoint_entries`: entries after which the dedup snapshot beside the open ledger
-    is renewed, the bound on what recovery scans for it. `segment_inflight_bytes`, `broker_inflight_bytes`: entries
-    admitted and not yet stored; beyond either a send is refused with `Overloaded`. `connection_pending_bytes`: deliveries
-    queued on one connection before dispatch to it pauses. `cursor_flush_s`: plain acks are persisted this often at most.
-    `recover_wait_s`: how long a request waits for a segment that is being taken over. `follow_wait_s`: how long one
-    waits for the decision watch to reach a revision. `hand_over_s`: time to finish what is in flight on close.
-    """
-
     lease_ttl_s: float = 10.0
+    """How long a dead broker's segments stay unowned at most."""
     ledger_roll_bytes: int = 64 * 1024 * 1024
+    """Size at which a ledger is closed and the next one begun."""
     checkpoint_entries: int = 8192
+    """Entries after which the dedup snapshot beside the open ledger is renewed: bounds what recovery scans for it."""
     segment_inflight_bytes: int = 32 * 1024 * 1024
+    """Entries admitted and not yet stored; beyond it a send is refused with `Overloaded`."""
     broker_inflight_bytes: int = 256 * 1024 * 1024
+    """The same over all segments of the broker."""
     tail_cache_bytes: int = 8 * 1024 * 1024
+    """The newest entries, kept in memory for readers at the tail."""
     read_bytes: int = 1024 * 1024
+    """What one read for one consumer takes from a ledger."""
     deliver_bytes: int = 1024 * 1024
+    """Size at which deliveries leave as one push."""
     connection_pending_bytes: int = 4 * 1024 * 1024
+    """Deliveries queued on one connection before dispatch to it pauses."""
     max_ack_positions: int = 10_000
+    """In one ack."""
     cursor_flush_s: float = 1.0
+    """Plain acks and the watermark are persisted this often at most, unless clean-up takes them along."""
     producer_idle_s: float = 7 * 24 * 3600.0
+    """How long a producer without a connection is remembered."""
     recover_wait_s: float = 5.0
+    """How long a request waits for a segment that is being taken over."""
     follow_wait_s: float = 10.0
+    """How long a request waits for the decision watch to reach the revision it names."""
     claim_retry_s: float = 1.0
+    """Pause between tries to register or to claim."""
     hand_over_s: float = 5.0
+    """Time to finish what is in flight when the broker closes."""
