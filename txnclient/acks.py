@@ -157,10 +157,10 @@ class Acks:
         answer.add_done_callback(partial(self._answered, batch))
 
     def _answered(self, batch: AckBatch, answer: asyncio.Future[pb.Command]) -> None:
+        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
         if batch not in self._unanswered:
             return
         batch.under_way = False
-        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
         if error is None:
             self._finish(batch, None)
         elif isinstance(error, TRANSIENT) and not batch.deadline.passed:

@@ -20,8 +20,12 @@ from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import ConnectionLost, ProducerFenced, SequenceGap, Timeout, TopicNotFound, TxnError
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MIB
 
 MAX_UNANSWERED_ENTRIES = 1000
+MAX_UNANSWERED_BYTES = 8 * MIB
+"""Of one channel; well below what a segment takes in at once."""
+
 MAX_BATCH_MESSAGES = 10_000
 OPEN_TIMEOUT_S = 5.0
 
@@ -79,6 +83,8 @@ class Channel:
         self._opening = False
         self._generation = 0
         """Answers to what was written in an earlier one are not waited for any more."""
+        self._unanswered_bytes = 0
+        self._paused = False
 
     # ---- gathering --------------------------------------------------------------------------------------------------
 
@@ -156,7 +162,10 @@ class Channel:
         if link is None or link.closed or outbox.may_reopen:
             self._open_soon()
             return
-        while outbox.awaited < MAX_UNANSWERED_ENTRIES:
+        while outbox.awaited < MAX_UNANSWERED_ENTRIES and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
+            if link.busy:
+                self._pause(link)
+                return
             following = outbox.next_to_write()
             if following is None:
                 break
@@ -182,19 +191,29 @@ class Channel:
                 outbox.break_chain()
                 self._fail(batch, error)
                 continue
+            self._unanswered_bytes += len(batch.entry)
             answer.add_done_callback(partial(self._answered, batch, self._generation))
         if outbox.may_reopen:
             self._open_soon()
 
+    def _pause(self, link: Link) -> None:
+        if not self._paused:
+            self._paused = True
+            link.when_drained(self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._write()
+
     def _answered(self, batch: Batch, generation: int, answer: asyncio.Future[pb.Command]) -> None:
+        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
         if generation != self._generation:
             return
-        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
+        self._unanswered_bytes -= len(batch.entry)
         if error is None:
             self._outbox.settle(batch)
             self._stored(batch, answer.result().send_ok)
-            if self._outbox.awaited < MAX_UNANSWERED_ENTRIES:
-                self._write()
+            self._write()
         elif isinstance(error, _RESEND) and not (isinstance(error, Timeout) and batch.deadline.passed):
             self._outbox.interrupt()
         elif isinstance(error, TxnError):
@@ -223,6 +242,7 @@ class Channel:
             self._link.producers.pop(self._producer_id, None)
         self._link = None
         self._generation += 1
+        self._unanswered_bytes = 0
         self._outbox.give_up_answers()
 
     # ---- opening at the owner ---------------------------------------------------------------------------------------

@@ -326,12 +326,12 @@ class Client:
 
     async def transaction_info(self, txn_id: TxnId | str) -> dict[str, Any]:
         """Header, operations and outcome of a transaction. Raises `TxnNotFound` for an id that was never given out."""
-        return await self.admin("transactions.describe", txn_id=str(_txn_id(txn_id)))
+        return await self.admin("transactions.describe", txn=str(_txn_id(txn_id)))
 
     async def outcomes(self, txn_ids: Iterable[TxnId | str]) -> dict[TxnId, str]:
         """`"OPEN"`, `"COMMITTED"`, `"ABORTED"` or `"UNKNOWN"` by id."""
         ids = [_txn_id(txn_id) for txn_id in txn_ids]
-        answer = await self.admin("transactions.outcomes", txn_ids=[str(txn_id) for txn_id in ids])
+        answer = await self.admin("transactions.outcomes", txns=[str(txn_id) for txn_id in ids])
         return {txn_id: answer["outcomes"][str(txn_id)] for txn_id in ids}
 
     async def admin(self, what: str, **args: Any) -> dict[str, Any]:
@@ -396,6 +396,7 @@ class Client:
             await asyncio.gather(*(thing.close() for thing in list(self._opened)))
             await asyncio.gather(*(self._abort_quietly(txn) for txn in self._coordinators.open_transactions))
         finally:
+            self._session.close()
             await self._session.tasks.close()
             await self._session.links.close()
 

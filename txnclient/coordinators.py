@@ -14,7 +14,7 @@ from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import Transaction
-from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, Timeout, TxnError
+from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -68,6 +68,8 @@ class Coordinators:
                 try:
                     reply = await link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
                 except TRANSIENT as error:
+                    if deadline.passed:
+                        raise self._session.give_up("beginning a transaction", deadline, error) from error
                     return await self._begin_again(command, error, timeout_s, deadline)
                 return self._begun(reply.new_txn_ok, link, began + timeout_s)
         return await self._begin_again(None, None, timeout_s, deadline)
@@ -137,8 +139,9 @@ class Coordinators:
         if not link.closed:
             try:
                 reply = await link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
-            except TRANSIENT:
-                pass
+            except TRANSIENT as error:
+                if deadline.passed:
+                    raise deadline.expired(f"ending transaction {txn.id}", error) from error
             else:
                 return reply.end_txn_ok
         tries = 0
@@ -155,6 +158,8 @@ class Coordinators:
         except TRANSIENT as error:
             if isinstance(error, Timeout):
                 raise
+            if self._session.closed:
+                raise OutcomeUnknown(f"this client was closed before it knew how transaction {txn.id} ended") from error
             # An earlier attempt may have been carried out although the last one was not.
             raise deadline.expired(f"ending transaction {txn.id}", error) from error
 

@@ -144,7 +144,7 @@ class Directory:
                     self._refused = error
                 _log.debug("following the cluster: %s", error)
             self._home = None
-            self._changed()
+            self.stir()
             await asyncio.sleep(backoff.next_s())
 
     def _next_address(self) -> str:
@@ -159,7 +159,7 @@ class Directory:
             await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
         self._home = link
         self._refused = None
-        self._changed()
+        self.stir()
 
     async def _watch_topic(self, link: Link, topic: str, timeout_s: float) -> None:
         reply = await link.call(pb.Command(watch_layout=pb.WatchLayout(topic=topic)), timeout_s=timeout_s)
@@ -180,7 +180,7 @@ class Directory:
         if self.cluster is None or cluster.revision >= self.cluster.revision:
             self.cluster = cluster
             self.coordinators = tuple(sorted((c.tc_id, c.address) for c in cluster.coordinators if c.address))
-            self._changed()
+            self.stir()
 
     def _learn_layout(self, layout: pb.Layout) -> None:
         if layout.topic not in self._topics:
@@ -189,9 +189,10 @@ class Directory:
         if known is not None and layout.revision < known.revision:
             return
         self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
-        self._changed()
+        self.stir()
 
-    def _changed(self) -> None:
+    def stir(self) -> None:
+        """Something has changed: whoever waits looks again."""
         if not self._change.done():
             self._change.set_result(None)
         self._change = asyncio.get_running_loop().create_future()

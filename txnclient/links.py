@@ -13,8 +13,12 @@ from txnwire.calls import Caller
 from txnwire.errors import ConnectionLost, TxnError, from_wire
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MIB
 
 CONNECT_TIMEOUT_S = 5.0
+
+BUSY_BYTES = 4 * MIB
+"""Bulk senders pause while more than this waits to leave over a link, and go on when half of it has left."""
 
 _log = logging.getLogger("txnclient")
 
@@ -37,8 +41,10 @@ class ProducerEnd(Protocol):
 class Link:
     """A connection that has shaken hands, with the routes for what its server pushes."""
 
-    def __init__(self, address: str, on_news: Callable[[pb.Command], None]) -> None:
+    def __init__(self, address: str, on_news: Callable[[pb.Command], None], tasks: OwnedTasks) -> None:
         self.address = address
+        self._tasks = tasks
+        self._paused: list[Callable[[], None]] = []
         self.caller: Caller
         self.consumers: dict[int, ConsumerEnd] = {}
         self.producers: dict[int, ProducerEnd] = {}
@@ -63,6 +69,26 @@ class Link:
         """Send what is only of use as long as the connection lives."""
         if not self.caller.closed:
             self.caller.push(command)
+
+    @property
+    def busy(self) -> bool:
+        """Whether bulk data should wait: see `when_drained`."""
+        return self.caller.pending_bytes > BUSY_BYTES
+
+    def when_drained(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once the link is not busy any more, or has ended."""
+        self._paused.append(resume)
+        if len(self._paused) == 1:
+            self._tasks.start(self._drain(), name=f"drain {self.address}")
+
+    async def _drain(self) -> None:
+        try:
+            await self.caller.drain(BUSY_BYTES // 2)
+        except ConnectionLost as error:
+            _log.debug("connection to %s ended while busy: %s", self.address, error)
+        paused, self._paused = self._paused, []
+        for resume in paused:
+            resume()
 
     def when_lost(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` once when the link ends; returns what takes it back. A link that has ended calls it soon."""
@@ -176,7 +202,7 @@ class Links:
         try:
             if backoff is not None:
                 await asyncio.sleep(backoff.next_s())
-            link = Link(address, self._on_news)
+            link = Link(address, self._on_news, self._tasks)
             link.caller = await Caller.open(
                 self._transport,
                 address,

@@ -177,10 +177,10 @@ class Producer:
         return [futures[-1] for futures in alive if futures]
 
     def _take(self, message: OutgoingMessage, size: int, txn: Transaction | None) -> asyncio.Future[MessageId]:
-        if self._failure is not None:
-            raise self._failure
         if self._closed:
             raise InvalidArgument(f"producer {self.name} is closed")
+        if self._failure is not None:
+            raise self._failure
         if txn is not None:
             txn.check_open("send")
         channel = self._channel(message.key, txn)

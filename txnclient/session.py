@@ -25,9 +25,10 @@ _DEFINITE = (StoreUnavailable, Overloaded, NotOwner)
 
 
 @dataclass(slots=True)
-class _Counters:
+class _Shared:
     commit_revision: int = 0
     last_id: int = 0
+    closed: bool = False
 
 
 @dataclass(slots=True)
@@ -42,13 +43,22 @@ class Session:
     links: Links
     directory: Directory
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _counters: _Counters = field(default_factory=_Counters)
+    _shared: _Shared = field(default_factory=_Shared)
 
     @property
     def commit_revision(self) -> int:
         """Highest revision of a commit this client knows of: its reads wait for it, so a client reads its own
         commits."""
-        return self._counters.commit_revision
+        return self._shared.commit_revision
+
+    @property
+    def closed(self) -> bool:
+        return self._shared.closed
+
+    def close(self) -> None:
+        """Calls that wait to try again give up."""
+        self._shared.closed = True
+        self.directory.stir()
 
     def with_tasks(self, tasks: OwnedTasks) -> Session:
         """The same session, with background tasks owned by one thing opened in it."""
@@ -56,8 +66,8 @@ class Session:
 
     def next_id(self) -> int:
         """For producers and consumers of segments; unique over all connections of this client."""
-        self._counters.last_id += 1
-        return self._counters.last_id
+        self._shared.last_id += 1
+        return self._shared.last_id
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
         return Deadline(self.clock, self.timeout_s if timeout_s is None else timeout_s)
@@ -67,8 +77,8 @@ class Session:
         return self.random.getrandbits(64) or 1
 
     def committed_at(self, revision: int) -> None:
-        if revision > self._counters.commit_revision:
-            self._counters.commit_revision = revision
+        if revision > self._shared.commit_revision:
+            self._shared.commit_revision = revision
 
     async def repeat(self, what: str, deadline: Deadline, attempt: Callable[[], Awaitable[T]]) -> T:
         """Run `attempt` until it succeeds, fails with what waiting cannot cure, or the deadline has passed.
@@ -81,8 +91,10 @@ class Session:
                 return await attempt()
             except TRANSIENT as error:
                 last = error
+            if self.closed:
+                raise ConnectionLost(f"{what}: this client was closed meanwhile") from last
             await self.directory.wait_change(min(backoff.next_s(), deadline.remaining()))
-            if deadline.passed:
+            if deadline.passed and not self.closed:
                 raise self.give_up(what, deadline, last)
 
     def give_up(self, what: str, deadline: Deadline, last: TxnError) -> TxnError:

@@ -1,0 +1,386 @@
+"""A server that does what a test tells it to: the real serving side over a transport in memory, with the broker's own
+rules for what it admits, and faults at chosen places."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import txnclient
+from segments.dedup import Dedup, InFlight, Verdict
+from tests.segments.memory_transport import MemoryTransport
+from tests.segments.virtual_time import LoopClock
+from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import ConnectionLost, InvalidTxnState, NotOwner, TxnConflict, TxnError
+from txnwire.ids import Position, TxnId
+from txnwire.ports import Connection
+from txnwire.proto import txn_pb2 as pb
+from txnwire.serving import Handler, Peer, serve_connection
+
+TOPIC = "topic://public/default/orders"
+SEGMENTS = ("public/default/orders/0000-7fff-0", "public/default/orders/8000-ffff-1")
+
+
+class Reply:
+    """Who waits for a send."""
+
+    def __init__(self, peer: Peer, command: pb.Command) -> None:
+        self.peer = peer
+        self.request_id = command.request_id
+        self.producer_id = command.send.producer_id
+
+
+class Cluster:
+    """Servers that share one state, as etcd and the ledgers would keep it."""
+
+    def __init__(self) -> None:
+        self.transport = MemoryTransport()
+        self.clock = LoopClock()
+        self.servers: dict[str, ScriptedServer] = {}
+        self.owners = dict.fromkeys(SEGMENTS, "broker:1")
+        self.coordinators = {0: "broker:1", 1: "broker:1"}
+        self.controller = "broker:1"
+        self.revision = 1
+        self.states: dict[TxnId, str] = {}
+        self.decided_at: dict[TxnId, int] = {}
+        self.attempts: dict[bytes, TxnId] = {}
+        self.stored: dict[str, list[tuple[int, int, TxnId | None]]] = {path: [] for path in SEGMENTS}
+        """Per segment: first and last sequence id, transaction."""
+
+    async def start(self, *addresses: str) -> None:
+        for address in addresses or ("broker:1",):
+            self.servers[address] = ScriptedServer(self, address)
+            await self.servers[address].start()
+
+    async def stop(self) -> None:
+        for server in list(self.servers.values()):
+            await server.stop()
+
+    def move(self, path: str, address: str) -> None:
+        self.owners[path] = address
+        self.announce()
+
+    def announce(self) -> None:
+        """Push the cluster and the layout to whoever follows."""
+        self.revision += 1
+        for server in self.servers.values():
+            server.push_news()
+
+    def layout(self, topic: str) -> pb.Layout:
+        layout = pb.Layout(topic=topic, exists=topic == TOPIC, epoch=1, revision=self.revision)
+        for number, path in enumerate(SEGMENTS if layout.exists else ()):
+            lo, hi = (int(part, 16) for part in path.rpartition("/")[2].split("-")[:2])
+            owner = self.owners[path]
+            layout.segments.add(
+                segment_id=number, lo=lo, hi=hi, state="ACTIVE", owner=owner, owner_address=owner, path=path
+            )
+        return layout
+
+    def cluster(self) -> pb.Cluster:
+        return pb.Cluster(
+            coordinators=[pb.Cluster.Coordinator(tc_id=tcid, address=a) for tcid, a in self.coordinators.items()],
+            brokers=[pb.Cluster.Broker(id=address, address=address) for address in self.servers],
+            controller_address=self.controller,
+            revision=self.revision,
+        )
+
+
+class ScriptedServer:
+    """One process of the cluster. `seen` counts requests by kind; `commands` keeps them in order."""
+
+    def __init__(self, cluster: Cluster, address: str) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.seen: Counter[str] = Counter()
+        self.commands: list[pb.Command] = []
+        self.lose_replies: Counter[str] = Counter()
+        """So many requests of a kind are carried out, and then the connection is cut instead of answering."""
+        self.ignore: Counter[str] = Counter()
+        """So many requests of a kind are never answered."""
+        self.refuse: dict[str, list[TxnError]] = {}
+        """Errors to answer the next requests of a kind with, instead of carrying them out."""
+        self.hold: dict[str, asyncio.Event] = {}
+        """Requests of a kind wait for the event before they are carried out."""
+        self.announced: list[list[TxnId]] = []
+        self.dedups: dict[str, Dedup[Reply]] = {path: Dedup(idle_s=3600) for path in SEGMENTS}
+        self.producers: dict[tuple[Peer, int], tuple[str, int]] = {}
+        self.consumers: dict[int, tuple[Peer, pb.Subscribe]] = {}
+        self.permits: Counter[int] = Counter()
+        self.assignment = pb.Assignment(topic=TOPIC, epoch=1, segments=SEGMENTS)
+        self.members: dict[Peer, pb.JoinSubscription] = {}
+        self.followers: dict[Peer, None] = {}
+        self.positions: dict[str, Position] = {}
+        self._listener: Any = None
+        self._stalled: list[tuple[str, InFlight[Reply], TxnId | None]] = []
+        self.stall_sends = False
+        """Admitted entries are neither stored nor failed until `finish_sends`."""
+
+    async def start(self) -> None:
+        self._listener = await self.cluster.transport.listen(self.address, self._serve)
+
+    async def stop(self) -> None:
+        await self._listener.close()
+
+    async def cut(self) -> None:
+        """Every connection to this server is lost."""
+        for connection in self.cluster.transport.connections:
+            if connection.peer == self.address:
+                await connection.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        await serve_connection(
+            connection,
+            [self],
+            server_id=self.address,
+            roles=["coordinator", "broker", "controller", "admin"],
+            incarnation="1",
+            clock=self.cluster.clock,
+        )
+
+    def disconnected(self, peer: Peer) -> None:
+        self.members.pop(peer, None)
+        self.followers.pop(peer, None)
+        self.consumers = {cid: held for cid, held in self.consumers.items() if held[0] is not peer}
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        kinds = (
+            "watch_cluster watch_layout new_txn end_txn announce_session create_topic join_subscription "
+            "leave_subscription open_producer send close_producer subscribe flow ack close_consumer segment_positions "
+            "admin_request list_topics"
+        )
+        return {kind: self._scripted(kind, getattr(self, "_" + kind)) for kind in kinds.split()}
+
+    def _scripted(self, kind: str, handler: Callable[[Peer, pb.Command], pb.Command | None]) -> Handler:
+        def handle(peer: Peer, command: pb.Command) -> Any:
+            self.seen[kind] += 1
+            kept = pb.Command()
+            kept.CopyFrom(command)
+            self.commands.append(kept)
+            if kind in self.hold:
+                return self._after(self.hold[kind], peer, kept, kind, handler)
+            return self._handle(peer, command, kind, handler)
+
+        return handle
+
+    async def _after(
+        self, event: asyncio.Event, peer: Peer, command: pb.Command, kind: str, handler: Callable[..., Any]
+    ) -> Any:
+        await event.wait()
+        return self._handle(peer, command, kind, handler)
+
+    def _handle(self, peer: Peer, command: pb.Command, kind: str, handler: Callable[..., Any]) -> pb.Command | None:
+        if self.refuse.get(kind):
+            raise self.refuse[kind].pop(0)
+        if self.ignore[kind]:
+            self.ignore[kind] -= 1
+            return None
+        if self.lose_replies[kind]:
+            self.lose_replies[kind] -= 1
+            peer.closed = True  # nothing more is sent
+            handler(peer, command)
+            peer.closed = False
+            peer.disconnect(ConnectionLost("cut by the test"))
+            return None
+        reply: pb.Command | None = handler(peer, command)
+        return reply
+
+    def push_news(self) -> None:
+        for peer in self.followers:
+            peer.push(pb.Command(cluster=self.cluster.cluster()))
+            peer.push(pb.Command(layout=self.cluster.layout(TOPIC)))
+
+    # ---- cluster ----------------------------------------------------------------------------------------------------
+
+    def _watch_cluster(self, peer: Peer, command: pb.Command) -> pb.Command:
+        self.followers[peer] = None
+        return pb.Command(cluster=self.cluster.cluster())
+
+    def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(layout=self.cluster.layout(command.watch_layout.topic))
+
+    def _create_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(ok=pb.Ok())
+
+    def _list_topics(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(names=pb.Names(names=[TOPIC]))
+
+    def _admin_request(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(admin_reply=pb.AdminReply(reply_json='{"v":1}'))
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def _new_txn(self, peer: Peer, command: pb.Command) -> pb.Command:
+        cluster, request = self.cluster, command.new_txn
+        if cluster.coordinators.get(request.tc_id) != self.address:
+            raise NotOwner(f"coordinator {request.tc_id} is not here")
+        txn_id = cluster.attempts.get(request.attempt)
+        if txn_id is None:
+            txn_id = cluster.attempts[request.attempt] = TxnId(request.tc_id, len(cluster.attempts) + 1)
+            cluster.states[txn_id] = "OPEN"
+        ok = pb.NewTxnOk(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+        return pb.Command(new_txn_ok=ok)
+
+    def _end_txn(self, peer: Peer, command: pb.Command) -> pb.Command:
+        cluster, request = self.cluster, command.end_txn
+        txn_id = TxnId.from_bits(request.txnid_most_bits, request.txnid_least_bits)
+        wanted = "COMMITTED" if request.action == pb.TXN_ACTION_COMMIT else "ABORTED"
+        if cluster.states[txn_id] == "OPEN":
+            cluster.revision += 1
+            cluster.states[txn_id] = wanted
+            cluster.decided_at[txn_id] = cluster.revision
+        if cluster.states[txn_id] != wanted:
+            raise InvalidTxnState(f"transaction {txn_id} has {cluster.states[txn_id]}: timeout")
+        return pb.Command(end_txn_ok=pb.EndTxnOk(revision=cluster.decided_at[txn_id]))
+
+    def _announce_session(self, peer: Peer, command: pb.Command) -> pb.Command:
+        ids = command.announce_session.open
+        self.announced.append([TxnId.from_bits(one.txnid_most_bits, one.txnid_least_bits) for one in ids])
+        return pb.Command(ok=pb.Ok())
+
+    # ---- producing --------------------------------------------------------------------------------------------------
+
+    def _open_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.open_producer
+        if self.cluster.owners[request.segment] != self.address:
+            raise NotOwner(f"{request.segment} is not here")
+        connected = self.dedups[request.segment].connect(request.name, request.incarnation, 0.0)
+        self.producers[peer, request.producer_id] = (request.segment, connected.token)
+        last = connected.last_sequence_id
+        return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=1))
+
+    def _close_producer(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        return pb.Command(ok=pb.Ok())
+
+    def _send(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        send = command.send
+        segment, token = self.producers[peer, send.producer_id]
+        if self.cluster.owners[segment] != self.address:
+            raise NotOwner(f"{segment} is not here")
+        reply = Reply(peer, command)
+        admission = self.dedups[segment].admit(token, send.sequence_id, send.count, send.previous_sequence_id, reply)
+        if admission.verdict is Verdict.STORED:
+            ok = pb.SendOk(producer_id=send.producer_id, duplicate=True)
+            return pb.Command(send_ok=ok)
+        txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
+        if admission.verdict is Verdict.NEW and admission.entry is not None:
+            self._stalled.append((segment, admission.entry, txn_id))
+            if not self.stall_sends:
+                self.finish_sends()
+        return None
+
+    def finish_sends(self) -> None:
+        """Store what has been admitted, or fail it if its transaction is not open."""
+        stalled, self._stalled = self._stalled, []
+        for segment, entry, txn_id in stalled:
+            if entry.failed:
+                continue
+            dedup = self.dedups[segment]
+            if txn_id is not None and self.cluster.states[txn_id] != "OPEN":
+                for failed in dedup.failed(entry):
+                    error: TxnError = TxnConflict(f"transaction {txn_id} is {self.cluster.states[txn_id]}")
+                    if failed is not entry:
+                        error = txnclient.SequenceGap("the one before failed")
+                    for waiter in failed.waiters:
+                        waiter.peer.fail(waiter.request_id, error)
+                continue
+            log = self.cluster.stored[segment]
+            log.append((entry.first, entry.last, txn_id))
+            position = Position(1, len(log) - 1)
+            for waiter in dedup.stored(entry, position, 0.0):
+                ok = pb.SendOk(producer_id=waiter.producer_id, ledger_id=1, entry_id=position.entry_id)
+                waiter.peer.reply(waiter.request_id, pb.Command(send_ok=ok))
+
+    # ---- consuming --------------------------------------------------------------------------------------------------
+
+    def _join_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = pb.JoinSubscription()
+        request.CopyFrom(command.join_subscription)
+        self.members[peer] = request
+        return pb.Command(assignment=self._assignment_of(request))
+
+    def _assignment_of(self, request: pb.JoinSubscription) -> pb.Assignment:
+        assignment = pb.Assignment()
+        assignment.CopyFrom(self.assignment)
+        assignment.subscription, assignment.consumer = request.subscription, request.consumer
+        return assignment
+
+    def assign(self, *segments: str) -> None:
+        """A new assignment for whoever has joined."""
+        self.assignment = pb.Assignment(topic=TOPIC, epoch=self.assignment.epoch + 1, segments=segments)
+        for peer, request in self.members.items():
+            peer.push(pb.Command(assignment=self._assignment_of(request)))
+
+    def _leave_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(ok=pb.Ok())
+
+    def _subscribe(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = pb.Subscribe()
+        request.CopyFrom(command.subscribe)
+        if self.cluster.owners[request.segment] != self.address:
+            raise NotOwner(f"{request.segment} is not here")
+        self.consumers[request.consumer_id] = (peer, request)
+        return pb.Command(subscribe_ok=pb.SubscribeOk())
+
+    def _flow(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        self.permits[command.flow.consumer_id] += command.flow.permits
+        return None
+
+    def _ack(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(ok=pb.Ok())
+
+    def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        self.consumers.pop(command.close_consumer.consumer_id, None)
+        return None
+
+    def _segment_positions(self, peer: Peer, command: pb.Command) -> pb.Command:
+        at = self.positions.get(command.segment_positions.segment, Position(0, -1))
+        position = pb.Position(ledger_id=at.ledger_id, entry_id=at.entry_id)
+        return pb.Command(
+            segment_positions_ok=pb.SegmentPositionsOk(max_read_position=position, last_confirmed=position)
+        )
+
+    def consumer_of(self, segment: str) -> int:
+        """The id of the consumer attached last to this segment."""
+        return max(cid for cid, (_, request) in self.consumers.items() if request.segment == segment)
+
+    def deliver(self, segment: str, entry_id: int, *values: bytes, skip: bytes = b"") -> None:
+        """Deliver one entry to the consumer attached to a segment."""
+        consumer_id = self.consumer_of(segment)
+        entry = encode_entry(
+            [OutgoingMessage(value) for value in values],
+            producer="p",
+            incarnation=1,
+            sequence_id=entry_id * 100,
+            publish_time_ms=1,
+        )
+        delivered = pb.DeliveredEntry(ledger_id=1, entry_id=entry_id, entry=entry, skip=skip)
+        push = pb.Command(deliver=pb.Deliver(consumer_id=consumer_id, entries=[delivered]))
+        self.consumers[consumer_id][0].push(push)
+
+    def push_to_consumer(self, segment: str, command: pb.Command) -> None:
+        self.consumers[self.consumer_of(segment)][0].push(command)
+
+
+@asynccontextmanager
+async def connected(*addresses: str, **options: Any) -> AsyncIterator[tuple[Cluster, txnclient.Client]]:
+    """A cluster of scripted servers (one at "broker:1" by default) and a client of it."""
+    cluster = Cluster()
+    await cluster.start(*addresses)
+    url = "txn://" + ",".join(addresses or ("broker:1",))
+    async with txnclient.connect(
+        url, transport=cluster.transport, clock=cluster.clock, random=Random(1), **options
+    ) as client:
+        yield cluster, client
+    await cluster.stop()
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
+    """Wait, in virtual time, until a condition holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,416 @@
+"""Consuming against a scripted broker: assignments, holds, acks, what is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import run
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
+from txnwire.errors import to_wire
+from txnwire.proto import txn_pb2 as pb
+
+LEFT, RIGHT = SEGMENTS
+
+
+async def attached(
+    cluster: Cluster, client: txnclient.Client, **options: Any
+) -> tuple[ScriptedServer, txnclient.Consumer]:
+    server = cluster.servers["broker:1"]
+    consumer = await client.consumer(TOPIC, "sub", **options)
+    await until(lambda: len(server.consumers) == len(SEGMENTS) and len(server.permits) == len(SEGMENTS))
+    return server, consumer
+
+
+def acks(server: ScriptedServer) -> list[pb.Ack]:
+    return [command.ack for command in server.commands if command.HasField("ack")]
+
+
+def test_a_consumer_attaches_to_what_it_is_assigned_and_delivers_it() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client, prefetch=100)
+            assert consumer.segments == list(SEGMENTS)
+            assert sorted(server.permits.values()) == [50, 50]
+            for _, request in server.consumers.values():
+                assert (request.subscription, request.assignment_epoch, request.consumer) == ("sub", 1, consumer.name)
+            server.deliver(LEFT, 0, b"a", b"b", b"c", skip=bytes([0b010]))
+            messages = [await consumer.receive(), await consumer.receive()]
+            assert [message.value for message in messages] == [b"a", b"c"]
+            assert messages[1].segment == f"segment://{LEFT}"
+            assert (messages[1].position, messages[1].id.index) == ((1, 0), 2)
+            assert messages[1].topic == TOPIC
+
+    run(scenario())
+
+
+def test_permits_are_granted_again_at_half() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client, prefetch=20)
+            granted = server.permits[server.consumer_of(LEFT)]
+            for number in range(10):
+                server.deliver(LEFT, number, b"x")
+            assert len(await consumer.receive_many(4)) == 4
+            await asyncio.sleep(0.1)
+            assert server.permits[server.consumer_of(LEFT)] == granted
+            await consumer.receive()
+            await asyncio.sleep(0.1)
+            assert server.permits[server.consumer_of(LEFT)] == granted + 5
+
+    run(scenario())
+
+
+def test_receive_times_out_and_receive_many_returns_nothing() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=7.0) as (cluster, client):
+            _, consumer = await attached(cluster, client)
+            before = cluster.clock.monotonic()
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive(timeout=0.5)
+            assert await consumer.receive_many(10, timeout=0.5) == []
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive()
+            assert 8.0 <= cluster.clock.monotonic() - before < 8.1
+
+    run(scenario())
+
+
+def test_several_segments_take_turns() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for number in range(3):
+                server.deliver(LEFT, number, b"l")
+                server.deliver(RIGHT, number, b"r")
+            await asyncio.sleep(0.1)
+            assert [message.value for message in await consumer.receive_many(6)] == [b"l", b"r"] * 3
+
+    run(scenario())
+
+
+def test_acks_of_one_turn_leave_as_one_command() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a", b"b", b"c")
+            server.deliver(LEFT, 1, b"d")
+            await asyncio.sleep(0.1)
+            messages = await consumer.receive_many(10) + await consumer.receive_many(10, timeout=0.1)
+            await asyncio.gather(consumer.ack(messages[0]), consumer.ack(messages[2]), consumer.ack(messages[3:]))
+            (ack,) = acks(server)
+            assert [(p.entry_id, p.indexes, p.count) for p in ack.positions] == [(0, bytes([0b101]), 3), (1, b"", 1)]
+            assert not ack.txnid_least_bits
+
+    run(scenario())
+
+
+def test_acks_of_different_transactions_leave_apart_and_name_them() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a", b"b")
+            first, second = await consumer.receive(), await consumer.receive()
+            txn = await client.begin()
+            await asyncio.gather(consumer.ack(first), consumer.ack([second], txn=txn))
+            assert sorted(ack.txnid_least_bits for ack in acks(server)) == [0, txn.id.least_bits]
+            await txn.commit()
+
+    run(scenario())
+
+
+def test_a_cumulative_ack_names_the_part_of_its_last_entry() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            server.deliver(LEFT, 1, b"b", b"c", b"d")
+            await asyncio.sleep(0.1)
+            messages = await consumer.receive_many(10)
+            while len(messages) < 4:
+                messages += await consumer.receive_many(10)
+            await consumer.ack_cumulative(messages[2])
+            await consumer.ack_cumulative(messages[3])
+            partial, whole = acks(server)
+            assert partial.cumulative
+            assert [(p.entry_id, p.indexes, p.count) for p in partial.positions] == [(1, bytes([0b011]), 3)]
+            assert [(p.entry_id, p.indexes, p.count) for p in whole.positions] == [(1, b"", 3)]
+
+    run(scenario())
+
+
+def test_an_ack_whose_answer_was_lost_is_sent_again() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            message = await consumer.receive()
+            server.lose_replies["ack"] = 1
+            await consumer.ack(message)
+            assert server.seen["ack"] == 2
+
+    run(scenario())
+
+
+def test_l6_commit_waits_for_acks_and_fails_with_them() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            message = await consumer.receive()
+            server.hold["ack"] = asyncio.Event()
+            txn = await client.begin()
+            acking = asyncio.create_task(consumer.ack(message, txn=txn))
+            await asyncio.sleep(0)
+            committing = asyncio.create_task(txn.commit())
+            await asyncio.sleep(1)
+            assert not server.seen["end_txn"]
+            server.refuse["ack"] = [txnclient.TxnConflict("acked by another")]
+            server.hold["ack"].set()
+            with pytest.raises(txnclient.TxnConflict):
+                await committing
+            with pytest.raises(txnclient.TxnConflict):
+                await acking
+            assert cluster.states[txn.id] == "ABORTED"
+
+    run(scenario())
+
+
+def test_after_a_lost_connection_what_the_application_holds_does_not_come_twice() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"held")
+            held = await consumer.receive()
+            server.deliver(LEFT, 1, b"buffered")
+            await asyncio.sleep(0.1)
+            await server.cut()
+            await until(lambda: server.seen["subscribe"] == 4)
+            server.deliver(LEFT, 0, b"held")
+            server.deliver(LEFT, 1, b"buffered")
+            assert (await consumer.receive()).value == b"buffered"
+            await consumer.ack(held)
+            server.deliver(LEFT, 2, b"next")
+            assert (await consumer.receive()).value == b"next"
+
+    run(scenario())
+
+
+def test_p1_after_an_abort_everything_unacked_is_delivered_again_from_behind_the_decision() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            server.deliver(LEFT, 1, b"b")
+            message = await consumer.receive()
+            txn = await client.begin()
+            await consumer.ack(message, txn=txn)
+            before = server.consumer_of(LEFT)
+            await txn.abort()
+            await until(lambda: server.consumer_of(LEFT) != before)
+            assert server.consumers[server.consumer_of(LEFT)][1].min_revision >= cluster.decided_at[txn.id]
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive(timeout=0.1)  # what was buffered behind it is gone
+            server.deliver(LEFT, 0, b"a")
+            assert (await consumer.receive()).value == b"a"
+
+    run(scenario())
+
+
+def test_a_rewind_drops_the_buffer_and_makes_what_is_held_stale_for_transactions() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for number in range(3):
+                server.deliver(LEFT, number, b"%d" % number)
+            stale = await consumer.receive()
+            rewind = pb.Command(rewind=pb.Rewind(consumer_id=server.consumer_of(LEFT)))
+            server.push_to_consumer(LEFT, rewind)
+            await asyncio.sleep(0.1)
+            server.deliver(LEFT, 0, b"0")
+            fresh = await consumer.receive()
+            assert fresh.value == stale.value
+            txn = await client.begin()
+            with pytest.raises(txnclient.TxnConflict, match="delivered again"):
+                await consumer.ack(stale, txn=txn)
+            with pytest.raises(txnclient.TxnConflict):
+                await txn.commit()
+            await consumer.ack(stale)  # without a transaction nothing is promised but at least once
+
+    run(scenario())
+
+
+def test_a_segment_that_moves_away_takes_its_messages_along() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client, prefetch=100)
+            server.deliver(LEFT, 0, b"held")
+            held = await consumer.receive()
+            server.deliver(LEFT, 1, b"buffered")
+            await asyncio.sleep(0.1)
+            server.assign(RIGHT)
+            await until(lambda: consumer.segments == [RIGHT])
+            with pytest.raises(txnclient.NotAllowed, match="assigned"):
+                await consumer.ack(held)
+            txn = await client.begin()
+            with pytest.raises(txnclient.NotAllowed):
+                await consumer.ack(held, txn=txn)
+            with pytest.raises(txnclient.NotAllowed):
+                await txn.commit()
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive(timeout=0.1)
+            await asyncio.sleep(0.1)
+            assert server.permits[server.consumer_of(RIGHT)] == 100
+            assert server.seen["close_consumer"] == 1
+
+    run(scenario())
+
+
+def test_a_segment_that_comes_back_is_attached_under_the_new_epoch_and_old_copies_are_stale() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"held")
+            held = await consumer.receive()
+            server.assign(RIGHT)
+            await until(lambda: consumer.segments == [RIGHT])
+            server.assign(LEFT, RIGHT)
+            await until(lambda: len(server.consumers) == 2)
+            assert server.consumers[server.consumer_of(LEFT)][1].assignment_epoch == 3
+            with pytest.raises(txnclient.TxnConflict):
+                await consumer.ack(held, txn=await client.begin())
+
+    run(scenario())
+
+
+def test_a_holder_that_is_fenced_attaches_again_only_as_long_as_it_is_assigned() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            fenced = txnclient.NotAllowed("another holder has attached")
+            server.refuse["subscribe"] = [txnclient.NotAllowed("stale") for _ in range(3)]
+            closed = pb.ConsumerClosed(consumer_id=server.consumer_of(LEFT), error=to_wire(fenced))
+            server.push_to_consumer(LEFT, pb.Command(consumer_closed=closed))
+            await until(lambda: not server.refuse["subscribe"])
+            await until(lambda: server.seen["subscribe"] == 6)  # two at first, three refused, one that was let in
+            server.deliver(LEFT, 0, b"x")
+            assert (await consumer.receive()).value == b"x"
+
+    run(scenario())
+
+
+def test_a_consumer_joins_again_when_another_controller_is_elected() -> None:
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            second = cluster.servers["broker:2"]
+            second.assignment = pb.Assignment(topic=TOPIC, epoch=2, segments=[LEFT])
+            cluster.controller = "broker:2"
+            cluster.announce()
+            await until(lambda: second.seen["join_subscription"])
+            await until(lambda: consumer.segments == [LEFT])
+            assert server.seen["leave_subscription"] == 0
+
+    run(scenario())
+
+
+def test_a_consumer_that_was_replaced_is_told() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.refuse["join_subscription"] = [txnclient.NotAllowed("replaced by another of that name")]
+            await server.cut()
+            with pytest.raises(txnclient.NotAllowed, match="replaced"):
+                await consumer.receive()
+
+    run(scenario())
+
+
+def test_corrupt_bytes_are_an_error_that_names_the_place() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            cid = server.consumer_of(LEFT)
+            deliver = pb.Deliver(
+                consumer_id=cid, entries=[pb.DeliveredEntry(ledger_id=1, entry_id=5, entry=b"garbage")]
+            )
+            server.push_to_consumer(LEFT, pb.Command(deliver=deliver))
+            with pytest.raises(txnclient.DataCorrupt, match=r"0000-7fff-0 at 1:5"):
+                await consumer.receive()
+
+    run(scenario())
+
+
+def test_iterating_ends_when_the_consumer_is_closed() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a", b"b")
+            seen = []
+
+            async def iterate() -> None:
+                async for message in consumer:
+                    seen.append(message.value)
+
+            iterating = asyncio.create_task(iterate())
+            await until(lambda: len(seen) == 2)
+            await consumer.close()
+            await iterating
+            with pytest.raises(txnclient.InvalidArgument, match="closed"):
+                await consumer.receive()
+            assert server.seen["leave_subscription"] == 1
+            assert server.seen["close_consumer"] == 2
+
+    run(scenario())
+
+
+def test_closing_fails_acks_under_way_and_terminates() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            message = await consumer.receive()
+            server.ignore["ack"] = 1
+            server.ignore["leave_subscription"] = 1
+            acking = asyncio.create_task(consumer.ack(message))
+            await until(lambda: server.seen["ack"])
+            before = cluster.clock.monotonic()
+            await consumer.close()
+            assert cluster.clock.monotonic() - before <= 2.1
+            with pytest.raises(txnclient.InvalidArgument, match="closed"):
+                await acking
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"type": "queue"},
+        {"type": "topic"},
+        {"prefetch": 0},
+        {"name": "a b"},
+        {"isolation": "read_uncommitted"},
+        {"start": "x"},
+    ],
+)
+def test_what_is_malformed_or_not_offered_is_refused(options: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            with pytest.raises(txnclient.InvalidArgument):
+                await client.consumer(TOPIC, "sub", **options)
+
+    run(scenario())
+
+
+def test_unknown_topics_are_refused_and_leave_nothing_open() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            with pytest.raises(txnclient.TopicNotFound):
+                await client.consumer([TOPIC, "topic://a/b/unknown"], "sub")
+            assert not cluster.servers["broker:1"].members
+
+    run(scenario())

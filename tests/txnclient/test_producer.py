@@ -1,0 +1,445 @@
+"""Producing against a scripted broker: batches, order, what is sent again, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import run
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from txnwire.entry import decode_block
+from txnwire.errors import to_wire
+from txnwire.ids import hash_key
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_VALUE_BYTES
+
+
+def test_an_awaited_send_does_not_wait_for_company() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC, linger_ms=1000)
+            await producer.send(b"opens the channel", key="k")
+            before = cluster.clock.monotonic()
+            for _ in range(10):
+                await producer.send(b"x", key="k")
+            assert cluster.clock.monotonic() - before < 0.01
+
+    run(scenario())
+
+
+def test_what_is_sent_in_one_turn_is_one_entry() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC)
+            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(10)))
+            assert [one.index for one in ids] == list(range(10))
+            assert len({one.position for one in ids}) == 1
+            assert producer.last_sequence_id == 9
+            sends = [c.send for c in cluster.servers["broker:1"].commands if c.HasField("send")]
+            assert [send.count for send in sends] == [10]
+            assert decode_block(sends[0].entry).values() == [b"%d" % n for n in range(10)]
+
+    run(scenario())
+
+
+def test_messages_gather_while_an_earlier_entry_is_under_way() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=3_600_000)
+            server.stall_sends = True
+            first = producer.send_nowait(b"0", key="k")
+            await until(lambda: server.seen["send"])
+            later = []
+            for number in range(5):
+                later.append(producer.send_nowait(b"%d" % number, key="k"))
+                await asyncio.sleep(0.1)
+            assert server.seen["send"] == 1
+            server.stall_sends = False
+            server.finish_sends()
+            await asyncio.gather(first, *later)
+            assert server.seen["send"] == 2
+
+    run(scenario())
+
+
+def test_lingering_ends() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=20)
+            server.stall_sends = True
+            producer.send_nowait(b"0", key="k")
+            await until(lambda: server.seen["send"])
+            for _ in range(3):
+                before = server.seen["send"]
+                producer.send_nowait(b"1", key="k")
+                await asyncio.sleep(0.015)
+                assert server.seen["send"] == before
+                await asyncio.sleep(0.01)
+                assert server.seen["send"] == before + 1
+            server.stall_sends = False
+            server.finish_sends()
+            await producer.flush()
+
+    run(scenario())
+
+
+def test_a_full_batch_leaves_at_once_and_a_larger_message_gets_its_own() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC, batch_bytes=1000, compression=None)
+            sizes = (400, 400, 400, 5000, 100)
+            await asyncio.gather(*(producer.send(bytes(size), key="k") for size in sizes))
+            counts = [c.send.count for c in cluster.servers["broker:1"].commands if c.HasField("send")]
+            assert counts == [2, 1, 1, 1]
+
+    run(scenario())
+
+
+def test_entries_belong_to_one_transaction_or_to_none() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC)
+            txns = [await client.begin(), await client.begin(), None]
+            await asyncio.gather(*(producer.send(b"x", key="k", txn=txn) for txn in txns for _ in range(2)))
+            stored = cluster.stored[_segment_of("k")]
+            assert [(last - first, txn_id) for first, last, txn_id in stored] == [
+                (1, txn.id if txn else None) for txn in txns
+            ]
+
+    run(scenario())
+
+
+def _segment_of(key: str) -> str:
+    return SEGMENTS[hash_key(key.encode()) >> 15]
+
+
+def test_a_key_chooses_the_segment_and_keyless_batches_go_round() -> None:
+    async def scenario() -> None:
+        async with connected() as (_cluster, client):
+            producer = await client.producer(TOPIC)
+            for key in ("a", "b", "c", "d"):
+                assert (await producer.send(b"x", key=key)).segment == _segment_of(key)
+            keyless = [(await producer.send(b"x")).segment for _ in range(4)]
+            assert keyless[0] == keyless[2] != keyless[1] == keyless[3]
+
+    run(scenario())
+
+
+def test_l7_a_send_whose_ack_was_lost_is_sent_again_and_stored_once() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            await producer.send(b"0", key="k")
+            server.lose_replies["send"] = 1
+            await producer.send(b"1", key="k")
+            await producer.send(b"2", key="k")
+            assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0, 1, 2]
+
+    run(scenario())
+
+
+def test_l7_sends_in_flight_survive_a_lost_connection_in_order() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=0)
+            server.stall_sends = True
+            futures = []
+            for number in range(5):
+                futures.append(producer.send_nowait(b"%d" % number, key="k"))
+                await asyncio.sleep(0.001)
+            await until(lambda: server.seen["send"] == 5)
+            await server.cut()
+            await until(lambda: server.seen["send"] == 10)
+            server.stall_sends = False
+            server.finish_sends()
+            ids = await asyncio.gather(*futures)
+            assert [first for first, *_ in cluster.stored[_segment_of("k")]] == list(range(5))
+            assert [one.position.entry_id for one in ids] == list(range(5))
+
+    run(scenario())
+
+
+def test_l7_a_producer_follows_its_segment_to_another_owner() -> None:
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            producer = await client.producer(TOPIC)
+            await producer.send(b"0", key="k")
+            segment = _segment_of("k")
+            cluster.servers["broker:2"].dedups = cluster.servers["broker:1"].dedups  # recovered from the ledger
+            cluster.owners[segment] = "broker:2"
+            sending = asyncio.create_task(producer.send(b"1", key="k"))
+            await asyncio.sleep(1)
+            assert not sending.done()
+            cluster.announce()
+            await sending
+            assert cluster.servers["broker:2"].seen["send"] == 1
+            assert [first for first, *_ in cluster.stored[segment]] == [0, 1]
+
+    run(scenario())
+
+
+def test_l8_behind_a_refused_entry_the_others_are_sent_again_and_stored() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=0)
+            txn = await client.begin()
+            cluster.states[txn.id] = "ABORTED"
+            server.stall_sends = True
+            refused = producer.send_nowait(b"refused", key="k", txn=txn)
+            others = [
+                producer.send_nowait(b"x", key="k"),
+                producer.send_nowait(b"y", key="k", txn=await client.begin()),
+            ]
+            await until(lambda: server.seen["send"] == 3)
+            server.stall_sends = False
+            server.finish_sends()
+            await asyncio.gather(*others)
+            assert isinstance(refused.exception(), txnclient.TxnConflict)
+            assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [1, 2]
+
+    run(scenario())
+
+
+def test_l10_a_fenced_producer_is_told_and_stays_fenced() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, name="one")
+            await producer.send(b"0", key="k")
+            server.refuse["send"] = [txnclient.ProducerFenced("a newer one has connected")]
+            with pytest.raises(txnclient.ProducerFenced):
+                await producer.send(b"1", key="k")
+            with pytest.raises(txnclient.ProducerFenced):
+                producer.send_nowait(b"2", key="other")
+
+    run(scenario())
+
+
+def test_a_producer_closed_by_the_broker_opens_again() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            await producer.send(b"0", key="k")
+            server.stall_sends = True
+            future = producer.send_nowait(b"1", key="k")
+            await until(lambda: server.seen["send"] == 2)
+            (peer, producer_id), *_ = server.producers
+            closed = pb.ProducerClosed(producer_id=producer_id, error=to_wire(txnclient.NotOwner("handed over")))
+            server.stall_sends = False
+            peer.push(pb.Command(producer_closed=closed))
+            await until(lambda: server.seen["open_producer"] == 2)
+            server.finish_sends()
+            await future
+            assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0, 1]
+
+    run(scenario())
+
+
+def test_a_send_times_out_with_a_retriable_error_and_the_next_goes_on() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=3.0) as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            await producer.send(b"0", key="k")
+            server.ignore["send"] = 1
+            before = cluster.clock.monotonic()
+            with pytest.raises(txnclient.Timeout) as failure:
+                await producer.send(b"lost", key="k")
+            assert failure.value.retriable
+            assert 3.0 <= cluster.clock.monotonic() - before < 3.5
+            await producer.send(b"2", key="k")
+
+    run(scenario())
+
+
+def test_a_send_times_out_while_nobody_owns_the_segment() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=3.0) as (cluster, client):
+            producer = await client.producer(TOPIC)
+            cluster.move(_segment_of("k"), "")
+            before = cluster.clock.monotonic()
+            with pytest.raises(txnclient.Timeout, match="no owner"):
+                await producer.send(b"0", key="k")
+            assert 3.0 <= cluster.clock.monotonic() - before < 3.5
+            cluster.move(_segment_of("k"), "broker:1")
+            await producer.send(b"1", key="k")
+
+    run(scenario())
+
+
+def test_the_buffer_is_bounded() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, buffer_bytes=1000, compression=None)
+            server.stall_sends = True
+            futures = [producer.send_nowait(bytes(400), key="k") for _ in range(2)]
+            with pytest.raises(txnclient.WouldBlock):
+                producer.send_nowait(bytes(400), key="k")
+            waiting = asyncio.create_task(producer.send(bytes(400), key="k"))
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            server.stall_sends = False
+            server.finish_sends()
+            await asyncio.gather(*futures, waiting)
+
+    run(scenario())
+
+
+def test_waiting_for_room_is_bounded() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=2.0) as (cluster, client):
+            cluster.servers["broker:1"].stall_sends = True
+            producer = await client.producer(TOPIC, buffer_bytes=1000)
+            future = producer.send_nowait(bytes(900), key="k")
+            before = cluster.clock.monotonic()
+            with pytest.raises(txnclient.Timeout, match="room"):
+                await producer.send(bytes(900), key="k")
+            assert cluster.clock.monotonic() - before <= 2.1
+            await asyncio.sleep(0.1)
+            assert isinstance(future.exception(), txnclient.Timeout)
+
+    run(scenario())
+
+
+def test_flush_waits_for_everything_and_raises_the_first_failure() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=0)
+            await producer.flush()
+            futures = [producer.send_nowait(b"x", key=key) for key in ("a", "b", "c")]
+            await producer.flush()
+            assert all(future.done() for future in futures)
+            server.refuse["send"] = [txnclient.InvalidArgument("this one")]
+            producer.send_nowait(b"y", key="k")
+            with pytest.raises(txnclient.InvalidArgument, match="this one"):
+                await producer.flush()
+            await producer.flush()
+
+    run(scenario())
+
+
+def test_send_many_sends_all_and_returns_their_ids_in_order() -> None:
+    async def scenario() -> None:
+        async with connected() as (_cluster, client):
+            producer = await client.producer(TOPIC, buffer_bytes=10_000, batch_bytes=1000)
+            pairs = [(f"k{n}", bytes(100)) for n in range(1000)]
+            ids = await producer.send_many(pairs)
+            assert [one.segment for one in ids] == [_segment_of(key) for key, _ in pairs]
+            assert len(set(ids)) == 1000
+            assert await producer.send_many([]) == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"value": "text"}, txnclient.InvalidArgument),
+        ({"value": b"", "key": 7}, txnclient.InvalidArgument),
+        ({"value": b"", "properties": {"a": 1}}, txnclient.InvalidArgument),
+        ({"value": bytes(MAX_VALUE_BYTES + 1)}, txnclient.MessageTooLarge),
+    ],
+)
+def test_malformed_messages_are_refused_before_they_are_queued(
+    arguments: dict[str, object], error: type[Exception]
+) -> None:
+    async def scenario() -> None:
+        async with connected() as (_cluster, client):
+            producer = await client.producer(TOPIC)
+            with pytest.raises(error):
+                producer.send_nowait(**arguments)  # type: ignore[arg-type]
+            await producer.send(b"fine")
+
+    run(scenario())
+
+
+def test_a_value_of_the_largest_size_is_sent() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            producer = await client.producer(TOPIC, compression=None, buffer_bytes=1000)
+            await producer.send(bytes(MAX_VALUE_BYTES))
+
+    run(scenario())
+
+
+def test_an_event_time_that_is_no_number_fails_its_batch_and_no_other() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            producer = await client.producer(TOPIC)
+            with pytest.raises(txnclient.InvalidArgument):
+                await producer.send(b"x", event_time_ms="noon")  # type: ignore[arg-type]
+            await producer.send(b"y", event_time_ms=1_700_000_000_000)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": "lz4"}, {"name": "a/b"}, {"linger_ms": -1}, {"batch_bytes": 0}, {"buffer_bytes": 0}]
+)
+def test_malformed_options_are_refused(options: dict[str, object]) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            with pytest.raises(txnclient.InvalidArgument):
+                await client.producer(TOPIC, **options)  # type: ignore[arg-type]
+
+    run(scenario())
+
+
+def test_a_producer_of_an_unknown_topic_is_refused() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            with pytest.raises(txnclient.TopicNotFound):
+                await client.producer("topic://public/default/unknown")
+            with pytest.raises(txnclient.InvalidArgument, match="topic://"):
+                await client.producer("orders")
+
+    run(scenario())
+
+
+def test_a_cancelled_send_leaves_the_producer_well() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            server.stall_sends = True
+            sending = asyncio.create_task(producer.send(b"x", key="k"))
+            await until(lambda: server.seen["send"])
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            server.stall_sends = False
+            server.finish_sends()
+            await producer.send(b"y", key="k")
+            await producer.flush()
+
+    run(scenario())
+
+
+def test_close_sends_what_is_queued_and_terminates_although_nothing_answers() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC)
+            future = producer.send_nowait(b"x", key="k")
+            await producer.close()
+            assert future.result().segment == _segment_of("k")
+            with pytest.raises(txnclient.InvalidArgument, match="closed"):
+                await producer.send(b"y")
+            stuck = await client.producer(TOPIC)
+            cluster.servers["broker:1"].stall_sends = True
+            future = stuck.send_nowait(b"x", key="k")
+            before = cluster.clock.monotonic()
+            await stuck.close()
+            assert cluster.clock.monotonic() - before <= 5.1
+            assert isinstance(future.exception(), txnclient.ConnectionLost)
+
+    run(scenario())

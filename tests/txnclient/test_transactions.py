@@ -1,0 +1,365 @@
+"""Begin, commit and abort against a scripted server: lost replies, both orders of things, what hangs on what."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import run
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from txnclient import TransactionState
+
+
+def test_d7_a_begin_whose_reply_was_lost_is_repeated_under_its_own_attempt() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            server.lose_replies["new_txn"] = 2
+            txn = await client.begin()
+            assert list(cluster.states) == [txn.id]
+            assert len({command.new_txn.attempt for command in server.commands if command.HasField("new_txn")}) == 1
+            await txn.commit()
+
+    run(scenario())
+
+
+def test_d7_a_begin_goes_elsewhere_under_another_attempt_when_its_coordinator_is_gone() -> None:
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            first, second = cluster.servers["broker:1"], cluster.servers["broker:2"]
+            cluster.coordinators = {0: "broker:1"}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            first.ignore["new_txn"] = 1
+            beginning = asyncio.create_task(client.begin())
+            await until(lambda: first.seen["new_txn"])
+            cluster.coordinators = {1: "broker:2"}
+            await first.stop()
+            cluster.announce()
+            txn = await beginning
+            assert txn.id.tcid == 1
+            assert second.seen["new_txn"] == 1
+
+    run(scenario())
+
+
+def test_d1_a_commit_whose_reply_was_lost_is_asked_again_and_is_ok() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            txn = await client.begin()
+            cluster.servers["broker:1"].lose_replies["end_txn"] = 1
+            result = await txn.commit()
+            assert result.revision == cluster.decided_at[txn.id]
+            assert cluster.servers["broker:1"].seen["end_txn"] == 2
+
+    run(scenario())
+
+
+def test_d1_the_opposite_decision_is_an_invalid_state() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            txn = await client.begin()
+            cluster.states[txn.id] = "ABORTED"
+            with pytest.raises(txnclient.InvalidTxnState, match="timeout"):
+                await txn.commit()
+            assert txn.state == TransactionState.ABORTED
+
+    run(scenario())
+
+
+def test_a_commit_that_cannot_be_told_times_out_and_may_be_asked_again() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=5.0) as (cluster, client):
+            txn = await client.begin()
+            server = cluster.servers["broker:1"]
+            server.ignore["end_txn"] = 1
+            with pytest.raises(txnclient.Timeout) as failure:
+                await txn.commit()
+            assert failure.value.retriable
+            assert txn.state == TransactionState.COMMITTING
+            assert (await txn.commit()).revision
+
+    run(scenario())
+
+
+def test_ending_twice_is_ok_and_the_other_way_round_is_refused() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            committed, aborted = await client.begin(), await client.begin()
+            first = await committed.commit()
+            assert await committed.commit() == first
+            with pytest.raises(txnclient.InvalidTxnState):
+                await committed.abort()
+            await aborted.abort()
+            await aborted.abort()
+            with pytest.raises(txnclient.InvalidTxnState):
+                await aborted.commit()
+            assert cluster.servers["broker:1"].seen["end_txn"] == 2
+
+    run(scenario())
+
+
+def test_publishing_and_acking_in_a_finished_transaction_is_refused_at_once() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC)
+            async with client.transaction() as txn:
+                pass
+            with pytest.raises(txnclient.InvalidTxnState, match="COMMITTED"):
+                await producer.send(b"late", txn=txn)
+            with pytest.raises(txnclient.InvalidTxnState):
+                producer.send_nowait(b"late", txn=txn)
+            consumer = await client.consumer(TOPIC, "sub")
+            with pytest.raises(txnclient.InvalidTxnState):
+                await consumer.ack([], txn=txn)
+            assert not cluster.servers["broker:1"].seen["send"]
+
+    run(scenario())
+
+
+def test_l6_commit_waits_for_sends_in_flight() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            server.stall_sends = True
+            txn = await client.begin()
+            future = producer.send_nowait(b"in flight", txn=txn)
+            committing = asyncio.create_task(txn.commit())
+            await until(lambda: server.seen["send"])
+            await asyncio.sleep(1)
+            assert not committing.done()
+            assert not server.seen["end_txn"]
+            server.stall_sends = False
+            server.finish_sends()
+            await committing
+            assert future.done()
+            assert cluster.stored[future.result().segment] == [(0, 0, txn.id)]
+
+    run(scenario())
+
+
+def test_l6_commit_fails_and_aborts_if_a_send_failed_even_if_nobody_looked() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            server.refuse["send"] = [txnclient.TxnConflict("no")]
+            txn = await client.begin()
+            producer.send_nowait(b"refused", txn=txn)
+            with pytest.raises(txnclient.TxnConflict):
+                await txn.commit()
+            assert txn.state == TransactionState.ABORTED
+            assert cluster.states[txn.id] == "ABORTED"
+
+    run(scenario())
+
+
+def test_l6_commit_flushes_what_lingers() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=3_600_000)
+            server.stall_sends = True
+            txn = await client.begin()
+            producer.send_nowait(b"first", key="k", txn=txn)
+            await until(lambda: server.seen["send"] == 1)
+            second = producer.send_nowait(b"second", key="k", txn=txn)
+            await asyncio.sleep(1)
+            assert server.seen["send"] == 1  # it gathers behind the first
+            committing = asyncio.create_task(txn.commit())
+            await until(lambda: server.seen["send"] == 2)
+            assert not server.seen["end_txn"]
+            server.stall_sends = False
+            server.finish_sends()
+            await committing
+            assert second.result().position.entry_id == 1
+
+    run(scenario())
+
+
+def test_abort_cancels_what_is_not_sent_and_awaits_what_is() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=3_600_000)
+            server.stall_sends = True
+            txn = await client.begin()
+            sent = producer.send_nowait(b"sent", key="k", txn=txn)
+            await until(lambda: server.seen["send"])
+            unsent = producer.send_nowait(b"unsent", key="k", txn=txn)
+            waiting = asyncio.create_task(producer.send(b"unsent too", key="k", txn=txn))
+            await asyncio.sleep(0)
+            aborting = asyncio.create_task(txn.abort())
+            await until(lambda: cluster.states[txn.id] == "ABORTED")
+            await asyncio.sleep(0.1)
+            assert not aborting.done()
+            server.stall_sends = False
+            server.finish_sends()
+            await aborting
+            assert isinstance(sent.exception(), txnclient.TxnConflict)
+            assert unsent.cancelled()
+            with pytest.raises(txnclient.InvalidTxnState):
+                await waiting
+
+    run(scenario())
+
+
+def test_an_exception_in_the_block_aborts_and_is_raised_again() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            with pytest.raises(ZeroDivisionError):
+                async with client.transaction() as txn:
+                    raise ZeroDivisionError
+            assert cluster.states[txn.id] == "ABORTED"
+
+    run(scenario())
+
+
+def test_a_conflict_in_the_block_aborts() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            producer = await client.producer(TOPIC)
+            cluster.servers["broker:1"].refuse["send"] = [txnclient.TxnConflict("decided")]
+            with pytest.raises(txnclient.TxnConflict):
+                async with client.transaction() as txn:
+                    await producer.send(b"x", txn=txn)
+            assert txn.state == TransactionState.ABORTED
+
+    run(scenario())
+
+
+def test_a_transaction_ended_by_hand_in_its_block_stays_as_it_is() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            async with client.transaction() as aborted:
+                await aborted.abort()
+            async with client.transaction() as committed:
+                await committed.commit()
+            assert cluster.states == {aborted.id: "ABORTED", committed.id: "COMMITTED"}
+
+    run(scenario())
+
+
+def test_open_transactions_are_announced_on_every_new_connection_to_their_coordinator() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            assert server.announced == [[]]
+            txns = [await client.begin() for _ in range(3)]
+            await txns[0].commit()
+            await server.cut()
+            await until(lambda: len(server.announced) > 1)
+            assert sorted(server.announced[1]) == sorted(txn.id for txn in txns[1:])
+
+    run(scenario())
+
+
+def test_open_transactions_are_announced_where_their_tcid_has_moved() -> None:
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            txns = [await client.begin() for _ in range(2)]
+            cluster.coordinators = {0: "broker:2", 1: "broker:1"}
+            cluster.announce()
+            second = cluster.servers["broker:2"]
+            moved = [txn.id for txn in txns if txn.id.tcid == 0]
+            await until(lambda: moved in second.announced)
+
+    run(scenario())
+
+
+def test_a_commit_finds_its_coordinator_after_it_has_moved() -> None:
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            txn = await client.begin()
+            cluster.coordinators = {0: "broker:2", 1: "broker:2"}
+            await cluster.servers["broker:1"].stop()
+            cluster.announce()
+            await txn.commit()
+            assert cluster.states[txn.id] == "COMMITTED"
+
+    run(scenario())
+
+
+def test_begin_times_out_with_a_retriable_error_when_no_coordinator_is_up() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=3.0) as (cluster, client):
+            cluster.coordinators = {}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            with pytest.raises(txnclient.Timeout) as failure:
+                await client.begin()
+            assert failure.value.retriable
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_begin_refuses_a_timeout_that_is_not_positive(timeout: float) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            with pytest.raises(txnclient.InvalidArgument):
+                await client.begin(timeout=timeout)
+
+    run(scenario())
+
+
+def test_store_full_is_told_at_once() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            cluster.servers["broker:1"].refuse["new_txn"] = [txnclient.StoreFull("above the soft limit")]
+            with pytest.raises(txnclient.StoreFull):
+                await client.begin()
+
+    run(scenario())
+
+
+def test_store_unavailable_is_waited_out() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            server.refuse["new_txn"] = [txnclient.StoreUnavailable("down") for _ in range(3)]
+            txn = await client.begin()
+            server.refuse["end_txn"] = [txnclient.StoreUnavailable("down") for _ in range(3)]
+            await txn.commit()
+
+    run(scenario())
+
+
+def test_closing_the_client_aborts_what_is_open() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            txn = await client.begin()
+        assert cluster.states[txn.id] == "ABORTED"
+
+    run(scenario())
+
+
+def test_commits_are_remembered_for_reading_them() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            async with client.transaction():
+                pass
+            reader = await client.reader(TOPIC, end="latest")
+            assert reader.ended
+            asked = [
+                c.segment_positions for c in cluster.servers["broker:1"].commands if c.HasField("segment_positions")
+            ]
+            assert {request.segment for request in asked} == set(SEGMENTS)
+            assert {request.min_revision for request in asked} == {max(cluster.decided_at.values())}
+
+    run(scenario())
+
+
+def test_an_unknown_outcome_of_a_commit_is_raised_as_it_is() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            txn = await client.begin()
+            cluster.servers["broker:1"].refuse["end_txn"] = [txnclient.OutcomeUnknown("collected long ago")]
+            with pytest.raises(txnclient.OutcomeUnknown):
+                await txn.commit()
+            assert txn.state == TransactionState.COMMITTING
+
+    run(scenario())
