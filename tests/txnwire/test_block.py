@@ -49,7 +49,7 @@ def test_what_is_put_in_comes_out(batch: list[OutgoingMessage]) -> None:
 
 def test_columns_nobody_fills_are_absent() -> None:
     block = decode_block(encode_block([OutgoingMessage(b"v", properties={})]))
-    assert block.key_column is block.property_column is block.event_time_column is None
+    assert (block.key_column, block.property_column, block.event_time_column) == (None, None, None)
     assert (block.key(0), block.properties(0), block.event_time_ms(0)) == (None, {}, None)
 
 

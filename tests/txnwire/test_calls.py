@@ -103,17 +103,24 @@ async def server(service: TestService) -> AsyncIterator[TestServer]:
 
 
 class Pushes:
+    """What a caller was told unasked; `take` may be replaced."""
+
     def __init__(self) -> None:
         self.commands: list[pb.Command] = []
         self.reasons: list[TxnError] = []
-
-    def take(self, command: pb.Command) -> None:
-        self.commands.append(command)
+        self.take: Callable[[pb.Command], object] = self.commands.append
 
 
 @pytest.fixture
 def pushes() -> Pushes:
     return Pushes()
+
+
+def pushes_to(pushes: Pushes) -> Callable[[pb.Command], None]:
+    def take(command: pb.Command) -> None:
+        pushes.take(command)
+
+    return take
 
 
 async def open_caller(address: str, pushes: Pushes, hello: pb.Hello = HELLO, timeout_s: float = 10.0) -> Caller:
@@ -122,7 +129,7 @@ async def open_caller(address: str, pushes: Pushes, hello: pb.Hello = HELLO, tim
         address,
         hello,
         clock=CLOCK,
-        on_push=lambda command: pushes.take(command),
+        on_push=pushes_to(pushes),
         on_closed=pushes.reasons.append,
         timeout_s=timeout_s,
     )
@@ -309,7 +316,7 @@ async def test_a_push_that_cannot_be_handled_ends_the_connection(
     def fail(_command: pb.Command) -> None:
         raise KeyError("bug")
 
-    pushes.take = fail  # type: ignore[method-assign]
+    pushes.take = fail
     service.handlers["send"] = lambda peer, _command: peer.push(pb.Command(rewind=pb.Rewind()))
     fresh = await open_caller(server.address, pushes)
     with pytest.raises(ConnectionLost, match="a push could not be handled"):
@@ -408,7 +415,7 @@ async def test_closing_from_inside_a_push_does_not_hang(server: TestServer, serv
     pushes = Pushes()
     service.handlers["send"] = lambda peer, _command: peer.push(pb.Command(rewind=pb.Rewind()))
     caller = await open_caller(server.address, pushes)
-    pushes.take = lambda _command: closings.append(asyncio.ensure_future(caller.close()))  # type: ignore[method-assign]
+    pushes.take = lambda _command: closings.append(asyncio.ensure_future(caller.close()))
     with pytest.raises(ConnectionLost):
         await caller.call(send(1))
     await asyncio.wait_for(closings[0], 5)
