@@ -164,7 +164,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
         subscription.rolled()
         for op in state.ack_ops.get(name, ()):
             subscription.restored(op.txn_id, op.consumer)
-    for txn_id in state.writers:
+    for txn_id in state.written:
         segment.pipeline.gate.loaded(txn_id)
 
 

@@ -30,7 +30,7 @@ class AckPosition(NamedTuple):
 
 
 class AckOp(NamedTuple):
-    """One ack op record, read back: what recovery restores into `PendingAcks`. `consumer`: who acked, if it is known."""
+    """One ack op record, read back: what recovery restores into `PendingAcks`. `consumer`: who acked, if known."""
 
     key: bytes
     txn_id: TxnId

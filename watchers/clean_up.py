@@ -1,37 +1,51 @@
-"""Durable clean-up behind decisions: aborted records, cursor blocks and watermarks in, op records out (DESIGN §5, §6).
+"""The shell around `watchers.clean_up_plans`: writes what they plan, for all participants of a process (DESIGN §5, §6).
 
-Two planners (pure) say what one participant has to write next, `CleanUp` (the shell) writes it: batched over
-transactions, one unanswered commit per participant ▲, coalesced over participants by the store's group commit.
+▲ One unanswered commit per participant: its keys are its own, so no late old value can land on a new one. Commits of
+different participants are coalesced by the store. Clean-up may lag without harm, so a first item waits a little for
+company, which turns many small commits into few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
 
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
-from txnwire.errors import TxnError
-from txnwire.ids import Position
+import structlog
+
+from txnstore.store import CommitResult, MetadataStore
+from txnwire.errors import NotOwner, OutcomeUnknown, StoreFull, StoreUnavailable, Timeout, TxnError
 from txnwire.ports import Clock
-from watchers.pending_acks import AppliedAcks, BlockWrite, PendingAcks
-from watchers.visibility import Applied, TransactionBuffer
+from watchers.clean_up_plans import AckCleanUp, CleanUpPlan, CleanUpTarget, WriteCleanUp
+
+__all__ = [
+    "AckCleanUp",
+    "CleanUp",
+    "CleanUpPlan",
+    "CleanUpSettings",
+    "CleanUpStatistics",
+    "CleanUpTarget",
+    "WriteCleanUp",
+]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanUpSettings:
-    """`linger_s`: how long a first item waits for company. `flush_interval_s`: a watermark or a cursor without clean-up is
-    written at most this often. `retry_s`: pause after the store was unavailable."""
+    """`linger_s`: how long a first item waits for company; not at all once `full_batch` have gathered behind a commit.
+    `retry_s`: pause after the store was unavailable, or a compare was lost twice in a row. `max_in_flight`: commits."""
 
     linger_s: float = 0.02
-    flush_interval_s: float = 1.0
+    full_batch: int = 32
     retry_s: float = 0.5
     max_in_flight: int = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CleanUpStatistics:
-    """`backlog`: transactions decided but not cleaned, summed over participants."""
+    """`backlog`: decisions applied but not cleaned, summed over participants. `commits` (answered), `cleaned`
+    (decisions) and `lost_compares` count since the start."""
 
     backlog: int
     in_flight: int
@@ -40,99 +54,194 @@ class CleanUpStatistics:
     lost_compares: int
 
 
-class CleanUpPlan(NamedTuple):
-    commit: Commit
-    writes: Sequence[Applied] = ()
-    acks: Sequence[AppliedAcks] = ()
-    watermark: Position | None = None
-    blocks: Sequence[BlockWrite] = ()
+class _Registered:
+    """`flush` is the timer of what has no clean-up to travel with. `drains`: who waits for the commit in flight."""
 
+    __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "target")
 
-class CleanUpTarget(Protocol):
-    """One participant's durable side. Pure: told the time, does no I/O."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def backlog(self) -> int: ...
-
-    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
-        """What to write next, None if nothing is due. `everything`: do not wait for the flush interval."""
-
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
-        """Take the verdict; False: a compare was lost, and what is there now has been taken over: plan again.
-        Raises `NotOwner`."""
-
-    def next_flush_s(self) -> float | None:
-        """When something that has no clean-up to travel with is due, None if nothing is."""
-
-    def lost(self, error: TxnError) -> None:
-        """The owner epoch is lost, or the records are corrupt: stop. Called once."""
-
-
-class WriteCleanUp:
-    """`CleanUpTarget` of a segment's writes: op and index deletes, aborted records, the watermark."""
-
-    def __init__(
-        self,
-        segment: str,
-        owner_epoch: int,
-        buffer: TransactionBuffer,
-        *,
-        watermark: KeyValue | None,
-        on_lost: Callable[[TxnError], None],
-        flush_interval_s: float = 1.0,
-    ) -> None:
-        """`watermark`: its record as recovery found it."""
-        raise NotImplementedError
-
-
-class AckCleanUp:
-    """`CleanUpTarget` of one (segment, subscription): ack op and index deletes together with the cursor's dirty blocks.
-    It writes the cursor's plain acks too, so a cursor has one writer ▲."""
-
-    def __init__(
-        self,
-        segment: str,
-        subscription: str,
-        owner_epoch: int,
-        pending: PendingAcks,
-        *,
-        on_lost: Callable[[TxnError], None],
-        flush_interval_s: float = 1.0,
-    ) -> None:
-        raise NotImplementedError
+    def __init__(self, target: CleanUpTarget) -> None:
+        self.target = target
+        self.busy = False
+        self.flush: asyncio.TimerHandle | None = None
+        self.lost_in_a_row = 0
+        self.error: TxnError | None = None
+        self.drains: list[asyncio.Future[None]] = []
 
 
 class CleanUp:
-    """The shell: one per process."""
+    """One per process. `start` and `close` bracket its life; nothing is written before or after."""
 
     def __init__(self, store: MetadataStore, clock: Clock, settings: CleanUpSettings | None = None) -> None:
-        raise NotImplementedError
+        self._store = store
+        self._clock = clock
+        self._settings = settings or CleanUpSettings()
+        self._registered: dict[CleanUpTarget, _Registered] = {}
+        self._due: dict[_Registered, None] = {}
+        self._turn: asyncio.TimerHandle | None = None
+        self._in_flight = 0
+        self._running = False
+        self._commits = self._cleaned = self._lost_compares = 0
 
     async def start(self) -> None:
-        raise NotImplementedError
+        self._running = True
+        for target in self._registered:
+            self.wake(target)
 
     async def close(self) -> None:
-        """Stop; what is in flight may still land, which is harmless. Bounded."""
-        raise NotImplementedError
+        """Stop; what is in flight may still land, which is harmless."""
+        self._running = False
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        for target in list(self._registered):
+            self.remove(target)
 
     def add(self, target: CleanUpTarget) -> None:
-        raise NotImplementedError
-
-    def wake(self, target: CleanUpTarget) -> None:
-        """It has something to write: clean-up was queued, a cursor was acked on, the read position moved. O(1), may be
-        called as often as one likes."""
-        raise NotImplementedError
-
-    async def drain(self, target: CleanUpTarget, *, timeout_s: float) -> None:
-        """Write all it has, watermark and cursor included (graceful hand-over). Raises `Timeout`, `NotOwner`."""
-        raise NotImplementedError
+        self._registered[target] = _Registered(target)
 
     def remove(self, target: CleanUpTarget) -> None:
         """No more writes or calls for it. Idempotent. A commit in flight is not withdrawn."""
-        raise NotImplementedError
+        registered = self._registered.pop(target, None)
+        if registered is None:
+            return
+        self._due.pop(registered, None)
+        if registered.flush is not None:
+            registered.flush.cancel()
+        registered.error = registered.error or NotOwner(f"clean-up of the {target.name} has been stopped")
+        self._wake_drains(registered)
+
+    def wake(self, target: CleanUpTarget) -> None:
+        """It has something to write: clean-up was queued, a cursor was acked on, the read position moved. O(1), may be
+        called as often as one likes; unknown targets are passed over."""
+        registered = self._registered.get(target)
+        if registered is None or not self._running or (registered.flush is not None and not target.backlog):
+            return
+        self._due[registered] = None
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_later(self._settings.linger_s, self._take_turn)
+
+    async def drain(self, target: CleanUpTarget, *, timeout_s: float) -> None:
+        """Write all it has, watermark and cursor included (graceful hand-over). Raises `Timeout`, `NotOwner`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (registered := self._registered.get(target)) is not None:
+                    if not registered.busy and not self._send(registered, everything=True):
+                        return
+                    landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    registered.drains.append(landed)
+                    await landed
+                    if registered.error is not None:
+                        raise registered.error
+        except TimeoutError:
+            raise Timeout(
+                f"the {target.name} were not cleaned up within {timeout_s} s: {target.backlog} left"
+            ) from None
 
     def statistics(self) -> CleanUpStatistics:
-        raise NotImplementedError
+        return CleanUpStatistics(
+            backlog=sum(target.backlog for target in self._registered),
+            in_flight=self._in_flight,
+            commits=self._commits,
+            cleaned=self._cleaned,
+            lost_compares=self._lost_compares,
+        )
+
+    # ---- turns
+
+    def _take_turn(self) -> None:
+        """Send for everyone due, as far as the bound goes."""
+        self._turn = None
+        for registered in list(self._due):
+            if self._in_flight >= self._settings.max_in_flight:
+                return  # an answer takes the next turn
+            del self._due[registered]
+            if not registered.busy:
+                self._send(registered)
+
+    def _send(self, registered: _Registered, *, everything: bool = False) -> bool:
+        """Returns whether a commit is on its way."""
+        target = registered.target
+        plan = target.plan(self._clock.monotonic(), everything=everything)
+        if plan is None:
+            self._flush_later(registered)
+            return False
+        try:
+            future = self._store.commit_nowait(plan.commit)
+        except (StoreUnavailable, StoreFull) as error:
+            log.info("clean_up_waits", target=target.name, error=str(error))
+            self._retry(registered)
+            return everything
+        registered.busy = True
+        self._in_flight += 1
+        future.add_done_callback(partial(self._answered, registered, plan))
+        return True
+
+    def _flush_later(self, registered: _Registered) -> None:
+        due_s = registered.target.next_flush_s()
+        if due_s is not None and registered.flush is None and self._running:
+            delay_s = max(due_s - self._clock.monotonic(), self._settings.linger_s)
+            registered.flush = asyncio.get_running_loop().call_later(delay_s, self._flush, registered)
+
+    def _flush(self, registered: _Registered) -> None:
+        registered.flush = None
+        self.wake(registered.target)
+
+    def _retry(self, registered: _Registered) -> None:
+        """After a pause, whoever waits for it included."""
+        if self._running and registered.error is None:
+            asyncio.get_running_loop().call_later(self._settings.retry_s, self._try_again, registered)
+
+    def _try_again(self, registered: _Registered) -> None:
+        self._wake_drains(registered)
+        self.wake(registered.target)
+
+    # ---- answers
+
+    def _answered(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitResult]) -> None:
+        registered.busy = False
+        self._in_flight -= 1
+        if registered.error is not None or self._registered.get(registered.target) is not registered:
+            return
+        try:
+            self._settle(registered, plan, future.result())
+        except (StoreUnavailable, StoreFull) as error:
+            log.info("clean_up_waits", target=registered.target.name, error=str(error))
+            self._retry(registered)
+        except OutcomeUnknown:
+            return  # the store is closing
+        except TxnError as error:
+            self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: it cannot go on here
+        if self._due and self._turn is None and self._running:
+            self._turn = asyncio.get_running_loop().call_later(0, self._take_turn)
+
+    def _settle(self, registered: _Registered, plan: CleanUpPlan, result: CommitResult) -> None:
+        target = registered.target
+        self._commits += 1
+        if not target.settle(plan, result, self._clock.monotonic()):
+            self._lost_compares += 1
+            registered.lost_in_a_row += 1
+            log.warning("clean_up_compare_lost", target=target.name, in_a_row=registered.lost_in_a_row)
+            if registered.lost_in_a_row > 1:
+                self._retry(registered)
+                return
+        else:
+            registered.lost_in_a_row = 0
+            self._cleaned += len(plan.writes) + len(plan.acks)
+        self._wake_drains(registered)
+        if target.backlog >= self._settings.full_batch and not registered.busy:
+            self._send(registered)
+        elif target.backlog:
+            self.wake(target)
+        else:
+            self._flush_later(registered)
+
+    def _lose(self, registered: _Registered, error: TxnError) -> None:
+        registered.error = error
+        self.remove(registered.target)
+        registered.target.lost(error)
+
+    def _wake_drains(self, registered: _Registered) -> None:
+        drains, registered.drains = registered.drains, []
+        for drain in drains:
+            if not drain.done():
+                drain.set_result(None)

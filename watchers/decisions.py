@@ -1,23 +1,42 @@
-"""One watch on `/txn/` per process: every decision reaches the segments that hold its transaction (DESIGN §6)."""
+"""One watch on `/txn/` per process: every decision reaches the segments that hold its transaction (DESIGN §6).
+
+A header put with version 1 is a begin and is skipped unread; version 2 is the decision, its mod revision orders it. A
+decision of a transaction that nobody here holds is dropped unread too. Source: PIP-471, "Notification mechanism", with
+one range-watch in place of a point-watch per header.
+
+Besides the watch, headers of what is held are read again: of transactions long held open, now and then, in pages and
+rate-capped; of those a resync did not show; and of all, where somebody waits for a revision that brings no event.
+▲ A header that is absent for a transaction held open decides nothing: it stays held, and its participant has to check
+that it is still the owner.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from txnstore.store import MetadataStore
+import structlog
+
+from txnstore import keys, records
+from txnstore.records import Header
+from txnstore.store import KeyValue, MetadataStore, Watch, WatchBatch
+from txnwire.errors import DataCorrupt, InternalError, StoreUnavailable, Timeout, TxnError
 from txnwire.ids import TxnId
 from txnwire.ports import Clock
 from watchers.outcomes import Decision, Participant
 
 __all__ = ["Decision", "DecisionSettings", "DecisionStatistics", "DecisionWatch", "Membership", "Participant"]
 
+log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSettings:
     """`reconcile_interval_s`: pause between passes over transactions held open longer than `held_long_s`; a pass reads
-    `reconcile_page` headers at a time, with `reconcile_pause_s` between pages. `nudge_s`: how long `wait_followed` waits
-    for the watch before it reads the headers of what is held instead."""
+    `reconcile_page` headers at a time, with `reconcile_pause_s` between pages. `nudge_s`: how long `wait_followed`
+    waits for the watch before it reads the headers of what is held instead."""
 
     reconcile_interval_s: float = 10.0
     held_long_s: float = 30.0
@@ -28,60 +47,336 @@ class DecisionSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecisionStatistics:
+    """`held`: transactions somebody here awaits the decision of. `events`, `decisions` (delivered), `resyncs`, `reread`
+    (headers) and `absent` (of those) count since the start."""
+
     followed_revision: int
     held: int
-    decisions: int
     events: int
+    decisions: int
     resyncs: int
-    reconciled: int
-    absent_headers: int
+    reread: int
+    absent: int
 
 
 class Membership:
-    """One participant's interest. From `DecisionWatch.join` until `loaded` every decision is kept for it; afterwards it is
-    told those of transactions it has added. All methods are synchronous."""
+    """One participant's interest. From `DecisionWatch.join` until `loaded` every decision is kept for it; afterwards it
+    is told those of transactions it has added. All methods are synchronous."""
+
+    __slots__ = ("_watch", "early", "participant")
+
+    def __init__(self, watch: DecisionWatch, participant: Participant) -> None:
+        self._watch = watch
+        self.participant = participant
+        self.early: dict[bytes, KeyValue] | None = {}
+        """Decided headers that came since `join`, by key; None once loaded."""
 
     def add(self, txn_id: TxnId) -> None:
         """▲ Before the transaction's first op is sent from here. Idempotent."""
-        raise NotImplementedError
+        self._watch.hold(self, txn_id)
 
     def drop(self, txn_id: TxnId) -> None:
         """Nothing of the transaction is held any more and no decision was delivered (its only op was refused)."""
-        raise NotImplementedError
+        self._watch.let_go(self, txn_id)
 
     def loaded(self, held: Iterable[TxnId]) -> None:
         """Recovery is over: `held` are the transactions found open. Decisions that came since `join` are delivered now,
         within this call, to those of them that are held."""
-        raise NotImplementedError
+        early, self.early = self.early or {}, None
+        self._watch.end_loading(self)
+        decided = []
+        for txn_id in held:
+            record = early.get(keys.txn(txn_id))
+            if record is None:
+                self._watch.hold(self, txn_id)
+            else:
+                decided.append((record.mod_revision, txn_id, record))
+        for _, txn_id, record in sorted(decided, key=lambda one: one[0]):
+            self._watch.deliver(txn_id, record, (self,))
 
     def leave(self) -> None:
         """No more calls. Idempotent. O(transactions held in the process)."""
-        raise NotImplementedError
+        self._watch.leave(self)
+
+
+class _Held:
+    """A transaction whose decision is awaited, since `since_s`, by `members`."""
+
+    __slots__ = ("members", "since_s", "txn_id")
+
+    def __init__(self, txn_id: TxnId, since_s: float) -> None:
+        self.txn_id = txn_id
+        self.since_s = since_s
+        self.members: list[Membership] = []
 
 
 class DecisionWatch:
-    def __init__(self, store: MetadataStore, clock: Clock, settings: DecisionSettings | None = None) -> None:
-        raise NotImplementedError
+    """`on_failed`: told once if the watch ends for good (no right to read `/txn/`, a bug): the process cannot serve."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        settings: DecisionSettings | None = None,
+        *,
+        on_failed: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings or DecisionSettings()
+        self._on_failed = on_failed
+        self._held: dict[bytes, _Held] = {}
+        """By header key, so that an event is looked up as it comes."""
+        self._loading: dict[Membership, None] = {}
+        self._followed = 0
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        self._doubtful: dict[bytes, None] = {}
+        self._doubts = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._watch: Watch | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: BaseException | None = None
+        self._events = self._decisions = self._resyncs = self._reread = self._absent = 0
 
     async def start(self) -> None:
         """Follow from the store's current revision on. Raises `StoreUnavailable`."""
-        raise NotImplementedError
+        self._followed, _ = await self._store.get_many([keys.INCARNATION])
+        self._watch = self._store.watch(keys.TXN, keys.prefix_end(keys.TXN), from_revision=self._followed + 1)
+        self._tasks = [
+            asyncio.create_task(self._follow(self._watch), name="decision watch"),
+            asyncio.create_task(self._reconcile(), name="decision reconcile"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Idempotent. Waiters get `StoreUnavailable`."""
+        self._fail_waiters(StoreUnavailable("decisions are not followed here any more"))
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if self._watch is not None:
+            await self._watch.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def join(self, participant: Participant) -> Membership:
-        """▲ Before the participant reads anything of its state from the store."""
-        raise NotImplementedError
+        """▲ Before the participant reads anything of its state from the store: what is decided between that read and
+        its end of loading would be missed."""
+        membership = Membership(self, participant)
+        self._loading[membership] = None
+        return membership
+
+    # ---- followed revisions
 
     @property
     def followed_revision(self) -> int:
         """Every decision at or before this revision has been delivered."""
-        raise NotImplementedError
+        return self._followed
 
     async def wait_followed(self, revision: int, *, timeout_s: float) -> None:
-        """Return once every decision up to `revision` has been delivered. Raises `Timeout`."""
-        raise NotImplementedError
+        """Return once every decision up to `revision` has been delivered. Raises `Timeout`, or `StoreUnavailable` where
+        decisions are not followed any more."""
+        if self._followed >= revision:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self._followed_within(revision, self._settings.nudge_s):
+                    await self._read_held(revision)
+        except TimeoutError:
+            raise Timeout(
+                f"decisions are followed up to revision {self._followed}, waited {timeout_s} s for {revision}"
+            ) from None
+
+    async def _followed_within(self, revision: int, patience_s: float) -> bool:
+        if self._failure is not None:
+            raise StoreUnavailable(f"decisions are not followed any more: {self._failure}")
+        if self._followed >= revision:
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = revision
+        try:
+            await asyncio.wait([waiter], timeout=patience_s)
+        finally:
+            self._waiters.pop(waiter, None)
+        if waiter.done():
+            waiter.result()
+        return waiter.done()
+
+    async def _read_held(self, revision: int) -> None:
+        """Reach `revision` without the watch: no event may be due, or the watch may be cut off.
+
+        The headers of all that is held, read at one revision R, tell every decision up to R that concerns this process.
+        (▲ A progress answer would not: its revision runs ahead of events still to come.)"""
+        async with self._reading:
+            if self._followed >= revision:
+                return
+            held = list(self._held)
+            try:
+                read_at, found = await self._store.get_many([keys.INCARNATION, *held])
+            except StoreUnavailable as error:
+                log.warning("headers_not_read", error=str(error))
+                return
+            self._compare(held, found[1:])
+            self._advance(read_at)
+
+    def _advance(self, revision: int) -> None:
+        if revision > self._followed:
+            self._followed = revision
+        for waiter, awaited in list(self._waiters.items()):
+            if awaited <= self._followed and not waiter.done():
+                waiter.set_result(None)
+
+    def _fail_waiters(self, error: TxnError) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    # ---- the watch
+
+    async def _follow(self, watch: Watch) -> None:
+        async for batch in watch:
+            self._take(batch)
+
+    def _take(self, batch: WatchBatch) -> None:
+        self._events += len(batch.events)
+        held, loading = self._held, self._loading
+        for event in batch.events:
+            record = event.record
+            if event.kind or record.version == 1:
+                continue  # a collected header, or a begin
+            for membership in loading:
+                if membership.early is not None:
+                    membership.early[record.key] = record
+            if record.key in held:
+                self._decided(record)
+        if batch.resync:
+            self._resynced(batch)
+        self._followed = max(self._followed, batch.revision)
+        if self._waiters:
+            self._advance(batch.revision)
+
+    def _resynced(self, batch: WatchBatch) -> None:
+        """▲ A header that a resync does not show may have been begun after it, or be gone with our ownership: in either
+        case nothing is decided by that."""
+        self._resyncs += 1
+        present = dict.fromkeys(event.record.key for event in batch.events)
+        self._doubtful.update((key, None) for key in self._held if key not in present)
+        if self._doubtful:
+            self._doubts.set()
+
+    def _decided(self, record: KeyValue) -> None:
+        held = self._held.pop(record.key)
+        if not self.deliver(held.txn_id, record, held.members):
+            held.since_s = self._clock.monotonic()
+            self._held[record.key] = held
+
+    def deliver(self, txn_id: TxnId, record: KeyValue, members: Sequence[Membership]) -> bool:
+        """By `Membership`. False where the header cannot be read: it is reported, and stays undecided."""
+        try:
+            header = records.decode(Header, record.value, key=record.key)
+            decision = Decision.from_header(txn_id, header, record.mod_revision)
+        except DataCorrupt as error:
+            log.error("header_unreadable", transaction=str(txn_id), error=str(error))
+            return False
+        self._decisions += 1
+        for membership in members:
+            membership.participant.decide(decision)
+        return True
+
+    # ---- interest
+
+    def hold(self, membership: Membership, txn_id: TxnId) -> None:
+        """By `Membership`."""
+        key = keys.txn(txn_id)
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = _Held(txn_id, self._clock.monotonic())
+        if membership not in held.members:
+            held.members.append(membership)
+
+    def let_go(self, membership: Membership, txn_id: TxnId) -> None:
+        """By `Membership`."""
+        key = keys.txn(txn_id)
+        held = self._held.get(key)
+        if held is not None and membership in held.members:
+            held.members.remove(membership)
+            if not held.members:
+                del self._held[key]
+
+    def end_loading(self, membership: Membership) -> None:
+        """By `Membership`."""
+        self._loading.pop(membership, None)
+
+    def leave(self, membership: Membership) -> None:
+        """By `Membership`."""
+        self._loading.pop(membership, None)
+        for key, held in list(self._held.items()):
+            if membership in held.members:
+                held.members.remove(membership)
+                if not held.members:
+                    del self._held[key]
+
+    # ---- reading headers again
+
+    async def _reconcile(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.reconcile_interval_s):
+                    await self._doubts.wait()
+            except TimeoutError:
+                pass  # the regular pass
+            self._doubts.clear()
+            doubtful, self._doubtful = self._doubtful, {}
+            await self._reread_pages([*(key for key in doubtful if key in self._held), *self._held_long()])
+
+    def _held_long(self) -> list[bytes]:
+        long_ago = self._clock.monotonic() - self._settings.held_long_s
+        return [key for key, _ in takewhile(lambda one: one[1].since_s <= long_ago, self._held.items())]
+
+    async def _reread_pages(self, held: list[bytes]) -> None:
+        page = self._settings.reconcile_page
+        for start in range(0, len(held), page):
+            asked = held[start : start + page]
+            try:
+                _, found = await self._store.get_many(asked)
+            except StoreUnavailable as error:
+                log.warning("headers_not_read", error=str(error))
+                return
+            self._compare(asked, found)
+            await asyncio.sleep(self._settings.reconcile_pause_s)
+
+    def _compare(self, asked: Sequence[bytes], found: Sequence[KeyValue | None]) -> None:
+        """Take what a read of the headers under `asked` has found; those let go of meanwhile are passed over."""
+        self._reread += len(asked)
+        decided = [record for record in found if record is not None and record.version > 1]
+        for record in sorted(decided, key=lambda one: one.mod_revision):
+            if record.key in self._held:
+                self._decided(record)
+        for key, header in zip(asked, found, strict=True):
+            if header is None and (held := self._held.get(key)) is not None:
+                self._absent += 1
+                for membership in tuple(held.members):
+                    membership.participant.header_absent(held.txn_id)
+
+    # ---- the end
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Neither task ends by itself while the store is open."""
+        if task.cancelled() or not self._tasks or self._failure is not None:
+            return
+        self._failure = task.exception() or InternalError(f"{task.get_name()} ended")
+        log.error("decisions_not_followed", error=repr(self._failure))
+        self._fail_waiters(StoreUnavailable(f"decisions are not followed any more: {self._failure}"))
+        if self._on_failed is not None:
+            self._on_failed(self._failure)
 
     def statistics(self) -> DecisionStatistics:
-        raise NotImplementedError
+        return DecisionStatistics(
+            followed_revision=self._followed,
+            held=len(self._held),
+            events=self._events,
+            decisions=self._decisions,
+            resyncs=self._resyncs,
+            reread=self._reread,
+            absent=self._absent,
+        )

@@ -1,0 +1,251 @@
+"""Durable clean-up behind decisions: what to write next, planned per participant (DESIGN §5, §6). Pure.
+
+Aborted records, cursor blocks and watermarks go in, op records and index keys go out, batched over transactions into
+commits within `store.MAX_COMMIT_OPS`. `watchers.clean_up` writes the plans, ▲ one unanswered at a time per participant.
+In steady state a one-write transaction costs two deletions here, and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from txnstore import keys, records
+from txnstore.op_transitions import (
+    Rewrite,
+    aborted_rewrite,
+    clean_up_revisions,
+    plan_clean_up,
+    read_clean_up_verdict,
+    watermark_rewrite,
+)
+from txnstore.records import Watermark
+from txnstore.store import MAX_COMMIT_OPS, Commit, CommitResult, KeyValue
+from txnwire.errors import TxnError
+from txnwire.ids import Position
+from watchers.pending_acks import AppliedAcks, BlockWrite, PendingAcks
+from watchers.visibility import AbortedKey, Applied, TransactionBuffer
+
+_ROOM = MAX_COMMIT_OPS - 1
+"""Besides the owner's compare."""
+
+
+class CleanUpPlan(NamedTuple):
+    """`writes`, `acks`: the transactions cleaned once `commit` succeeds. `recorded`: aborted records it puts."""
+
+    commit: Commit
+    writes: Sequence[Applied] = ()
+    acks: Sequence[AppliedAcks] = ()
+    recorded: Sequence[AbortedKey] = ()
+    watermark: Position | None = None
+    blocks: Sequence[BlockWrite] = ()
+
+
+class CleanUpTarget(Protocol):
+    """One participant's durable side. Pure: told the time (monotonic seconds), does no I/O."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def backlog(self) -> int:
+        """Decisions applied whose clean-up is not durable."""
+
+    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
+        """What to write next, None if nothing is due. `everything`: do not wait for the flush interval."""
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        """Take the verdict; False: a compare was lost, and what is there now has been taken over: plan again.
+        Raises `NotOwner`, `DataCorrupt`."""
+
+    def next_flush_s(self) -> float | None:
+        """When something that has no clean-up to travel with is due, None if nothing is."""
+
+    def lost(self, error: TxnError) -> None:
+        """The owner epoch is lost, or a record is corrupt: stop. Called once."""
+
+
+class WriteCleanUp:
+    """`CleanUpTarget` of a segment's writes: op and index deletes, aborted records, the watermark.
+
+    `watermark`: its record as recovery found it. `on_lost`: told when the segment cannot go on."""
+
+    def __init__(
+        self,
+        segment: str,
+        owner_epoch: int,
+        buffer: TransactionBuffer,
+        *,
+        watermark: KeyValue | None,
+        on_lost: Callable[[TxnError], None],
+        flush_interval_s: float = 1.0,
+    ) -> None:
+        self.name = f"writes of {segment}"
+        self._segment = segment
+        self._owner_epoch = owner_epoch
+        self._buffer = buffer
+        self._on_lost = on_lost
+        self._flush_interval_s = flush_interval_s
+        self._flushed_s = float("-inf")
+        self._watermark_key = keys.watermark(segment)
+        self._written: Position | None = None
+        self._mod_revision = 0
+        self._take_watermark(watermark)
+        self._recorded: dict[AbortedKey, None] = {}
+        """Aborted records that stand in etcd while the ops of their transaction have not been deleted yet."""
+
+    @property
+    def backlog(self) -> int:
+        return self._buffer.clean_up_backlog
+
+    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
+        rewrites: list[Rewrite] = []
+        watermark = self._due_watermark(now_s, everything=everything)
+        if watermark is not None:
+            rewrites.append(watermark_rewrite(self._segment, watermark, self._mod_revision))
+        writes: list[Applied] = []
+        recorded: list[AbortedKey] = []
+        room = _ROOM - len(rewrites)
+        for applied in self._buffer.clean_up_batch(room // 2):
+            due = [one for one in applied.aborted if (applied.decision.txn_id, one[0]) not in self._recorded]
+            # ▲ An aborted record is durable before or with the deletion of its op: where they do not all fit, the
+            # records go first, and the deletion waits for the next commit.
+            complete = len(due) + 2 <= room
+            if not complete and writes:
+                break
+            for writer, position in due[: room if not complete else None]:
+                rewrites.append(aborted_rewrite(self._segment, applied.decision.txn_id, writer, position))
+                recorded.append((applied.decision.txn_id, writer))
+            if not complete:
+                break
+            writes.append(applied)
+            room -= len(due) + 2
+        if not writes and not rewrites:
+            return None
+        commit = plan_clean_up(
+            self._segment,
+            self._owner_epoch,
+            writes=[applied.decision.txn_id for applied in writes],
+            rewrites=rewrites,
+        )
+        return CleanUpPlan(commit, writes=writes, recorded=recorded, watermark=watermark)
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        found = read_clean_up_verdict(plan.commit, result)
+        if found is not None:
+            self._reload(plan, found)
+            return False
+        if plan.watermark is not None:
+            self._written = plan.watermark
+            self._mod_revision = clean_up_revisions(plan.commit, result)[self._watermark_key]
+            self._flushed_s = now_s
+        self._recorded.update((key, None) for key in plan.recorded)
+        for applied in plan.writes:
+            for writer, _ in applied.aborted:
+                self._recorded.pop((applied.decision.txn_id, writer), None)
+        self._buffer.cleaned(plan.writes)
+        return True
+
+    def next_flush_s(self) -> float | None:
+        return None if self._lag() is None else self._flushed_s + self._flush_interval_s
+
+    def lost(self, error: TxnError) -> None:
+        self._on_lost(error)
+
+    def _lag(self) -> Position | None:
+        """The watermark to be written, if it has moved."""
+        watermark = self._buffer.watermark
+        if watermark.ledger_id <= 0 or (self._written is not None and watermark <= self._written):
+            return None
+        return watermark
+
+    def _due_watermark(self, now_s: float, *, everything: bool) -> Position | None:
+        if not everything and now_s < self._flushed_s + self._flush_interval_s:
+            return None
+        return self._lag()
+
+    def _take_watermark(self, record: KeyValue | None) -> None:
+        self._mod_revision = 0 if record is None else record.mod_revision
+        if record is not None:
+            self._written = Position(*records.decode(Watermark, record.value, key=record.key).position)
+
+    def _reload(self, plan: CleanUpPlan, found: dict[bytes, KeyValue | None]) -> None:
+        if plan.watermark is not None:
+            self._take_watermark(found[self._watermark_key])
+        for txn_id, writer in plan.recorded:
+            if found[keys.aborted(self._segment, txn_id, writer)] is not None:
+                self._recorded[txn_id, writer] = None
+
+
+class AckCleanUp:
+    """`CleanUpTarget` of one (segment, subscription): ack op and index deletes, together with the cursor's records that
+    hold what they acked. It writes the cursor's plain acks too, so a cursor has one writer (▲ P11)."""
+
+    def __init__(
+        self,
+        segment: str,
+        subscription: str,
+        owner_epoch: int,
+        pending: PendingAcks,
+        *,
+        on_lost: Callable[[TxnError], None],
+        flush_interval_s: float = 1.0,
+    ) -> None:
+        self.name = f"acks of {subscription} on {segment}"
+        self._segment = segment
+        self._subscription = subscription
+        self._owner_epoch = owner_epoch
+        self._pending = pending
+        self._cursor = pending.cursor
+        self._on_lost = on_lost
+        self._flush_interval_s = flush_interval_s
+        self._flushed_s = float("-inf")
+
+    @property
+    def backlog(self) -> int:
+        return self._pending.clean_up_backlog
+
+    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
+        due = self.backlog > 0 or everything or now_s >= self._flushed_s + self._flush_interval_s
+        blocks = list(self._cursor.block_writes())[:_ROOM] if due and self._cursor.dirty else []
+        # ▲ An ack op goes only with, or after, the cursor records that hold its ack: all of them, so that none of a
+        # commit is lost by a crash. Where they do not all fit, deletions wait for the next commit.
+        acks: Sequence[AppliedAcks] = ()
+        if len(blocks) < _ROOM:
+            acks = self._pending.clean_up_batch((_ROOM - len(blocks)) // 2)
+        if not blocks and not acks:
+            return None
+        commit = plan_clean_up(
+            self._segment,
+            self._owner_epoch,
+            acks=[(self._subscription, applied.decision.txn_id) for applied in acks],
+            rewrites=[
+                Rewrite(self._key(one.block), one.value, one.mod_revision) for one in blocks if one.value is not None
+            ],
+            forget=[self._key(one.block) for one in blocks if one.value is None],
+        )
+        return CleanUpPlan(commit, acks=acks, blocks=blocks)
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        found = read_clean_up_verdict(plan.commit, result)
+        if found is not None:
+            for key, record in found.items():
+                value, mod_revision = (None, 0) if record is None else (record.value, record.mod_revision)
+                self._cursor.reload(key.rpartition(b"/")[2].decode(), value, mod_revision)
+            return False
+        revisions = clean_up_revisions(plan.commit, result)
+        self._cursor.written(
+            plan.blocks, {key.rpartition(b"/")[2].decode(): revision for key, revision in revisions.items()}
+        )
+        self._pending.cleaned(plan.acks)
+        self._flushed_s = now_s
+        return True
+
+    def next_flush_s(self) -> float | None:
+        return self._flushed_s + self._flush_interval_s if self._cursor.dirty else None
+
+    def lost(self, error: TxnError) -> None:
+        self._on_lost(error)
+
+    def _key(self, block: str) -> bytes:
+        return keys.cursor_block(self._segment, self._subscription, block)
