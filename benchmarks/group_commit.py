@@ -1,8 +1,8 @@
 """Grouped conditional op records straight on the store, against the very same requests sent raw, already serialized.
 
-First the store: callers that each await one commit after the other. Every request it sends is kept. Then the records are
-deleted and the kept bytes are sent again to the same etcd with as many in flight, by code that does nothing else. The
-difference is what grouping and Python cost.
+First the store: callers that each await one commit after the other. Every request it sends is kept. Then the records
+are deleted and the kept bytes are sent again to the same etcd with as many in flight, by code that does nothing else.
+The difference is what grouping and Python cost.
 """
 
 from __future__ import annotations

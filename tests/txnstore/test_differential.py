@@ -1,6 +1,6 @@
-"""The in-memory etcd against a real one: the same random requests, and every answer, record and event must be the same.
+"""The in-memory etcd against a real one: the same random requests; every answer, record and event must be the same.
 
-Requests are sent below group commit, so that groups which it would never form (members in each other's way) are tried too.
+Requests are sent below group commit, so that groups it would never form (members in each other's way) are tried too.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class Side:
 
     def commit(self, commit: Commit) -> Member:
         """A member as the wire has it, without the checks that `Member` makes of a commit."""
-        compares = [
-            Compare(c.key, c.target, c.relation, self._number(c), c.range_end) for c in commit.compares
-        ]
+        compares = [Compare(c.key, c.target, c.relation, self._number(c), c.range_end) for c in commit.compares]
         puts = [Put(put.key, put.value, self.lease(put.lease)) for put in commit.puts]
         mine = Commit(tuple(compares), tuple(puts), commit.deletes, commit.else_reads)
         member = Member(Commit(), self.backend.encode(mine))
@@ -263,7 +261,7 @@ class Run:
 
 
 async def events_until(side: Side, stream: WatchStream, revision: int) -> list[Event] | str:
-    """A range that holds no key never sees the end: those are [key, key + nul) of keys not written, so there are none."""
+    """Up to the end that `drain` has written into every range there is."""
     events: list[Event] = []
     async with asyncio.timeout(10):
         while not events or side.relative(events[-1].record.mod_revision) < revision:
