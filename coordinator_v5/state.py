@@ -24,8 +24,22 @@ class State:
         self.tcids: dict[int, OwnedTcid] = {}
         self.sessions = Sessions(settings.client_grace_s)
         self.counters = Counters()
-        self.awake_s = 0.0
-        """The sessions' clock: moved on by the sweeper, by at most its own cadence at a time."""
+        self._awake_s = 0.0
+        self._swept_at: float | None = None
+
+    @property
+    def awake_s(self) -> float:
+        """The sessions' clock, in seconds: it runs only while the sweeper does, so not while this process sleeps."""
+        return self._awake_s + self._since_sweep_s(self.clock.monotonic())
+
+    def swept(self, now: float) -> None:
+        """The sweeper is at work: time goes on, by what has passed since its last round but by little more than that
+        should be."""
+        self._awake_s += self._since_sweep_s(now)
+        self._swept_at = now
+
+    def _since_sweep_s(self, now: float) -> float:
+        return 0.0 if self._swept_at is None else min(now - self._swept_at, 2 * self.settings.sweep_s)
 
     def find(self, txn_id: TxnId) -> Transaction | None:
         """An undecided transaction of a TCID owned here."""

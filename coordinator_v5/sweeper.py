@@ -36,7 +36,6 @@ class Sweeper:
         self._state = state
         self._begins = begins
         self._ends = ends
-        self._swept_at: float | None = None
 
     async def run(self) -> None:
         while True:
@@ -48,9 +47,7 @@ class Sweeper:
         process slept (D6)."""
         state = self._state
         now = state.clock.monotonic()
-        if self._swept_at is not None:
-            state.awake_s += min(now - self._swept_at, 2 * state.settings.sweep_s)
-        self._swept_at = now
+        state.swept(now)
         for tc in list(state.tcids.values()):
             for txn in tc.due(now):
                 self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)

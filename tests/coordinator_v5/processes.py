@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.settings import CoordinatorSettings
+from simulation.loop import SimLoop
 from tests.segments.virtual_time import run
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
@@ -70,33 +71,35 @@ class Connection:
 
 
 class Process:
-    """One coordinator process."""
+    """One coordinator process, in an owner of the simulation's loop: it can be stopped dead, and paused."""
 
     def __init__(self, etcd: MemoryEtcd, name: str, settings: CoordinatorSettings = ONE_TCID) -> None:
         self.etcd = etcd
         self.clock = StepClock()
         self.fates = Fates()
+        self.loop = cast(SimLoop, asyncio.get_running_loop())
+        self.owner = self.loop.new_owner(name)
         self.store = MemoryStore(etcd, self.clock, random.Random(name), name=name, faults=self.fates)
         self.coordinator = Coordinator(
             self.store, self.clock, random.Random(name), settings, id=name, address=f"{name}:1"
         )
 
     async def start(self) -> Process:
-        await self.coordinator.start()
+        context = self.loop.context_of(self.owner)
+        await self.loop.create_task(self.coordinator.start(), context=context)
         return self
 
-    async def crash(self) -> None:
-        """Nothing more reaches etcd, its lease is not kept alive, its tasks end."""
-        self.store.memory_backend.disconnect()
-        running = self.coordinator._running
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs any more."""
+        self.loop.kill(self.owner)
 
-    def wake_up(self) -> None:
-        """A process that crashed or slept is back, with everything it believed, and sweeps at once."""
-        self.store.memory_backend.reconnect()
-        self.coordinator._sweeper.sweep()
+    def pause(self) -> None:
+        """SIGSTOP: its timers and answers wait."""
+        self.loop.pause(self.owner)
+
+    def resume(self) -> None:
+        """SIGCONT: it wakes with everything it believed."""
+        self.loop.resume(self.owner)
 
     async def close(self) -> None:
         await self.coordinator.close()

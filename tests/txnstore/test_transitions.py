@@ -106,7 +106,7 @@ def test_begin_compares_absence_and_the_tcid_epoch() -> None:
                  repeated=True), InternalError),
     ],
 )  # fmt: skip
-def test_begin_verdicts(result: CommitResult, expected: Header | None | type[TxnError]) -> None:
+def test_begin_verdicts(result: CommitResult, expected: Header | type[TxnError] | None) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected):
             read_begin_verdict(result, TXN, "aa")

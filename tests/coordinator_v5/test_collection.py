@@ -1,0 +1,273 @@
+"""Collection: retention, outcomes, the horizon, ops that hold a header, leftovers, expiry, several coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.processes import (
+    LANDS_LATE,
+    LOST_AFTER,
+    LOST_BEFORE,
+    ONE_TCID,
+    SEGMENT,
+    Process,
+    headers,
+    in_virtual_time,
+    until,
+    within,
+)
+from txnstore import keys, records
+from txnstore.collection_transitions import block_of, read_horizon, read_outcomes
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import Fate
+from txnstore.op_transitions import plan_ack_op
+from txnstore.records import ABORTED, COMMITTED, AbortedRecord, Op
+from txnstore.store import Commit, Delete, EventKind
+from txnwire.ids import TxnId
+
+WEEK_MS = 7 * 24 * 3_600_000
+
+
+async def run_transactions(process: Process, count: int, *, tcid: int = 0) -> dict[TxnId, str]:
+    """Begin and end `count`, every third aborted; what was decided."""
+    decided: dict[TxnId, str] = {}
+    for at in range(0, count, 50):
+        begun = await asyncio.gather(*(process.coordinator.begin(tcid) for _ in range(min(50, count - at))))
+        for number, one in enumerate(begun):
+            decision = await process.coordinator.end(one.txn_id, commit=number % 3 != 0)
+            decided[one.txn_id] = decision.state
+    return decided
+
+
+async def check_outcomes(process: Process, decided: dict[TxnId, str]) -> None:
+    for txn_id, state in decided.items():
+        block = process.record(keys.outcome_block(txn_id))
+        outcomes = read_outcomes(txn_id.tcid, block_of(txn_id.counter), block)
+        assert outcomes.state_of(txn_id.counter) == state
+
+
+def test_headers_go_after_their_retention_and_outcomes_stay() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        decided = await run_transactions(process, 200)
+        await asyncio.sleep(58)
+        assert len(headers(etcd)) == 200
+        assert await until(lambda: not headers(etcd)) < 4
+        await check_outcomes(process, decided)
+        assert process.coordinator.statistics().collected == 200
+        assert process.coordinator.statistics().retained == 0
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_collected_transaction_costs_little_more_than_its_header_s_deletion() -> None:
+    """Begin 1, end 1, collection 1: the rest is shared by many."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        await asyncio.sleep(0.5)
+        first = etcd.mvcc.revision + 1
+        await run_transactions(process, 600)
+        await until(lambda: not headers(etcd))
+        changes = etcd.mvcc.changes_since(first, at_most=100_000)
+        mutations = sum(len(change.events) for change in changes)
+        deletions = sum(event.kind is EventKind.DELETE for change in changes for event in change.events)
+        assert deletions == 600
+        assert mutations <= 3.03 * 600
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_the_horizon_is_raised_before_or_with_the_deletion() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=3, header_retention_s=5.0)).start()
+        revisions: dict[bytes, int] = {}
+        for _ in range(30):
+            for tcid in range(3):
+                await run_transactions(process, 4, tcid=tcid)
+            revisions.update({record.key: record.mod_revision for record in headers(etcd) if record.version == 2})
+            await asyncio.sleep(0.3)
+            gone = revisions.keys() - {record.key for record in headers(etcd)}
+            horizon = read_horizon(process.record(keys.GC_HORIZON)).revision
+            assert all(revisions[key] <= horizon for key in gone)
+        assert horizon > 0
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_e5_a_header_stays_while_an_op_of_it_remains() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        held = (await process.coordinator.begin(0)).txn_id
+        assert await process.write(held, epoch=epoch)
+        await process.coordinator.end(held, commit=True)
+        others = await run_transactions(process, 60)
+        await until(lambda: len(headers(etcd)) == 1, limit_s=75)
+        await asyncio.sleep(600)
+        assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
+        assert process.coordinator.statistics().stuck == 1
+        await check_outcomes(process, others)
+        prefix = keys.write_ops(held, SEGMENT)
+        etcd.mvcc.commit([Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),))])
+        assert await until(lambda: not headers(etcd)) <= 62
+        await check_outcomes(process, {held: COMMITTED})
+        assert process.coordinator.statistics().stuck == 0
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_leftovers_of_a_segment_without_an_owner_are_cleared_and_the_header_goes(commit: bool) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        begun = await process.coordinator.begin(0)
+        assert await process.write(begun.txn_id, epoch=epoch)
+        await process.coordinator.end(begun.txn_id, commit=commit)
+        await asyncio.sleep(90)
+        assert len(headers(etcd)) == 1, "its owner may still clean it up"
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
+        await until(lambda: not headers(etcd))
+        assert within(etcd, keys.TXN_OP) == []
+        aborted = process.record(keys.aborted(SEGMENT, begun.txn_id))
+        if commit:
+            assert aborted is None
+        else:
+            assert aborted is not None
+            assert records.decode(AbortedRecord, aborted.value, key=aborted.key).max_position is None
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_committed_ack_stays_with_its_header_until_somebody_applies_it() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        begun = await process.coordinator.begin(0)
+        ack = Op(v=1, kind="ack", segment=SEGMENT, subscription="s")
+        plan = plan_ack_op(begun.txn_id, SEGMENT, "s", epoch, 1, ack, first_in_subscription=True)
+        assert (await process.store.commit(plan)).succeeded
+        assert await process.write(begun.txn_id, epoch=epoch, counter=2)
+        await process.coordinator.end(begun.txn_id, commit=True)
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
+        await asyncio.sleep(900)
+        assert len(headers(etcd)) == 1
+        assert [keys.op_parts(record.key)[2] for record in within(etcd, keys.TXN_OP)] == ["s"]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_collection_by_another_coordinator_is_noticed() -> None:
+    """The TCID moved to another one for longer than the retention and came back: nothing is collected twice."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        decided = await run_transactions(one, 30)
+        one.pause()
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        await until(lambda: not headers(etcd), limit_s=90)
+        await check_outcomes(two, decided)
+        one.resume()
+        await asyncio.sleep(70)
+        await two.close()
+        await until(lambda: one.coordinator.owned_tcids == (0,))
+        decided |= await run_transactions(one, 30)
+        await until(lambda: not headers(etcd))
+        await check_outcomes(one, decided)
+        await one.close()
+
+    in_virtual_time(scenario)
+
+
+def test_decisions_of_other_coordinators_are_found_and_collected() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        begun = [(await one.coordinator.begin(0, timeout_ms=3_000_000)).txn_id for _ in range(20)]
+        await asyncio.sleep(3)
+        decided = {txn_id: (await two.coordinator.end(txn_id, commit=True)).state for txn_id in begun}
+        await until(lambda: one.coordinator.statistics().open == 0, limit_s=40)
+        assert within(etcd, keys.TXN_BY_DEADLINE) == []
+        await until(lambda: not headers(etcd), limit_s=70)
+        await check_outcomes(one, decided)
+        assert one.coordinator.statistics().committed == 0
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("fate", [LOST_BEFORE, LOST_AFTER, LANDS_LATE, Fate(arrive_s=25.0, fail_s=20.0)])
+@pytest.mark.parametrize("skip", [0, 1, 2, 3])
+def test_e2_a_collection_of_unknown_outcome_loses_nothing(fate: Fate, skip: int) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        decided: dict[TxnId, str] = {}
+        for _ in range(5):
+            decided |= await run_transactions(process, 20)
+            await asyncio.sleep(2)
+        await until(lambda: process.coordinator.statistics().collected > 0)
+        process.fates.skip, process.fates.script = skip, [fate]
+        await until(lambda: not headers(etcd))
+        await check_outcomes(process, decided)
+        await until(lambda: process.coordinator.statistics().retained == 0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0)
+        process = await Process(etcd, "one", settings).start()
+        old = await run_transactions(process, 3)
+        await until(lambda: not headers(etcd))
+        process.clock.step_ms = WEEK_MS - 120_000
+        await asyncio.sleep(60)
+        await check_outcomes(process, old)
+        assert await until(lambda: not within(etcd, keys.TXN_OUTCOME)) < 90
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()
+        decided = await run_transactions(process, 5_000)
+        decided |= await run_transactions(process, 50, tcid=1)
+        await until(lambda: not headers(etcd), limit_s=120)
+        await check_outcomes(process, decided)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_only_a_decided_header_ever_disappears() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", ONE_TCID).start()
+        states: dict[TxnId, str] = {}
+        for round_ in range(10):
+            begun = await asyncio.gather(*(process.coordinator.begin(0, timeout_ms=200_000) for _ in range(10)))
+            for number, one in enumerate(begun):
+                states[one.txn_id] = "open"
+                if (number + round_) % 4:
+                    commit = number % 2 == 0
+                    states[one.txn_id] = (await process.coordinator.end(one.txn_id, commit=commit)).state
+        await until(lambda: all(record.version == 1 for record in headers(etcd)))
+        assert {keys.txn_of(record.key) for record in headers(etcd)} == {
+            txn_id for txn_id, state in states.items() if state == "open"
+        }
+        await check_outcomes(process, {t: s for t, s in states.items() if s in (COMMITTED, ABORTED)})
+        await process.close()
+
+    in_virtual_time(scenario)

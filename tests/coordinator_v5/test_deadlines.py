@@ -1,0 +1,289 @@
+"""Deadlines, the late index, stale keys: D2 and D6."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.processes import (
+    ONE_TCID,
+    Connection,
+    Process,
+    in_virtual_time,
+    open_headers,
+    until,
+    within,
+)
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import Fate
+from txnstore.records import ABORTED, COMMITTED, REASON_TIMEOUT, TxnSeq, decode
+from txnstore.store import Commit, Put
+from txnwire.errors import InvalidTxnState
+from txnwire.ids import TxnId
+
+HOUR_MS = 3_600_000
+
+
+def deadline_keys(etcd: MemoryEtcd) -> list[tuple[int, TxnId]]:
+    return [keys.deadline_parts(record.key) for record in within(etcd, keys.TXN_BY_DEADLINE)]
+
+
+def mark(process: Process, tcid: int = 0) -> int:
+    record = process.record(keys.txn_seq(tcid))
+    assert record is not None
+    return decode(TxnSeq, record.value, key=record.key).indexed_below
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 300, 1_000, 1_900, 2_100, 10_000, 60_000])
+def test_d6_a_transaction_is_aborted_within_a_second_and_a_half_of_its_deadline(timeout_ms: int) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        begun = await process.coordinator.begin(0, timeout_ms=timeout_ms)
+        took = await until(lambda: not open_headers(etcd))
+        assert timeout_ms / 1000 <= took <= timeout_ms / 1000 + 1.5
+        header = await process.header(begun.txn_id)
+        assert header is not None
+        assert (header.state, header.reason) == (ABORTED, REASON_TIMEOUT)
+        assert process.coordinator.statistics().timed_out == 1
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+def test_d6_stepping_the_wall_clock_aborts_nothing_and_delays_nothing(step_ms: int) -> None:
+    """Deadlines are converted to the monotonic clock once; dies if the sweep compares `timeout_ms` with the wall."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, housekeeping_every_s=1.0)).start()
+        begun = await process.coordinator.begin(0, timeout_ms=20_000)
+        await asyncio.sleep(5)
+        process.clock.step_ms = step_ms
+        await asyncio.sleep(14)
+        assert open_headers(etcd) == [begun.txn_id]
+        assert deadline_keys(etcd) == [(begun.deadline_ms, begun.txn_id)]
+        assert await until(lambda: not open_headers(etcd)) < 2.5
+        assert deadline_keys(etcd) == []
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("committed_first", [True, False])
+def test_d2_commit_races_the_deadline_and_the_loser_is_told(committed_first: bool) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        begun = await process.coordinator.begin(0, timeout_ms=5_000)
+        await asyncio.sleep(4.9)
+        delay = 0.001 if committed_first else 2.0
+        process.fates.script = [Fate(arrive_s=delay, answer_s=3.0)]
+        if not committed_first:
+            other = await Process(etcd, "two", ONE_TCID).start()
+            ask = asyncio.ensure_future(other.coordinator.end(begun.txn_id, commit=False))
+            await ask
+            await other.close()
+        commit = asyncio.ensure_future(process.coordinator.end(begun.txn_id, commit=True))
+        if committed_first:
+            assert (await commit).state == COMMITTED
+        else:
+            with pytest.raises(InvalidTxnState, match="client"):
+                await commit
+        assert process.coordinator.statistics().timed_out == 0
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d2_every_interleaving_of_a_commit_around_the_deadline_has_one_winner() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        for at_ms in range(4_900, 5_500, 25):
+            begun = await process.coordinator.begin(0, timeout_ms=5_000)
+            await asyncio.sleep(at_ms / 1000)
+            header = None
+            try:
+                decision = await process.coordinator.end(begun.txn_id, commit=True)
+                assert decision.state == COMMITTED
+            except InvalidTxnState as error:
+                assert REASON_TIMEOUT in str(error)
+                decision = None
+            header = await process.header(begun.txn_id)
+            assert header is not None
+            assert header.state == (ABORTED if decision is None else COMMITTED)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d6_a_paused_sweeper_wakes_late_and_finds_the_other_s_decisions() -> None:
+    """One sleeps through everything; the successor decides; late, the first one sweeps too."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        kept = await one.coordinator.begin(0, timeout_ms=30_000, connection=Connection("a"))
+        gone = await one.coordinator.begin(0, timeout_ms=15_000, connection=Connection("b"))
+        one.pause()
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        two.coordinator.announce(Connection("a"), [kept.txn_id])
+        two.coordinator.announce(Connection("b"), [gone.txn_id])
+        await two.coordinator.end(kept.txn_id, commit=True)
+        await asyncio.sleep(40)
+        one.resume()
+        await asyncio.sleep(2)
+        for txn_id, state in ((kept.txn_id, COMMITTED), (gone.txn_id, ABORTED)):
+            header = await two.header(txn_id)
+            assert header is not None
+            assert header.state == state
+        assert two.coordinator.statistics().timed_out == 1
+        assert one.coordinator.statistics().timed_out == 0
+        assert one.coordinator.owned_tcids == ()
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d6_a_sweeper_paused_past_a_deadline_without_a_successor_aborts_at_once() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, lease_ttl_s=600.0)).start()
+        await process.coordinator.begin(0, timeout_ms=15_000)
+        process.pause()
+        await asyncio.sleep(60)
+        assert len(open_headers(etcd)) == 1
+        process.resume()
+        assert await until(lambda: not open_headers(etcd)) < 1.5
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_zombie_s_sweep_harms_nothing() -> None:
+    """▲ A sweep's abort compares the TCID epoch. Dies without: paused, the zombie has not read that its client went
+    to its successor, and for want of a connection calls it vanished."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, client_grace_s=0.3)
+        one, two = await Process(etcd, "one", settings).start(), await Process(etcd, "two", ONE_TCID).start()
+        connection = Connection("a")
+        begun = await one.coordinator.begin(0, timeout_ms=300_000, connection=connection)
+        one.pause()
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        two.coordinator.announce(Connection("a"), [begun.txn_id])
+        one.coordinator.disconnected(connection)
+        tc = one.coordinator._state.tcids[0]
+        one.coordinator._ownership._on_lost = lambda _: None
+        one.resume()
+        await until(lambda: tc.lost)
+        assert open_headers(etcd) == [begun.txn_id]
+        assert (await two.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+# ---- the late index ----
+
+
+def test_short_transactions_never_pay_for_a_deadline_key() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, mark_every_s=1.0)).start()
+        await asyncio.sleep(0.1)
+        before = etcd.mvcc.revision
+        for _ in range(10):
+            begun = await process.coordinator.begin(0)
+            await process.coordinator.end(begun.txn_id, commit=True)
+        assert etcd.mvcc.revision == before + 20
+        assert deadline_keys(etcd) == []
+        await until(lambda: mark(process) == 11)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_deadline_key_comes_after_a_second_and_goes_with_the_end() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        begun = await process.coordinator.begin(0)
+        took = await until(lambda: bool(deadline_keys(etcd)))
+        assert 1.0 <= took < 1.5
+        assert deadline_keys(etcd) == [(begun.deadline_ms, begun.txn_id)]
+        await process.coordinator.end(begun.txn_id, commit=True)
+        assert deadline_keys(etcd) == []
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_end_that_overtakes_the_late_index_leaves_no_key_behind() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, mark_every_s=3600.0)).start()
+        for delay_s in (0.05, 0.4, 1.2):
+            begun = await process.coordinator.begin(0)
+            process.fates.script = [Fate(arrive_s=delay_s, answer_s=0.1)]
+            await until(lambda: process.fates.script == [])
+            assert deadline_keys(etcd) == [], "the put is on its way"
+            await process.coordinator.end(begun.txn_id, commit=True)
+            await asyncio.sleep(3)
+            assert deadline_keys(etcd) == []
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_the_mark_never_passes_an_open_transaction_without_its_key() -> None:
+    """▲ Invariant checked after every revision, with late index puts that are lost, late and slow."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, mark_every_s=0.25, sweep_s=0.1)
+        process = await Process(etcd, "one", settings).start()
+        fates = [Fate(arrive_s=None, fail_s=0.7), Fate(arrive_s=0.001, fail_s=2.0), Fate(arrive_s=4.0, fail_s=1.0)]
+        for round_ in range(60):
+            process.fates.script += [fates[round_ % 3]] if round_ % 4 == 0 else []
+            begun = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=3_000))
+            await asyncio.sleep(0.2)
+            if round_ % 5 == 0 and begun.done():
+                await process.coordinator.end(begun.result().txn_id, commit=True)
+            indexed = {txn_id for _, txn_id in deadline_keys(etcd)}
+            below = mark(process)
+            assert all(txn_id in indexed for txn_id in open_headers(etcd) if txn_id.counter < below)
+            await asyncio.gather(begun, return_exceptions=True)
+        assert mark(process) > 20
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_stale_deadline_keys_are_swept_and_live_ones_kept() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, housekeeping_every_s=5.0, max_timeout_s=7200)
+        process = await Process(etcd, "one", settings).start()
+        begun = await process.coordinator.begin(0, timeout_ms=7_200_000)
+        ended = await process.coordinator.begin(0)
+        await process.coordinator.end(ended.txn_id, commit=True)
+        now_ms = process.clock.wall_ms()
+        stale = [keys.deadline(now_ms - HOUR_MS, txn_id) for txn_id in (ended.txn_id, TxnId(5, 99))]
+        etcd.mvcc.commit([Commit(puts=tuple(Put(key, b"") for key in stale))])
+        await asyncio.sleep(7)
+        process.clock.step_ms = 4 * HOUR_MS
+        await asyncio.sleep(7)
+        assert deadline_keys(etcd) == [(begun.deadline_ms, begun.txn_id)]
+        assert open_headers(etcd) == [begun.txn_id]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_the_deadline_heap_does_not_grow_with_what_has_ended() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        for _ in range(1500):
+            begun = await process.coordinator.begin(0, timeout_ms=1_500)
+            await process.coordinator.end(begun.txn_id, commit=True)
+        assert len(process.coordinator._state.tcids[0]._deadlines) <= 1100
+        await process.close()
+
+    in_virtual_time(scenario)

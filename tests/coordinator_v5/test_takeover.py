@@ -1,0 +1,262 @@
+"""TCIDs change hands: what a successor finds, and what its predecessor can still do (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.processes import (
+    ONE_TCID,
+    Connection,
+    Process,
+    headers,
+    in_virtual_time,
+    open_headers,
+    until,
+)
+from txnstore import keys, records
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header
+from txnstore.store import Commit, Put
+from txnwire.errors import NotOwner, TxnError
+from txnwire.ids import TxnId
+
+FOUR = CoordinatorSettings(tcids=4, mark_every_s=0.5)
+
+
+async def take_over(etcd: MemoryEtcd, dead: Process, settings: CoordinatorSettings) -> Process:
+    dead.kill()
+    successor = await Process(etcd, "successor", settings).start()
+    await until(lambda: len(successor.coordinator.owned_tcids) == settings.tcids)
+    return successor
+
+
+def test_d4_a_successor_finds_every_open_transaction_and_ends_it() -> None:
+    """Old ones by their deadline keys, young ones above the mark."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one", FOUR).start()
+        old = [(await one.coordinator.begin(n % 4, timeout_ms=200_000)).txn_id for n in range(12)]
+        await asyncio.sleep(4)
+        young = [(await one.coordinator.begin(n % 4, timeout_ms=200_000)).txn_id for n in range(12)]
+        decided = (await one.coordinator.begin(0)).txn_id
+        await one.coordinator.end(decided, commit=True)
+        two = await take_over(etcd, one, FOUR)
+        assert two.coordinator.statistics().open == 24
+        connection = Connection("a")
+        two.coordinator.announce(connection, [*old, *young])
+        await asyncio.sleep(20)
+        assert sorted(open_headers(etcd)) == sorted([*old, *young])
+        for txn_id in old[:4] + young[:4]:
+            assert (await two.coordinator.end(txn_id, commit=True)).state == COMMITTED
+        assert (await two.coordinator.end(decided, commit=True)).state == COMMITTED
+        begun = await two.coordinator.begin(0)
+        assert begun.txn_id.counter > max(txn_id.counter for txn_id in young)
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_what_nobody_announces_after_a_take_over_is_aborted_after_the_grace() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        await one.coordinator.begin(0, timeout_ms=200_000)
+        announced = (await one.coordinator.begin(0, timeout_ms=200_000)).txn_id
+        two = await take_over(etcd, one, ONE_TCID)
+        await asyncio.sleep(9)
+        assert len(open_headers(etcd)) == 2
+        two.coordinator.announce(Connection("a"), [announced])
+        assert await until(lambda: open_headers(etcd) == [announced]) < 2.5
+        assert two.coordinator.statistics().vanished == 1
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_announcement_that_comes_before_the_take_over_is_remembered() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        begun = await one.coordinator.begin(0, timeout_ms=200_000)
+        one.kill()
+        connection = Connection("a")
+        two.coordinator.announce(connection, [begun.txn_id])
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        await asyncio.sleep(15)
+        assert open_headers(etcd) == [begun.txn_id]
+        two.coordinator.disconnected(connection)
+        assert 10.0 <= await until(lambda: not open_headers(etcd)) < 11.5
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_clients_of_a_tcid_that_comes_back_to_its_owner_need_not_announce_anything() -> None:
+    """The lease is lost and won again by the same process: its connections have stayed."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        begun = await one.coordinator.begin(0, timeout_ms=200_000, connection=Connection("a"))
+        etcd.expire_lease(etcd.leases()[0])
+        assert await until(lambda: one.coordinator.owned_tcids == ()) < 5
+        assert await until(lambda: one.coordinator.owned_tcids == (0,)) < 5
+        await asyncio.sleep(30)
+        assert open_headers(etcd) == [begun.txn_id]
+        assert (await one.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        await one.close()
+
+    in_virtual_time(scenario)
+
+
+def test_deadlines_go_on_after_a_take_over() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        begun = await one.coordinator.begin(0, timeout_ms=30_000)
+        await asyncio.sleep(3)
+        two = await take_over(etcd, one, ONE_TCID)
+        two.coordinator.announce(Connection("a"), [begun.txn_id])
+        started_ms = begun.deadline_ms - 30_000
+        await until(lambda: not open_headers(etcd))
+        assert 30_000 <= two.clock.wall_ms() - started_ms <= 31_500
+        header = await two.header(begun.txn_id)
+        assert header is not None
+        assert header.reason == REASON_TIMEOUT
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_d6_a_successor_with_another_wall_clock_never_stretches_a_deadline(step_ms: int) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        begun = await one.coordinator.begin(0, timeout_ms=20_000)
+        one.kill()
+        two = Process(etcd, "two", ONE_TCID)
+        two.clock.step_ms = step_ms
+        await two.start()
+        two.coordinator.announce(Connection("a"), [begun.txn_id])
+        assert await until(lambda: not open_headers(etcd)) <= 20 + 5 + 1.5 + 1
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_restarted_coordinator_does_not_wait_for_its_old_lease() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=4, lease_ttl_s=60.0)
+        one = await Process(etcd, "same", settings).start()
+        begun = await one.coordinator.begin(2, timeout_ms=100_000)
+        one.kill()
+        again = Process(etcd, "same", settings)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await again.start()
+        assert again.coordinator.owned_tcids == (0, 1, 2, 3)
+        assert loop.time() - started < 2.0
+        assert open_headers(etcd) == [begun.txn_id]
+        await again.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_coordinator_that_lost_its_tcids_can_begin_nothing() -> None:
+    """▲ The begin compares the TCID epoch; dies without: the header would stand where no successor looks."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        await one.coordinator.begin(0)
+        two = Process(etcd, "two", ONE_TCID)
+        await two.start()
+        one.pause()
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        late = asyncio.ensure_future(one.coordinator.begin(0))
+        await asyncio.sleep(0)
+        one.resume()
+        with pytest.raises(NotOwner):
+            await late
+        await asyncio.sleep(2)
+        assert one.coordinator.owned_tcids == ()
+        with pytest.raises(NotOwner):
+            await one.coordinator.begin(0)
+        assert len(headers(etcd)) == 1
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_lost_ids_of_lost_coordinators_are_not_reused() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        seen: dict[TxnId, None] = {}
+        for life in range(6):
+            process = await Process(etcd, f"life-{life}", ONE_TCID).start()
+            await until(lambda p=process: p.coordinator.owned_tcids == (0,))  # type: ignore[misc]
+            for _ in range(5):
+                txn_id = (await process.coordinator.begin(0)).txn_id
+                assert txn_id not in seen
+                seen[txn_id] = None
+            process.kill()
+        assert len(seen) == 30
+
+    in_virtual_time(scenario)
+
+
+def test_a_successor_collects_what_its_predecessors_left_decided() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one", FOUR).start()
+        ids = [(await one.coordinator.begin(n % 4)).txn_id for n in range(40)]
+        for at, txn_id in enumerate(ids):
+            await one.coordinator.end(txn_id, commit=at % 3 != 0)
+        await asyncio.sleep(2)
+        two = await take_over(etcd, one, FOUR)
+        assert len(headers(etcd)) == 40
+        assert 59 < await until(lambda: not headers(etcd)) < 70
+        for at, txn_id in enumerate(ids):
+            decision = await two.coordinator.end(txn_id, commit=at % 3 != 0)
+            assert decision.state == (COMMITTED if at % 3 else ABORTED)
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_open_header_below_the_mark_without_a_key_is_found_all_the_same() -> None:
+    """No rule of ours leaves one; a restored backup may."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        odd = keys.txn(TxnId(0, 7))
+        header = Header(state=OPEN, timeout_ms=1_700_000_030_000, created_ms=1_700_000_000_000)
+        seq = b'{"v":1,"next":500,"indexed_below":400}'
+        etcd.mvcc.commit([Commit(puts=(Put(odd, records.encode(header)), Put(keys.txn_seq(0), seq)))])
+        process = await Process(etcd, "one").start()
+        assert 10 <= await until(lambda: not open_headers(etcd)) < 12
+        found = await process.header(TxnId(0, 7))
+        assert found is not None
+        assert found.reason == REASON_SESSION
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_unreadable_header_stops_nothing_else() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        etcd.mvcc.commit([Commit(puts=(Put(keys.txn(TxnId(0, 7)), b"not json"),))])
+        process = await Process(etcd, "one").start()
+        begun = await process.coordinator.begin(0)
+        assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_coordinator_without_a_store_gives_up_starting() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = Process(etcd, "one")
+        process.store.memory_backend.disconnect()
+        with pytest.raises(TxnError):
+            await process.start()
+        process.store.memory_backend.reconnect()
+        await process.store.close()
+
+    in_virtual_time(scenario)
