@@ -8,25 +8,22 @@ those named there have `failover_grace_s` to join again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from segments.assignment import consumer_id
 from segments.directory import CONTROLLER, Directory, DirectoryChange
-from segments.membership import Membership
-from segments.stream_group import Link, StreamGroup
-from segments.subscription_records import LATEST, check_type, plan_subscription, start_record, subscription_type
+from segments.stream_group import Link
+from segments.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
+from segments.subscription_records import start_record, subscription_type
 from segments.topics import parse_policies, plan_create, read_created
-from segments.topology import Topology
 from txnstore import keys
 from txnstore.election import Election, Leadership
-from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
-from txnstore.store import KeyValue, MetadataStore
+from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
-from txnwire.ids import Position
 from txnwire.names import TopicName, validate_name
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -34,13 +31,6 @@ from txnwire.proto import txn_pb2 as pb
 log = structlog.get_logger(__name__)
 
 _LOAD_RETRY_S = (0.1, 0.5)
-
-PositionLookup = Callable[[str, int], Awaitable[Position]]
-"""(segment path, revision) → the segment's `max_read_position` once its owner has followed decisions to that revision:
-where "latest" starts behind (SCENARIOS V5). Raises `NotOwner` while nobody owns it."""
-
-_GroupKey = tuple[str, str]
-"""(topic path, subscription)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +53,13 @@ class ControllerStatistics:
     connected_consumers: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Term:
     """What belongs to one leadership: a request that outlives it acts on its own term's objects and is refused."""
 
     leadership: Leadership
-    deposed: asyncio.Event = field(default_factory=asyncio.Event)
-    groups: dict[_GroupKey, StreamGroup] = field(default_factory=dict)
-    known_types: dict[_GroupKey, str] = field(default_factory=dict)
-    opening: dict[_GroupKey, asyncio.Lock] = field(default_factory=dict)
+    deposed: asyncio.Event
+    groups: StreamGroups
 
 
 class Controller:
@@ -98,11 +86,11 @@ class Controller:
             store, random, what=CONTROLLER, id=id, address=address, lease_ttl_s=self._settings.lease_ttl_s
         )
         self._address = address
-        self._segment_positions = segment_positions
+        self._ports = GroupPorts(store, directory, clock, random, segment_positions)
         self._term: _Term | None = None
         self._leading = asyncio.Event()
-        self._links: dict[_GroupKey, dict[str, Link]] = {}
-        self._joined: dict[Link, dict[tuple[_GroupKey, str], None]] = {}
+        self._links: dict[GroupKey, dict[str, Link]] = {}
+        self._joined: dict[Link, dict[tuple[GroupKey, str], None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._unlisten: Callable[[], None] = lambda: None
 
@@ -145,7 +133,14 @@ class Controller:
 
     async def _run(self) -> None:
         while True:
-            await self._lead(_Term(await self._election.campaign()))
+            await self._lead(self._new_term(await self._election.campaign()))
+
+    def _new_term(self, leadership: Leadership) -> _Term:
+        deposed = asyncio.Event()
+        groups = StreamGroups(
+            self._ports, leadership, self._links, rejoin_s=self._settings.failover_grace_s, on_deposed=deposed.set
+        )
+        return _Term(leadership, deposed, groups)
 
     async def _lead(self, term: _Term) -> None:
         """One term, from the election to the loss of it."""
@@ -174,31 +169,21 @@ class Controller:
             return
         for record in found.records:
             try:
-                self._take_up(term, record)
+                term.groups.take_up(record)
             except DataCorrupt as error:
                 log.error("assignment_unreadable", error=str(error))
         self._term = term
         self._leading.set()
 
-    def _take_up(self, term: _Term, record: KeyValue) -> None:
-        topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
-        key = (topic_path, subscription)
-        term.groups[key] = self._make_group(term, key, record)
-
     async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
         lost.cancel()
         await asyncio.gather(lost, return_exceptions=True)
-        for group in term.groups.values():
-            await group.close(NotOwner("this process is the controller no longer; look it up again"))
+        await term.groups.close(NotOwner("this process is the controller no longer; look it up again"))
         await term.leadership.resign()
 
     def _directory_changed(self, change: DirectoryChange) -> None:
-        if self._term is None or not change.topics:
-            return
-        changed = dict.fromkeys(change.topics)
-        for (topic_path, _), group in self._term.groups.items():
-            if topic_path in changed:
-                group.refresh()
+        if self._term is not None and change.topics:
+            self._term.groups.layouts_changed(dict.fromkeys(change.topics))
 
     def _require_term(self) -> _Term:
         term = self._term
@@ -241,7 +226,7 @@ class Controller:
                 )
             )
             if not read_created(topic, segments, policies, result):
-                self._deposed(term)
+                term.deposed.set()
                 raise NotOwner("this process is the controller no longer; look it up again")
 
     # ---- subscriptions ----------------------------------------------------------------------------------------------
@@ -261,8 +246,7 @@ class Controller:
                 raise TopicNotFound(f"{topic} does not exist")
             start = start_record(request.start, topology)
             key = (topic.path, name)
-            async with term.opening.setdefault(key, asyncio.Lock()):
-                group = await self._open(term, key, topology, asked, start)
+            group = await term.groups.open(key, topology, asked, start)
             self._joined.setdefault(link, {})[key, consumer] = None
             return await group.join(consumer, link)
 
@@ -285,68 +269,6 @@ class Controller:
             del links[consumer]
             if self._term is not None and (group := self._term.groups.get(key)) is not None:
                 group.disconnected(consumer, grace_s=self._settings.consumer_grace_s)
-
-    async def _open(
-        self, term: _Term, key: _GroupKey, topology: Topology, asked: str, start: dict[str, object]
-    ) -> StreamGroup:
-        """The group of a subscription, whose record is created if there is none; its type must be the one `asked`."""
-        if key not in term.known_types:
-            subscription_key = keys.subscription(*key)
-            revision, found = await self._store.get_many([subscription_key, keys.assignment(*key)])
-            subscription = found[0] or await self._create_subscription(term, key, topology, asked, start, revision)
-            record = (
-                None if subscription is None else decode(SubscriptionRecord, subscription.value, key=subscription_key)
-            )
-            term.known_types[key] = asked if record is None else record.type
-            if key not in term.groups:
-                term.groups[key] = self._make_group(term, key, found[1])
-        check_type(key, term.known_types[key], asked)
-        return term.groups[key]
-
-    async def _create_subscription(
-        self, term: _Term, key: _GroupKey, topology: Topology, asked: str, start: dict[str, object], revision: int
-    ) -> KeyValue | None:
-        """Put the record. "latest" becomes positions here, so that it means this moment, whatever crashes later.
-        Returns the record of whoever was first, None if that was this call."""
-        positions: dict[str, Position] = {}
-        if start["kind"] == LATEST:
-            for path in topology.paths.values():
-                positions[path] = await self._segment_positions(path, revision)
-        commit = plan_subscription(
-            *key,
-            type=asked,
-            start=start,
-            positions=positions,
-            still_held=term.leadership.still_held(),
-            created_ms=self._clock.wall_ms(),
-        )
-        result = await self._store.commit(commit)
-        if result.succeeded:
-            return None
-        if not result.reads[0]:
-            self._deposed(term)
-            raise NotOwner("this process is the controller no longer; look it up again")
-        return result.reads[0][0]
-
-    def _make_group(self, term: _Term, key: _GroupKey, assignment: KeyValue | None) -> StreamGroup:
-        record = None if assignment is None else decode(AssignmentRecord, assignment.value, key=assignment.key)
-        gone_at = self._clock.monotonic() + self._settings.failover_grace_s
-        return StreamGroup(
-            self._store,
-            self._directory,
-            self._clock,
-            self._random,
-            topic_path=key[0],
-            subscription=key[1],
-            membership=Membership(record, assignment.mod_revision if assignment else 0, gone_at=gone_at),
-            links=self._links.setdefault(key, {}),
-            leadership=term.leadership,
-            on_deposed=lambda: self._deposed(term),
-        )
-
-    def _deposed(self, term: _Term) -> None:
-        """A write was refused for the epoch: end the term now, whatever the lease still says."""
-        term.deposed.set()
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

@@ -139,8 +139,9 @@ class StreamGroup:
     # ---- the record -------------------------------------------------------------------------------------------------
 
     def _plan(self) -> AssignmentRecord | None:
-        """None also while the directory does not know the topic: a successor's may lag behind its predecessor's."""
-        topology = self._directory.topic(self._topic_path)
+        """None also while the directory does not know the topic (a successor's may lag behind its predecessor's), or
+        cannot read its record: nobody loses anything over that."""
+        topology = self._directory.topics().get(self._topic_path)
         return None if topology is None else self._membership.plan(assignable(topology))
 
     async def _settle(self) -> None:

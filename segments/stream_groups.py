@@ -1,0 +1,148 @@
+"""The stream subscriptions of one term of the controller: taken up from etcd, created by their first consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from segments.directory import Directory
+from segments.membership import Membership
+from segments.stream_group import Link, StreamGroup
+from segments.subscription_records import LATEST, check_type, plan_subscription
+from segments.topology import Topology
+from txnstore import keys
+from txnstore.election import Leadership
+from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import NotOwner, TxnError
+from txnwire.ids import Position
+from txnwire.ports import Clock, Random
+
+PositionLookup = Callable[[str, int], Awaitable[Position]]
+"""(segment path, revision) → the segment's `max_read_position` once its owner has followed decisions to that revision:
+where "latest" starts behind (SCENARIOS V5). Raises `NotOwner` while nobody owns it."""
+
+GroupKey = tuple[str, str]
+"""(topic path, subscription)"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPorts:
+    """What every term works with."""
+
+    store: MetadataStore
+    directory: Directory
+    clock: Clock
+    random: Random
+    segment_positions: PositionLookup
+
+
+class StreamGroups:
+    """By (topic path, subscription). `links`: consumers' connections by subscription, over all terms; whoever is named
+    by an assignment and has none is given up `rejoin_s` seconds after its group was taken up."""
+
+    def __init__(
+        self,
+        ports: GroupPorts,
+        leadership: Leadership,
+        links: dict[GroupKey, dict[str, Link]],
+        *,
+        rejoin_s: float,
+        on_deposed: Callable[[], None],
+    ) -> None:
+        self._ports = ports
+        self._leadership = leadership
+        self._links = links
+        self._rejoin_s = rejoin_s
+        self._on_deposed = on_deposed
+        self._groups: dict[GroupKey, StreamGroup] = {}
+        self._types: dict[GroupKey, str] = {}
+        self._opening: dict[GroupKey, asyncio.Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, key: GroupKey) -> StreamGroup | None:
+        return self._groups.get(key)
+
+    def take_up(self, record: KeyValue) -> None:
+        """Go on with a subscription whose assignment was found in etcd. Raises `DataCorrupt` if it cannot be read."""
+        topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
+        self._make((topic_path, subscription), record)
+
+    async def open(self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]) -> StreamGroup:
+        """The group of a subscription, whose record is created if there is none; its type must be the one `asked`.
+
+        Raises `InvalidArgument` (another type), `NotOwner`, `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
+        """
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            if key not in self._types:
+                self._types[key] = await self._load(key, topology, asked, start)
+        check_type(key, self._types[key], asked)
+        return self._groups[key]
+
+    async def _load(self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]) -> str:
+        """The subscription's type, its group made."""
+        subscription_key = keys.subscription(*key)
+        revision, found = await self._ports.store.get_many([subscription_key, keys.assignment(*key)])
+        subscription, assignment = found
+        if subscription is None:
+            subscription = await self._create(key, topology, asked, start, revision)
+        if key not in self._groups:
+            self._make(key, assignment)
+        if subscription is None:
+            return asked
+        return decode(SubscriptionRecord, subscription.value, key=subscription_key).type
+
+    async def _create(
+        self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any], revision: int
+    ) -> KeyValue | None:
+        """Put the record. "latest" becomes positions here, so that it means this moment, whatever crashes later.
+        Returns the record of whoever was first, None if that was this call."""
+        positions: dict[str, Position] = {}
+        if start["kind"] == LATEST:
+            for path in topology.paths.values():
+                positions[path] = await self._ports.segment_positions(path, revision)
+        commit = plan_subscription(
+            *key,
+            type=asked,
+            start=start,
+            positions=positions,
+            still_held=self._leadership.still_held(),
+            created_ms=self._ports.clock.wall_ms(),
+        )
+        result = await self._ports.store.commit(commit)
+        if result.succeeded:
+            return None
+        if not result.reads[0]:
+            self._on_deposed()
+            raise NotOwner("this process is the controller no longer; look it up again")
+        return result.reads[0][0]
+
+    def _make(self, key: GroupKey, assignment: KeyValue | None) -> None:
+        record = None if assignment is None else decode(AssignmentRecord, assignment.value, key=assignment.key)
+        gone_at = self._ports.clock.monotonic() + self._rejoin_s
+        self._groups[key] = StreamGroup(
+            self._ports.store,
+            self._ports.directory,
+            self._ports.clock,
+            self._ports.random,
+            topic_path=key[0],
+            subscription=key[1],
+            membership=Membership(record, assignment.mod_revision if assignment else 0, gone_at=gone_at),
+            links=self._links.setdefault(key, {}),
+            leadership=self._leadership,
+            on_deposed=self._on_deposed,
+        )
+
+    def layouts_changed(self, topic_paths: Collection[str]) -> None:
+        for (topic_path, _), group in self._groups.items():
+            if topic_path in topic_paths:
+                group.refresh()
+
+    async def close(self, error: TxnError) -> None:
+        """The term is over: whoever waits gets `error`."""
+        for group in self._groups.values():
+            await group.close(error)
