@@ -9,6 +9,7 @@ even its `finally` blocks; one that is paused catches up later.
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import random
 import sys
@@ -254,12 +255,18 @@ class SimLoop(asyncio.AbstractEventLoop):
         for owner in self._owners:
             owner.alive = False
             owner.queue.clear()
-        for owner in self._owners:
-            for task in tuple(owner.tasks):
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    _bury(task)
-        self._timers.clear()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            for owner in self._owners:
+                for task in tuple(owner.tasks):
+                    if not task.done():
+                        task._log_destroy_pending = False  # type: ignore[attr-defined]
+                        _bury(task)
+                owner.tasks.clear()
+            self._timers.clear()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
 
     async def shutdown_asyncgens(self) -> None:
         """Those still running are buried by `close`."""

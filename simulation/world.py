@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from simulation.loop import Owner, SimLoop
@@ -43,6 +44,15 @@ class Ports:
     ledgers: SimLedgerStore
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A process ended by an exception."""
+
+    at: float
+    process: str
+    error: BaseException
+
+
 Program = Callable[[Ports], Awaitable[None]]
 
 
@@ -58,8 +68,7 @@ class World:
         self.store_faults = StoreFaults(seed, loop.trace, loop.time)
         self.disks: dict[str, SimDisk] = {}
         self.processes: dict[str, SimProcess] = {}
-        self.broken: list[str] = []
-        """Processes that ended by an exception nobody planted."""
+        self.broken: list[Broken] = []
 
     def disk(self, host: str) -> SimDisk:
         if host not in self.disks:
@@ -88,6 +97,8 @@ class SimProcess:
         self._restart_s = restart_s
         self._ports: Ports | None = None
         self._kept_down = False
+        self._restarting = False
+        self._down = asyncio.Event()
 
     @property
     def alive(self) -> bool:
@@ -101,6 +112,7 @@ class SimProcess:
         if self._ports is not None:
             return
         self._kept_down = False
+        self._down.clear()
         self.life += 1
         self._ports = ports = self._new_ports()
         self._world.note(f"start {self.name} life {self.life}")
@@ -131,10 +143,23 @@ class SimProcess:
         error = None if task.cancelled() else task.exception()
         self._world.note(f"end {self.name} life {self.life} {type(error).__name__ if error else ''}")
         if error is not None:
-            self._world.broken.append(f"{self._world.loop.time():.3f} {self.name}: {type(error).__name__}: {error}")
+            self._world.broken.append(Broken(self._world.loop.time(), self.name, error))
         self._bury(ports)
-        if self._restart_s is not None and not self._kept_down:
-            self._world.loop.call_in_world(self._restart_s, self.start)
+        if self._restart_s is not None and not self._kept_down and not self._restarting:
+            self._restarting = True
+            self._world.loop.call_in_world(self._restart_s, self._restart)
+
+    def _restart(self) -> None:
+        self._restarting = False
+        if not self._kept_down:
+            self.start()
+
+    async def wait_ended(self, timeout_s: float) -> bool:
+        """Whether it ended by itself, or was killed, within that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._down.wait()
+        return self._down.is_set()
 
     def kill(self) -> None:
         """▲ As SIGKILL, at whatever instruction it is: no clean-up, no goodbye. `start` brings up the next life."""
@@ -148,6 +173,7 @@ class SimProcess:
     def _bury(self, ports: Ports) -> None:
         if self._ports is ports:
             self._ports = None
+            self._down.set()
         self._world.loop.kill(ports.owner)
         self._world.network.owner_died(ports.owner)
         ports.store.memory_backend.forget()

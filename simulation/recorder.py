@@ -1,0 +1,115 @@
+"""Writes down what simulated clients do, outside of them: what a killed client had begun stays in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from simulation.history import Ack, History, Operation, Outcome, Place, Poll, Read, Report, Send
+from txnclient.message import Message
+from txnwire.ids import MessageId
+from txnwire.names import SegmentName
+
+
+def place_of(message_id: MessageId) -> Place:
+    segment = SegmentName.from_path(message_id.segment)
+    return (segment.segment_id, *message_id.position, message_id.index)
+
+
+def key_of(topic: str, key: bytes | None) -> str:
+    return f"{topic.rpartition('/')[2]}/{(key or b'').decode()}"
+
+
+@dataclass(slots=True)
+class Draft:
+    """An operation under way; unknown until its client says how it ended."""
+
+    process: str
+    invoked: float
+    name: str
+    completed: float | None = None
+    outcome: Outcome = "unknown"
+    sends: list[tuple[str, str]] = field(default_factory=list)
+    places: dict[str, Place] = field(default_factory=dict)
+    polls: list[Poll] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+
+    def sending(self, key: str, value: str) -> None:
+        self.sends.append((key, value))
+
+    def stored(self, value: str, message_id: MessageId) -> None:
+        self.places[value] = place_of(message_id)
+
+    def operation(self) -> Operation:
+        return Operation(
+            process=self.process,
+            invoked=self.invoked,
+            completed=self.completed,
+            outcome=self.outcome,
+            sends=[Send(key=key, value=value, place=self.places.get(value)) for key, value in self.sends],
+            polls=self.polls,
+            acks=self.acks,
+            reports=self.reports,
+            name=self.name,
+        )
+
+
+class Recorder:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.drafts: list[Draft] = []
+
+    def begin(self, process: str, name: str) -> Draft:
+        draft = Draft(process, self.now(), name)
+        self.drafts.append(draft)
+        return draft
+
+    def end(self, draft: Draft, outcome: Outcome) -> None:
+        draft.outcome = outcome
+        draft.completed = self.now()
+
+    def history(self, *, drained: bool) -> History:
+        return History(operations=[draft.operation() for draft in self.drafts], drained=drained)
+
+
+class Positions:
+    """Tells apart what one consumer was delivered under different assignments and rewinds: only within one of them
+    does order count (`Poll.assignment`), and none is older than when its predecessor was last seen."""
+
+    def __init__(self, now: Callable[[], float], subscription: str | None) -> None:
+        self._now = now
+        self._subscription = subscription
+        self._current: dict[str, tuple[object, int, int, float]] = {}
+        """segment → holder, epoch, number, since when at the earliest"""
+        self._seen_at: dict[str, float] = {}
+        self._opened_at = now()
+        self._numbers = 0
+
+    def polls(self, messages: Iterable[Message]) -> list[Poll]:
+        """One poll per run of messages of one segment and assignment, in the order of receipt."""
+        polls: list[Poll] = []
+        for message in messages:
+            assignment, since = self._assignment(message)
+            if not polls or polls[-1].assignment != assignment:
+                polls.append(
+                    Poll(
+                        reads={}, at=self._now(), assignment=assignment, assigned_at=since,
+                        subscription=self._subscription,
+                    )
+                )  # fmt: skip
+            key = key_of(message.topic, message.key)
+            read = Read(place_of(message.id), message.value.decode())
+            polls[-1].reads.setdefault(key, []).append(read)
+        return polls
+
+    def _assignment(self, message: Message) -> tuple[int, float]:
+        entry = message.entry
+        known = self._current.get(entry.segment)
+        if known is None or known[0] is not entry.holder or known[1] != entry.epoch:
+            self._numbers += 1
+            since = self._seen_at.get(entry.segment, self._opened_at)
+            known = (entry.holder, entry.epoch, self._numbers, since)
+            self._current[entry.segment] = known
+        self._seen_at[entry.segment] = self._now()
+        return known[2], known[3]

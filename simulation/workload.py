@@ -1,0 +1,318 @@
+"""The clients of a simulated cluster (SCENARIOS, "Workload shape"): transactions of sends, polls and acks that rotate
+over keys, one in ten aborted on purpose at any step, random pauses, and clients that die and come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import txnclient
+from simulation.history import Ack
+from simulation.recorder import Draft, Positions, Recorder, key_of
+from simulation.world import Ports
+from txnclient.consumer import Consumer
+from txnclient.message import Message
+from txnclient.producer import Producer
+from txnclient.reader import Reader
+from txnclient.transaction import Transaction, TransactionState
+from txnwire.errors import (
+    ConnectionLost,
+    InvalidTxnState,
+    NotAllowed,
+    NotOwner,
+    Overloaded,
+    StoreFull,
+    StoreUnavailable,
+    Timeout,
+    TxnConflict,
+    TxnError,
+    WouldBlock,
+)
+from txnwire.ids import MessageId, TxnId
+
+TOPICS = ("topic://public/sim/in", "topic://public/sim/out")
+SUBSCRIPTION = "workers"
+KEYS = 6
+ABORT_SHARE = 0.1
+COMMIT_TRIES = 3
+TXN_TIMEOUT_S = 15.0
+DRAIN_SILENCE_S = 8.0
+
+
+EXPECTED = (InvalidTxnState, TxnConflict, NotAllowed, WouldBlock, NotOwner, StoreUnavailable, StoreFull, Overloaded,
+            ConnectionLost, Timeout)  # fmt: skip
+"""What clients may meet while faults go on. Anything else is a finding: corrupt data, internal errors, lost ids."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one run's clients share. `active`: they stop taking up new work once it is False."""
+
+    url: str
+    recorder: Recorder
+    active: bool = True
+    next_value: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    """How often clients met which error, for the report."""
+    unexpected: list[str] = field(default_factory=list)
+    resolved: int = 0
+    """Transactions whose outcome only the final question told."""
+
+    def value(self, process: str) -> str:
+        self.next_value += 1
+        return f"{process}-{self.next_value}"
+
+    def met(self, process: str, error: TxnError) -> None:
+        name = type(error).__name__
+        self.errors[name] = self.errors.get(name, 0) + 1
+        if not isinstance(error, EXPECTED):
+            self.unexpected.append(f"{self.recorder.now():.3f} {process}: {name}: {error}")
+
+
+class ClientLife:
+    """One life of one client process: opened, working until it is killed, unfit, or the plan ends."""
+
+    def __init__(self, ports: Ports, plan: Plan) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._random = ports.random
+        self._name = ports.owner.name
+        self._now = ports.clock.monotonic
+        self._positions = Positions(self._now, SUBSCRIPTION)
+        self._failures = 0
+
+    async def live(self) -> None:
+        """Returns when it cannot go on: the process is started anew, as under a supervisor."""
+        try:
+            async with txnclient.connect(
+                self._plan.url,
+                client_name=self._name.partition(".")[0],
+                timeout=self._random.uniform(3.0, 12.0),
+                transport=self._ports.transport,
+                clock=self._ports.clock,
+                random=self._ports.random,
+            ) as client:
+                await self._work(client)
+        except TxnError as error:
+            self._plan.met(self._name, error)
+
+    async def _work(self, client: txnclient.Client) -> None:
+        for topic in TOPICS:
+            await client.create_topic(topic, segments=2)
+        reading = asyncio.ensure_future(self._follow(client))
+        try:
+            await self._transact(client)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        if not reading.cancelled():
+            reading.result()
+
+    # --- a reader beside the worker ---
+
+    async def _follow(self, client: txnclient.Client) -> None:
+        """A READ_COMMITTED reader from the beginning: what it sees is in order, whole and committed."""
+        process = f"{self._name}/reader"
+        while self._plan.active:
+            positions = Positions(self._now, None)
+            try:
+                async with client.reader(list(TOPICS), start="earliest") as reader:
+                    await self._follow_one(process, reader, positions, until=self._now() + self._random.uniform(5, 60))
+            except TxnError as error:
+                self._plan.met(self._name, error)
+                await asyncio.sleep(0.5)
+            process += "'"
+
+    async def _follow_one(self, process: str, reader: Reader, positions: Positions, *, until: float) -> None:
+        while self._plan.active and self._now() < until:
+            messages = await reader.receive_many(50, timeout=1.0)
+            if messages:
+                draft = self._plan.recorder.begin(process, "read")
+                draft.polls += positions.polls(messages)
+                self._plan.recorder.end(draft, "ok")
+
+    # --- the worker ---
+
+    async def _transact(self, client: txnclient.Client) -> None:
+        producers = [await client.producer(topic, linger_ms=self._random.choice((0, 2, 10))) for topic in TOPICS]
+        consumer = await client.consumer(
+            TOPICS[0], SUBSCRIPTION, name=self._name.partition(".")[0], prefetch=self._random.choice((2, 20, 1000))
+        )
+        while self._plan.active:
+            await asyncio.sleep(self._random.expovariate(1 / 0.15))
+            step = self._random.random()
+            try:
+                if step < 0.1:
+                    await self._plain_send(producers)
+                elif step < 0.15:
+                    await self._plain_ack(consumer)
+                else:
+                    await self._transaction(client, producers, consumer)
+                self._failures = 0
+            except TxnError as error:
+                self._plan.met(self._name, error)
+                self._judge_fitness(error)
+                consumer.rewind()
+
+    def _judge_fitness(self, error: TxnError) -> None:
+        """Raises `error` where this client cannot go on, or has failed too often in a row."""
+        self._failures += 1
+        if self._failures > 8 or (error.fatal and not isinstance(error, NotAllowed)):
+            raise error
+
+    def _key(self) -> str:
+        """Keys rotate: a few at a time are in use."""
+        generation = int(self._now() // 10)
+        return f"k{(generation + self._random.randrange(KEYS)) % (2 * KEYS)}"
+
+    async def _plain_send(self, producers: list[Producer]) -> None:
+        draft = self._plan.recorder.begin(self._name, "send")
+        producer, key, value = self._random.choice(producers), self._key(), self._plan.value(self._name)
+        draft.sending(key_of(producer.topic, key.encode()), value)
+        draft.stored(value, await producer.send(value.encode(), key=key))
+        self._plan.recorder.end(draft, "ok")
+
+    async def _plain_ack(self, consumer: Consumer) -> None:
+        draft = self._plan.recorder.begin(self._name, "ack")
+        messages = await consumer.receive_many(self._random.randrange(1, 5), timeout=0.5)
+        draft.polls += self._positions.polls(messages)
+        if messages:
+            # Its outcome stays unknown, for a crash may forget plain acks (DESIGN §6).
+            draft.acks += self._acks(messages)
+            await consumer.ack(messages)
+
+    async def _transaction(self, client: txnclient.Client, producers: list[Producer], consumer: Consumer) -> None:
+        draft = self._plan.recorder.begin(self._name, "txn")
+        txn = await client.begin(timeout=self._random.choice((1.0, TXN_TIMEOUT_S)))
+        draft.name = f"txn {txn.id}"
+        try:
+            for _ in range(self._random.randrange(1, 5)):
+                if self._random.random() < ABORT_SHARE / 3:
+                    break
+                await self._step(draft, txn, producers, consumer)
+                if self._random.random() < 0.2:
+                    await asyncio.sleep(self._random.expovariate(1 / 0.3))
+            else:
+                if self._random.random() >= ABORT_SHARE:
+                    await self._commit(draft, txn)
+                    return
+        except TxnError:
+            await self._abort(draft, txn)
+            raise
+        await self._abort(draft, txn)
+
+    async def _step(self, draft: Draft, txn: Transaction, producers: list[Producer], consumer: Consumer) -> None:
+        if self._random.random() < 0.5:
+            await self._send(draft, txn, producers)
+            return
+        messages = await consumer.receive_many(self._random.randrange(1, 6), timeout=0.3)
+        draft.polls += self._positions.polls(messages)
+        if messages:
+            draft.acks += self._acks(messages)
+            await consumer.ack(messages, txn=txn)
+
+    def _acks(self, messages: list[Message]) -> list[Ack]:
+        at = self._now()
+        return [Ack(subscription=SUBSCRIPTION, value=message.value.decode(), at=at) for message in messages]
+
+    async def _send(self, draft: Draft, txn: Transaction, producers: list[Producer]) -> None:
+        """Some sends are awaited, others left for the commit to wait for."""
+        producer, key, value = self._random.choice(producers), self._key(), self._plan.value(self._name)
+        draft.sending(key_of(producer.topic, key.encode()), value)
+        stored = producer.send_nowait(value.encode(), key=key, txn=txn)
+        stored.add_done_callback(_remember(draft, value))
+        if self._random.random() < 0.6:
+            await asyncio.wait([stored])
+
+    async def _commit(self, draft: Draft, txn: Transaction) -> None:
+        """Asked again while its outcome is unknown; after some tries it stays so."""
+        for _ in range(COMMIT_TRIES):
+            try:
+                await txn.commit()
+            except InvalidTxnState:
+                draft.reports.append("aborted")
+                self._plan.recorder.end(draft, "failed")
+                raise
+            except TxnError as error:
+                if txn.state is not TransactionState.COMMITTING:
+                    self._plan.recorder.end(draft, "failed")  # it failed before anybody was asked to commit it
+                    raise
+                failure = error
+                self._plan.met(self._name, error)
+            else:
+                draft.reports.append("committed")
+                self._plan.recorder.end(draft, "ok")
+                return
+        raise failure
+
+    async def _abort(self, draft: Draft, txn: Transaction) -> None:
+        """Nobody asked to commit it, so it has failed whether or not the abort is answered."""
+        if draft.completed is not None or txn.state is TransactionState.COMMITTING:
+            return
+        self._plan.recorder.end(draft, "failed")
+        await txn.abort()
+        draft.reports.append("aborted")
+
+
+def _remember(draft: Draft, value: str) -> Callable[[asyncio.Future[MessageId]], None]:
+    def stored(future: asyncio.Future[MessageId]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            draft.stored(value, future.result())
+
+    return stored
+
+
+class Drain:
+    """At the end, when everything has healed: reads both topics and the subscription to their ends, and asks what
+    became of transactions of which nobody knows."""
+
+    def __init__(self, ports: Ports, plan: Plan) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._now = ports.clock.monotonic
+        self.finished = False
+
+    async def run(self) -> None:
+        ports = self._ports
+        async with txnclient.connect(
+            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
+        ) as client:
+            await self._ask_outcomes(client)
+            await self._read_all(client)
+            await self._drain_subscription(client)
+        self.finished = True
+
+    async def _ask_outcomes(self, client: txnclient.Client) -> None:
+        """Of every transaction: what was acknowledged must still be so, and what nobody knew is known now."""
+        drafts = {draft.name.partition(" ")[2]: draft for draft in self._plan.recorder.drafts}
+        ids = [TxnId.parse(text) for text in drafts if text]
+        for start in range(0, len(ids), 200):
+            outcomes = await client.outcomes(ids[start : start + 200])
+            for txn_id, outcome in outcomes.items():
+                self._told(drafts[str(txn_id)], outcome)
+
+    def _told(self, draft: Draft, outcome: str) -> None:
+        if outcome not in ("COMMITTED", "ABORTED"):
+            self._plan.unexpected.append(f"{draft.process}: {draft.name} is {outcome} after everything has healed")
+            return
+        draft.reports.append("committed" if outcome == "COMMITTED" else "aborted")
+        if draft.outcome == "unknown":
+            self._plan.resolved += 1
+            draft.outcome = "ok" if outcome == "COMMITTED" else "failed"
+
+    async def _read_all(self, client: txnclient.Client) -> None:
+        positions = Positions(self._now, None)
+        async with client.reader(list(TOPICS), start="earliest", end="latest") as reader:
+            draft = self._plan.recorder.begin("drain", "read all")
+            async for message in reader:
+                draft.polls += positions.polls([message])
+            self._plan.recorder.end(draft, "ok")
+
+    async def _drain_subscription(self, client: txnclient.Client) -> None:
+        positions = Positions(self._now, SUBSCRIPTION)
+        async with client.consumer(TOPICS[0], SUBSCRIPTION, name="drain") as consumer:
+            draft = self._plan.recorder.begin("drain/consumer", "drain")
+            while messages := await consumer.receive_many(100, timeout=DRAIN_SILENCE_S):
+                draft.polls += positions.polls(messages)
+            self._plan.recorder.end(draft, "ok")
