@@ -22,7 +22,7 @@ from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, ServiceError, TopicNotFound, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
-from watchers.clean_up import CleanUp, CleanUpSettings, CleanUpStatistics
+from watchers.clean_up import CleanUp, CleanUpStatistics
 from watchers.decisions import DecisionStatistics, DecisionWatch
 
 __all__ = ["Broker", "BrokerSettings", "BrokerStatistics"]
@@ -77,8 +77,8 @@ class Broker:
             store=store,
             clock=clock,
             settings=self.settings,
-            decisions=DecisionWatch(store, clock),
-            clean_up=CleanUp(store, clock, CleanUpSettings(flush_interval_s=self.settings.cursor_flush_s)),
+            decisions=DecisionWatch(store, clock, on_failed=self._decisions_failed),
+            clean_up=CleanUp(store, clock),
             budget=Budget(self.settings.broker_inflight_bytes),
             op_counter=counter.__next__,
         )
@@ -130,6 +130,20 @@ class Broker:
             await self._registration.close()
         await self._shared.clean_up.close()
         await self._shared.decisions.close()
+
+    def _decisions_failed(self, error: BaseException) -> None:
+        """A broker that hears of no decision is of no use: its lease goes, and others take its segments."""
+        log.critical("broker_gives_up", broker=self.broker_id, error=repr(error))
+        if not self._closed:
+            self._own(self._give_up())
+
+    async def _give_up(self) -> None:
+        registration = self._registration
+        if self._main is not None:
+            await _cancel([self._main])
+        await self._drop_all(NotOwner(f"broker {self.broker_id} follows no decisions, look up the owner again"))
+        if registration is not None:
+            await registration.close()
 
     async def _hand_over(self, segment: Segment) -> None:
         await segment.hand_over(timeout_s=self.settings.hand_over_s)

@@ -23,7 +23,7 @@ from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import NotOwner, ProducerFenced, Timeout, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock
-from watchers.clean_up import CleanUp, WriteCleanUp
+from watchers.clean_up import CleanUp, CleanUpTarget, WriteCleanUp
 from watchers.decisions import DecisionWatch, Membership
 from watchers.outcomes import Decision
 from watchers.visibility import Applied, BufferStatistics, TransactionBuffer
@@ -135,16 +135,27 @@ class Segment:
             op_counter=shared.op_counter,
             events=self,
         )
-        self._writes = WriteCleanUp(path, epoch, buffer, watermark=watermark, on_lost=self.lost)
+        self._writes = WriteCleanUp(
+            path,
+            epoch,
+            buffer,
+            watermark=watermark,
+            on_lost=self.lost,
+            flush_interval_s=shared.settings.cursor_flush_s,
+        )
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Serve. Everything it was recovered from has been taken in."""
-        for target in (self._writes, *self.subscriptions.targets):
+        for target in self._targets:
             self._shared.clean_up.add(target)
             self._shared.clean_up.wake(target)
         self.pipeline.start()
+
+    @property
+    def _targets(self) -> tuple[CleanUpTarget, ...]:
+        return (self._writes, *self.subscriptions.targets)
 
     def check(self) -> None:
         """Raises why the segment is over, once it is."""
@@ -170,7 +181,7 @@ class Segment:
             session.end(error)
         self._sessions.clear()
         self.dispatcher.close(error)
-        for target in (self._writes, *self.subscriptions.targets):
+        for target in self._targets:
             self._shared.clean_up.remove(target)
 
     async def wait_stopped(self) -> None:
@@ -187,7 +198,7 @@ class Segment:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.pipeline.wait_idle()
-                for target in (self._writes, *self.subscriptions.targets):
+                for target in self._targets:
                     await self._shared.clean_up.drain(target, timeout_s=timeout_s)
                 if self.ledgers.writer is not None and self._over is None:
                     await self.ledgers.close(self.pipeline.footer())
@@ -305,7 +316,7 @@ class Segment:
             cached_bytes=self._cache.bytes,
             producers=self._dedup.statistics().producers,
             readers=sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None),
-            clean_up_backlog=self._writes.backlog + sum(target.backlog for target in self.subscriptions.targets),
+            clean_up_backlog=sum(target.backlog for target in self._targets),
             stored_entries=self.pipeline.stored,
             subscriptions=self.subscriptions.statistics(),
         )

@@ -147,7 +147,14 @@ class SubscriptionTable:
             events=self._events,
         )
         self._subscriptions[name] = subscription
-        self._targets[name] = AckCleanUp(self._segment, name, self._epoch, pending, on_lost=self._events.lost)
+        self._targets[name] = AckCleanUp(
+            self._segment,
+            name,
+            self._epoch,
+            pending,
+            on_lost=self._events.lost,
+            flush_interval_s=self._settings.cursor_flush_s,
+        )
         return subscription
 
     # ---- what concerns all ------------------------------------------------------------------------------------------

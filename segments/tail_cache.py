@@ -9,7 +9,7 @@ from txnwire.ids import Position, TxnId
 
 
 class LogEntry(NamedTuple):
-    """One stored entry with the parts of its metadata that dispatch decides by. `writer` 0: not of a named transaction."""
+    """One stored entry with what dispatch decides by. `writer` 0: not of a named transaction."""
 
     position: Position
     data: bytes
