@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TypeVar
 
+from simulation.guards import forbidden
 from simulation.loop import SimLoop
 
 T = TypeVar("T")
@@ -22,10 +23,12 @@ class LoopClock:
 
 
 def run(scenario: Coroutine[object, object, T], *, unhandled: int = 0) -> T:
-    """Run `scenario` to its end. Failures of callbacks and tasks that nobody looked at must number `unhandled`."""
+    """Run `scenario` to its end; clocks, chance and threads that do not come through a port raise in it. Failures of
+    callbacks and tasks that nobody looked at must number `unhandled`."""
     loop = SimLoop(0, max_steps=2_000_000)
     try:
-        result = loop.run_until_complete(scenario)
+        with forbidden(loop.time):
+            result = loop.run_until_complete(scenario)
     finally:
         loop.close()
     assert len(loop.unhandled) == unhandled, loop.unhandled
