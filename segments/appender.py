@@ -112,7 +112,7 @@ class Appender:
                 self._work.clear()
                 while self._unsynced:
                     await self._sync()
-                await self._care_for_ledger()
+                    await self._care_for_ledger()
         except TxnError as error:
             self._events.lost(error)
 

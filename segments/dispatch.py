@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -174,7 +175,10 @@ class Dispatcher:
         if consumer.acks is not None and consumer.acks.holds_back():
             return
         if self._followed_revision() < consumer.min_revision:
-            self._wait(consumer, self._wait_followed(consumer.min_revision))
+            self._wait(consumer, partial(self._wait_followed, consumer.min_revision))
+            return
+        if consumer.sink.pending_bytes > self._settings.connection_pending_bytes:
+            self._wait(consumer, partial(consumer.sink.drain, self._settings.connection_pending_bytes // 2))
             return
         consumer.next_read = self._ledgers.settle(consumer.next_read)
         limit = self._visibility.max_read_position
@@ -192,7 +196,7 @@ class Dispatcher:
             if skip != WHOLE:
                 entry = self._find(consumer)
                 if entry is None:
-                    self._wait(consumer, self._read_ahead(consumer, limit))
+                    self._wait(consumer, partial(self._read_ahead, consumer, limit))
                     break
                 # V4: filtered here, at the moment of delivery, however long the read was parked.
                 delivery = self._filter(consumer, entry, skip)
@@ -204,7 +208,7 @@ class Dispatcher:
                 consumer.sink.deliver(batch)
                 batch, batch_bytes = [], 0
                 if consumer.sink.pending_bytes > self._settings.connection_pending_bytes:
-                    self._wait(consumer, consumer.sink.drain(self._settings.connection_pending_bytes // 2))
+                    self.wake()  # the next pass waits for the connection
                     break
         if batch:
             consumer.sink.deliver(batch)
@@ -251,15 +255,15 @@ class Dispatcher:
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _wait(self, consumer: Consumer, awaitable: Awaitable[None]) -> None:
-        task = asyncio.create_task(self._waiting(consumer, awaitable), name="dispatch wait")
+    def _wait(self, consumer: Consumer, condition: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(self._waiting(consumer, condition), name="dispatch wait")
         consumer.waiting = task
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _waiting(self, consumer: Consumer, awaitable: Awaitable[None]) -> None:
+    async def _waiting(self, consumer: Consumer, condition: Callable[[], Awaitable[None]]) -> None:
         try:
-            await awaitable
+            await condition()
         except ConnectionLost:
             pass  # the connection's end detaches the consumer
         except TxnError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from tests.segments.brokering import TOPIC, Cluster, eventually
@@ -200,8 +203,6 @@ async def test_a_consumer_that_does_not_read_holds_back_only_itself(cluster: Clu
 
 async def test_old_entries_are_read_from_the_ledgers_and_the_tail_from_memory(cluster: Cluster) -> None:
     """Also across a roll, with a cache too small for anything."""
-    from dataclasses import replace
-
     [segment] = await cluster.create_topic()
     settings = replace(cluster.settings, tail_cache_bytes=2_000, ledger_roll_bytes=20_000, read_bytes=3_000)
     client = await cluster.connect(await cluster.start(settings=settings))
@@ -209,9 +210,8 @@ async def test_old_entries_are_read_from_the_ledgers_and_the_tail_from_memory(cl
     parked = await client.reader(segment, permits=3)
     sent = [f"{number}-" + "x" * 200 for number in range(400)]
     await producer.send_nowait(sent[0])
-    for value in sent[1:]:
-        waiting = producer.send_nowait(value)
-    await waiting
+    for first in range(1, 400, 50):
+        await asyncio.gather(*(producer.send_nowait(value) for value in sent[first : first + 50]))
     parked.flow(1_000)
     await parked.wait(*sent)
     await (await client.reader(segment)).wait(*sent)
