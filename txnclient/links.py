@@ -67,8 +67,12 @@ class Link:
 
     def push_if_open(self, command: pb.Command) -> None:
         """Send what is only of use as long as the connection lives."""
-        if not self.caller.closed:
+        if self.caller.closed:
+            return
+        try:
             self.caller.push(command)
+        except ConnectionLost as error:  # it has ended, and the caller has yet to hear of it
+            _log.debug("connection to %s ended under a push: %s", self.address, error)
 
     @property
     def busy(self) -> bool:
