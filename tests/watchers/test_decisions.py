@@ -1,0 +1,329 @@
+"""The decision watch: who is told what, and that it is all of it whatever befalls the watch (DESIGN §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from tests.segments.virtual_time import LoopClock, run
+from tests.txnwire.waiting import eventually, idle
+from tests.watchers.headers import Notes, begin, collect, end
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.store import Commit, MetadataStore, Put
+from txnwire.clock import SystemClock
+from txnwire.errors import StoreUnavailable, Timeout
+from txnwire.ids import TxnId
+from watchers.decisions import DecisionSettings, DecisionWatch
+from watchers.outcomes import Decision
+
+A, B, C = TxnId(0, 1), TxnId(0, 2), TxnId(7, 1)
+OFTEN = DecisionSettings(reconcile_interval_s=0.02, held_long_s=0.0, reconcile_pause_s=0.0)
+NEVER = DecisionSettings(reconcile_interval_s=3600.0)
+
+
+@pytest.fixture
+async def watch(any_store: MetadataStore) -> AsyncIterator[DecisionWatch]:
+    watch = DecisionWatch(any_store, SystemClock(), NEVER)
+    await watch.start()
+    try:
+        yield watch
+    finally:
+        await watch.close()
+
+
+# ---- over both stores
+
+
+async def test_holder_is_told_of_the_decision_and_nobody_else(any_store: MetadataStore, watch: DecisionWatch) -> None:
+    one, other = Notes(), Notes()
+    memberships = [watch.join(notes) for notes in (one, other)]
+    for membership in memberships:
+        membership.loaded([])
+    memberships[0].add(A)
+    memberships[0].add(A)
+    for membership in memberships:
+        membership.add(B)
+    for txn_id in (A, B, C):
+        await begin(any_store, txn_id)
+    revisions = [
+        await end(any_store, A, commit=False, reason="timeout"),
+        await end(any_store, B, writers=["000000000000002a", "ffffffffffffffff"]),
+        await end(any_store, C),
+    ]
+    await watch.wait_followed(revisions[-1], timeout_s=10)
+    told_b = Decision(B, True, revisions[1], frozenset({42, (1 << 64) - 1}), None)
+    assert one.decisions == [Decision(A, False, revisions[0], None, "timeout"), told_b]
+    assert other.decisions == [told_b]
+    found = watch.statistics()
+    assert (found.held, found.decisions, found.events) == (0, 2, 6)
+
+
+async def test_begin_decides_nothing_and_collection_neither(any_store: MetadataStore, watch: DecisionWatch) -> None:
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([A])
+    await begin(any_store, A)
+    await collect(any_store, A)
+    await begin(any_store, B)
+    await watch.wait_followed(await end(any_store, B), timeout_s=10)
+    assert notes.decisions == []
+    assert watch.statistics().held == 1
+
+
+async def test_decisions_made_while_loading_are_kept_for_those_found_held(
+    any_store: MetadataStore, watch: DecisionWatch
+) -> None:
+    """▲ Joined before it loads: A and B are decided between the load's read and its end."""
+    for txn_id in (A, B, C):
+        await begin(any_store, txn_id)
+    notes = Notes()
+    membership = watch.join(notes)
+    await end(any_store, B)
+    revision = await end(any_store, A, commit=False)
+    await watch.wait_followed(revision, timeout_s=10)
+    assert notes.decisions == []
+    membership.loaded([A, B, C])
+    assert notes.told == [B, A]
+    await watch.wait_followed(await end(any_store, C), timeout_s=10)
+    assert notes.told == [B, A, C]
+
+
+async def test_who_has_dropped_or_left_is_told_nothing(any_store: MetadataStore, watch: DecisionWatch) -> None:
+    notes, gone = Notes(), Notes()
+    staying, leaving = watch.join(notes), watch.join(gone)
+    for membership in (staying, leaving):
+        membership.loaded([])
+        membership.add(A)
+        membership.add(B)
+    staying.drop(A)
+    staying.drop(A)
+    leaving.leave()
+    leaving.leave()
+    for txn_id in (A, B):
+        await begin(any_store, txn_id)
+        revision = await end(any_store, txn_id)
+    await watch.wait_followed(revision, timeout_s=10)
+    assert (notes.told, gone.told) == ([B], [])
+
+
+async def test_revision_without_an_event_is_reached_by_reading(any_store: MetadataStore) -> None:
+    """The store moves on elsewhere: no header changes any more, so the watch alone would never get there."""
+    watch = DecisionWatch(any_store, SystemClock(), DecisionSettings(nudge_s=0.01))
+    await watch.start()
+    membership = watch.join(Notes())
+    membership.loaded([A])
+    result = await any_store.commit(Commit(puts=(Put(b"/elsewhere", b""),)))
+    await watch.wait_followed(result.revision, timeout_s=10)
+    assert watch.followed_revision >= result.revision
+    await watch.close()
+
+
+# ---- what befalls the watch, in memory
+
+
+async def test_e1_decision_the_watch_never_showed_is_found_by_reading_again() -> None:
+    """Starved: events come a day late. What is held long is read again."""
+
+    class Late:
+        def fate(self, request: str, client: str) -> Fate:
+            return NO_FAULT
+
+        def watch_delay_s(self, client: str) -> float:
+            return 86400.0
+
+    etcd = MemoryEtcd(SystemClock())
+    store = MemoryStore(etcd, SystemClock(), random.Random(0), faults=Late())
+    watch = DecisionWatch(store, SystemClock(), OFTEN)
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([])
+    await begin(store, A)
+    membership.add(A)
+    await end(store, A)
+    await eventually(lambda: notes.told == [A])
+    await watch.close()
+    await store.close()
+
+
+async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_store: MemoryStore) -> None:
+    """▲ Still held, and its participant is asked to check that it is the owner."""
+    watch = DecisionWatch(memory_store, SystemClock(), OFTEN)
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([A])
+    await eventually(lambda: len(notes.absent) >= 2)
+    assert notes.decisions == []
+    assert watch.statistics().held == 1
+    await begin(memory_store, A)
+    await end(memory_store, A)
+    await eventually(lambda: notes.told == [A])
+    await watch.close()
+
+
+async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> None:
+    """▲ Of three held ones the resync shows one decided, one open and one not at all."""
+    etcd = MemoryEtcd(SystemClock())
+    store = MemoryStore(etcd, SystemClock(), random.Random(0))
+    others = MemoryStore(etcd, SystemClock(), random.Random(1))
+    watch = DecisionWatch(store, SystemClock(), DecisionSettings(reconcile_interval_s=3600.0, nudge_s=3600.0))
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([])
+    for txn_id in (A, B, C):
+        membership.add(txn_id)
+        await begin(others, txn_id)
+    store.memory_backend.disconnect()
+    await collect(others, C)
+    revision = await end(others, A)
+    etcd.compact(etcd.mvcc.revision)
+    store.memory_backend.reconnect()
+    await watch.wait_followed(revision, timeout_s=10)
+    assert notes.decisions == [Decision(A, True, revision)]
+    await eventually(lambda: notes.absent == [C])
+    found = watch.statistics()
+    assert (found.resyncs, found.held) == (1, 2)
+    await watch.close()
+    await store.close()
+    await others.close()
+
+
+async def test_unreadable_header_is_reported_and_stays_held(memory_store: MemoryStore) -> None:
+    watch = DecisionWatch(memory_store, SystemClock(), NEVER)
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([A, B])
+    with capture_logs() as logs:
+        for value in (b"x", b"{]"):
+            await memory_store.commit(Commit(puts=(Put(keys.txn(A), value),)))
+        await begin(memory_store, B)
+        await watch.wait_followed(await end(memory_store, B), timeout_s=10)
+    assert notes.told == [B]
+    assert watch.statistics().held == 1
+    assert [entry["event"] for entry in logs] == ["header_unreadable"]
+    await watch.close()
+
+
+async def test_wait_for_a_revision_is_timed(memory_store: MemoryStore) -> None:
+    watch = DecisionWatch(memory_store, SystemClock(), DecisionSettings(nudge_s=0.01))
+    await watch.start()
+    memory_store.memory_backend.disconnect()
+    with pytest.raises(Timeout, match=r"waited 0\.05 s for 1000"):
+        await watch.wait_followed(1000, timeout_s=0.05)
+    await watch.close()
+
+
+async def test_closing_fails_those_who_wait(memory_store: MemoryStore) -> None:
+    watch = DecisionWatch(memory_store, SystemClock(), NEVER)
+    await watch.start()
+    waiting = asyncio.create_task(watch.wait_followed(1000, timeout_s=60))
+    await idle()
+    await watch.close()
+    with pytest.raises(StoreUnavailable, match="not followed here any more"):
+        await waiting
+    await watch.close()
+
+
+async def test_watch_that_ends_for_good_is_told(memory_store: MemoryStore) -> None:
+    failures: list[BaseException] = []
+    watch = DecisionWatch(memory_store, SystemClock(), NEVER, on_failed=failures.append)
+    await watch.start()
+    await memory_store.close()
+    await eventually(lambda: len(failures) == 1)
+    with pytest.raises(StoreUnavailable, match="not followed any more"):
+        await watch.wait_followed(1000, timeout_s=1)
+    await watch.close()
+
+
+# ---- E1 as a property
+
+TXNS = [TxnId(0, counter) for counter in range(1, 7)]
+ACTIONS = [
+    "begin",
+    "commit",
+    "abort",
+    "collect",
+    "cut",
+    "disconnect",
+    "reconnect",
+    "compact",
+    "crash",
+    "restart",
+    "wait",
+]
+steps = st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from(TXNS)), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: list[tuple[str, TxnId]]) -> None:
+    """Cut, compacted away, disconnected, restarted: in the end everything held is as a fresh reading has it."""
+    run(_follow_through(steps))
+
+
+async def _follow_through(steps: list[tuple[str, TxnId]]) -> None:
+    clock = LoopClock()
+    etcd = MemoryEtcd(clock)
+    store = MemoryStore(etcd, clock, random.Random(0))
+    others = MemoryStore(etcd, clock, random.Random(1), name="others")
+    watch = DecisionWatch(store, clock)
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([])
+    decided: dict[TxnId, Decision] = {}
+    begun: dict[TxnId, None] = {}
+    for action, txn_id in steps:
+        if not etcd.running and action in ("begin", "commit", "abort", "collect", "compact"):
+            continue
+        if action == "begin" and txn_id not in begun:
+            begun[txn_id] = None
+            membership.add(txn_id)
+            await begin(others, txn_id)
+        elif action in ("commit", "abort") and txn_id in begun and txn_id not in decided:
+            revision = await end(others, txn_id, commit=action == "commit")
+            decided[txn_id] = Decision(txn_id, action == "commit", revision)
+        elif action == "collect" and txn_id in decided and txn_id in notes.told:
+            await collect(others, txn_id)  # it has no op left, so it has been told
+        elif action == "wait":
+            await asyncio.sleep(0.5)
+        else:
+            _befall(action, etcd, store)
+    store.memory_backend.reconnect()
+    if not etcd.running:
+        etcd.restart()
+    await watch.wait_followed(etcd.mvcc.revision, timeout_s=60)
+    assert sorted(notes.decisions, key=lambda one: one.revision) == sorted(
+        decided.values(), key=lambda one: one.revision
+    )
+    assert watch.statistics().held == len(begun) - len(decided)
+    assert notes.absent == []
+    await watch.close()
+    await store.close()
+    await others.close()
+
+
+def _befall(action: str, etcd: MemoryEtcd, store: MemoryStore) -> None:
+    if action == "cut":
+        etcd.cut()
+    elif action == "disconnect":
+        store.memory_backend.disconnect()
+    elif action == "reconnect":
+        store.memory_backend.reconnect()
+    elif action == "compact" and etcd.mvcc.revision > etcd.mvcc.compacted:
+        etcd.compact(etcd.mvcc.revision)
+    elif action == "crash" and etcd.running:
+        etcd.crash()
+    elif action == "restart" and not etcd.running:
+        etcd.restart()
