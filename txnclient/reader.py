@@ -22,6 +22,16 @@ from txnwire.proto import txn_pb2 as pb
 POSITIONS_TIMEOUT_S = 5.0
 
 
+LAST_INDEX = 0xFFFF_FFFF
+"""Of an entry, however many messages it has."""
+
+
+def behind(segment: str, position: Position) -> pb.Start:
+    """The start right behind a whole entry."""
+    ledger_id, entry_id = position
+    return pb.Start(segment=segment, ledger_id=ledger_id, entry_id=entry_id, index=LAST_INDEX, after=True)
+
+
 class EndOfStream(EOFError):
     """`receive` on a reader that has delivered everything up to its end."""
 
@@ -55,13 +65,7 @@ class ReaderFeed(Feed):
         return request
 
     def _on_entry(self, entry: ReceivedEntry) -> None:
-        self._start = pb.Start(
-            segment=self.segment,
-            ledger_id=entry.position.ledger_id,
-            entry_id=entry.position.entry_id,
-            index=max(0, entry.count - 1),
-            after=True,
-        )
+        self._start = behind(self.segment, entry.position)
 
     def on_end_of_segment(self, sealed: bool) -> None:
         self.ended = True
@@ -168,7 +172,7 @@ class Reader:
         start = self._start_on_wire
         if self._start == "latest" and position is not None:
             # Fixed when the reader was opened, so that a lost connection skips nothing.
-            start = pb.Start(segment=segment.path, ledger_id=position.ledger_id, entry_id=position.entry_id, after=True)
+            start = behind(segment.path, position)
         self._feeds[segment.path] = ReaderFeed(
             self._session,
             self._receiver,

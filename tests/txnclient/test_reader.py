@@ -10,6 +10,7 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from txnclient.reader import behind
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -69,7 +70,7 @@ def test_a_reader_goes_on_behind_what_it_has_after_a_lost_connection() -> None:
             await server.cut()
             await until(lambda: server.seen["subscribe"] == 4)
             start = requests(server)[LEFT].start
-            assert (start.segment, start.ledger_id, start.entry_id, start.index, start.after) == (LEFT, 1, 1, 1, True)
+            assert start == behind(LEFT, Position(1, 1))
             assert requests(server)[RIGHT].start.earliest
             server.deliver(LEFT, 2, b"d")
             await asyncio.sleep(0.1)
@@ -87,7 +88,7 @@ def test_latest_is_fixed_when_the_reader_is_opened() -> None:
             await client.reader(TOPIC, start="latest")
             await until(lambda: len(server.consumers) == 2)
             start = requests(server)[LEFT].start
-            assert (start.segment, start.ledger_id, start.entry_id, start.after) == (LEFT, 4, 7, True)
+            assert start == behind(LEFT, Position(4, 7))
 
     run(scenario())
 
