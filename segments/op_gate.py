@@ -6,6 +6,7 @@ One gate serves one participant: the writes of a segment, or the acks of one of 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -28,8 +29,8 @@ class OpGate(Generic[OpT]):
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[TxnId, deque[OpT]] = {}
-        """Transactions whose first op is out, with what waits for it."""
+        self._waiting: dict[TxnId, deque[OpT] | None] = {}
+        """Transactions whose first op is out, with what waits for it, if anything does."""
         self._indexed: dict[TxnId, None] = {}
 
     def __len__(self) -> int:
@@ -42,17 +43,19 @@ class OpGate(Generic[OpT]):
     def enter(self, txn_id: TxnId, op: OpT) -> Turn:
         if txn_id in self._indexed:
             return Turn.FURTHER
-        waiting = self._waiting.get(txn_id)
-        if waiting is None:
-            self._waiting[txn_id] = deque()
+        if txn_id not in self._waiting:
+            self._waiting[txn_id] = None
             return Turn.FIRST
+        waiting = self._waiting[txn_id]
+        if waiting is None:
+            waiting = self._waiting[txn_id] = deque()
         waiting.append(op)
         return Turn.WAIT
 
-    def first_confirmed(self, txn_id: TxnId) -> deque[OpT]:
+    def first_confirmed(self, txn_id: TxnId) -> Iterable[OpT]:
         """The index key stands: everything that waited may be sent now (`FURTHER`)."""
         self._indexed[txn_id] = None
-        return self._waiting.pop(txn_id)
+        return self._waiting.pop(txn_id) or ()
 
     def first_refused(self, txn_id: TxnId) -> OpT | None:
         """The first op definitely did not land: the op returned, if any, is the first now (send it as `FIRST`)."""
