@@ -16,7 +16,7 @@ from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import NotOwner
 
-SETTINGS = ControllerSettings(lease_ttl_s=2.0, consumer_grace_s=0.2, failover_grace_s=1.0)
+SETTINGS = ControllerSettings(consumer_grace_s=0.2, failover_grace_s=3.0)
 
 
 @asynccontextmanager
