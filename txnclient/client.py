@@ -223,6 +223,9 @@ class Client:
         isolation: str = "read_committed",
         name: str | None = None,
         prefetch: int = 1000,
+        max_redeliveries: int | None = None,
+        dead_letter_topic: str | None = None,
+        redelivery_delay: float = 1.0,
     ) -> Opening[Consumer]:
         """`await` it, or `async with` it. `start` counts where the subscription does not exist yet.
 
@@ -232,6 +235,11 @@ class Client:
 
         async def open_consumer() -> Consumer:
             self._check_open()
+            if max_redeliveries is not None or dead_letter_topic is not None or redelivery_delay != 1.0:
+                raise InvalidArgument(
+                    "max_redeliveries, dead_letter_topic and redelivery_delay are for queue subscriptions, which this "
+                    "version does not offer"
+                )
             consumer = Consumer(
                 self._session,
                 topics,

@@ -27,6 +27,9 @@ ANNOUNCE_TIMEOUT_S = 3.0
 EXPIRY_SLACK_S = 30.0
 """How long past its deadline a transaction that was never ended is still announced."""
 
+FORGET_FROM = 1024
+"""Open transactions from which on it is looked whether some were never ended."""
+
 _log = logging.getLogger("txnclient")
 
 
@@ -37,6 +40,7 @@ class Coordinators:
         self._session = session
         self._directory = session.directory
         self._open: dict[TxnId, Transaction] = {}
+        self._forget_at = FORGET_FROM
         self._turn = session.random.getrandbits(16)
         self._announced: dict[int, Link] = {}
         """TCID → the link over which its coordinator knows of every transaction of this client."""
@@ -116,6 +120,8 @@ class Coordinators:
         txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
         txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link)
         self._open[txn_id] = txn
+        if len(self._open) > self._forget_at:
+            self._forget_expired()
         if link.closed:
             self._stirred.set()
         return txn
@@ -174,6 +180,13 @@ class Coordinators:
     def forget(self, txn: Transaction) -> None:
         self._open.pop(txn.id, None)
 
+    def _forget_expired(self) -> None:
+        """Transactions that nobody ended, long after the service did."""
+        now = self._session.clock.monotonic()
+        for txn in [txn for txn in self._open.values() if txn.expires_at + EXPIRY_SLACK_S < now]:
+            self.forget(txn)
+        self._forget_at = max(FORGET_FROM, 2 * len(self._open))
+
     # ---- the session ------------------------------------------------------------------------------------------------
 
     def link_opened(self, link: Link) -> None:
@@ -196,8 +209,8 @@ class Coordinators:
         while True:
             await self._stirred.wait()
             self._stirred.clear()
-            behind = [await self._announce_at(address) for address in self._unannounced()]
-            if all(behind):
+            told = await asyncio.gather(*(self._announce_at(address) for address in self._unannounced()))
+            if all(told):
                 backoff.reset()
             else:
                 await asyncio.sleep(backoff.next_s())
@@ -205,9 +218,7 @@ class Coordinators:
 
     def _unannounced(self) -> list[str]:
         """Addresses of coordinators of open transactions that have not heard of them over their present connection."""
-        now = self._session.clock.monotonic()
-        for txn in [txn for txn in self._open.values() if txn.expires_at + EXPIRY_SLACK_S < now]:
-            self.forget(txn)
+        self._forget_expired()
         found: dict[str, None] = {}
         for tcid in dict.fromkeys(txn_id.tcid for txn_id in self._open):
             address = self._directory.coordinator_address(tcid)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link, Links
@@ -82,10 +82,12 @@ class Directory:
         return (self.cluster.controller_address or None) if self.cluster is not None else None
 
     def addresses(self) -> list[str]:
-        """Every server heard of, without repetition: first the cluster's, then those the client was given."""
-        known: Iterable[str] = ()
+        """Every server heard of, without repetition: coordinators and controller, brokers, those the client was
+        given."""
+        known: list[str] = []
         if self.cluster is not None:
-            known = [b.address for b in self.cluster.brokers] + [c.address for c in self.cluster.coordinators]
+            known = [address for _, address in self.coordinators]
+            known += [self.cluster.controller_address, *(broker.address for broker in self.cluster.brokers)]
         return list(dict.fromkeys([*(address for address in known if address), *self._seeds]))
 
     def segment(self, path: str) -> SegmentInfo | None:

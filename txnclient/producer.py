@@ -93,12 +93,15 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
+        chunk: bool = False,
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer.
 
         Raises `TxnConflict` (and the transaction can only abort), `InvalidTxnState`, `MessageTooLarge`,
         `ProducerFenced`, `Timeout`: its fate is not known. A send that is cancelled may still be stored.
         """
+        if chunk:
+            raise InvalidArgument("chunk=True is not offered by this version: send values of at most 5 MiB")
         message, size = _outgoing(value, key, properties, event_time_ms)
         if self._buffered + size > self._buffer_bytes and self._buffered:
             await self._wait_room(size)

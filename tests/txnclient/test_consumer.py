@@ -395,6 +395,7 @@ def test_closing_fails_acks_under_way_and_terminates() -> None:
         {"name": "a b"},
         {"isolation": "read_uncommitted"},
         {"start": "x"},
+        {"max_redeliveries": 3},
     ],
 )
 def test_what_is_malformed_or_not_offered_is_refused(options: dict[str, Any]) -> None:

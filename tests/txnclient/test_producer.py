@@ -363,6 +363,16 @@ def test_malformed_messages_are_refused_before_they_are_queued(
     run(scenario())
 
 
+def test_chunks_are_refused_by_name() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            producer = await client.producer(TOPIC)
+            with pytest.raises(txnclient.InvalidArgument, match="chunk"):
+                await producer.send(b"x", chunk=True)
+
+    run(scenario())
+
+
 def test_a_value_of_the_largest_size_is_sent() -> None:
     async def scenario() -> None:
         async with connected() as (_, client):

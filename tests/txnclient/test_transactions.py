@@ -363,3 +363,18 @@ def test_an_unknown_outcome_of_a_commit_is_raised_as_it_is() -> None:
             assert txn.state == TransactionState.COMMITTING
 
     run(scenario())
+
+
+def test_transactions_that_nobody_ends_are_forgotten_after_their_deadline() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            for _ in range(1100):
+                await client.begin(timeout=1.0)
+            await asyncio.sleep(60)
+            alive = [await client.begin() for _ in range(1000)]
+            server = cluster.servers["broker:1"]
+            await server.cut()
+            await until(lambda: len(server.announced) > 1)
+            assert sorted(server.announced[1]) == sorted(txn.id for txn in alive)
+
+    run(scenario())
