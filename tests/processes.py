@@ -36,7 +36,7 @@ async def kill(cluster: DevCluster, *names: str) -> None:
         child.signal(signal.SIGKILL)
     async with asyncio.timeout(30):
         for child, restarts in zip(children, before, strict=True):
-            while child.restarts == restarts or child.pid is None:  # noqa: ASYNC110 - the supervisor is not ours to hook
+            while child.restarts == restarts or child.pid is None:
                 await asyncio.sleep(0.01)
 
 

@@ -146,7 +146,9 @@ class Administration:
         stats = await self._segment_stats(list(topology.paths.values()))
         rows = []
         for path in topology.paths.values():
-            known: dict[str, Any] = next((one for one in stats[path].get("subscriptions", []) if one["name"] == name), {})
+            known: dict[str, Any] = next(
+                (one for one in stats[path].get("subscriptions", []) if one["name"] == name), {}
+            )
             error = {"error": stats[path]["error"]} if "error" in stats[path] else {}
             rows.append({"segment": path, "consumer": info.consumer_of(path), **_readable(known), **error})
         return {"subscription": name, "type": info.record.type, "start": info.record.start, "segments": rows}

@@ -24,7 +24,8 @@ from txnctl.admin import Administration
 from txnctl.admin_requests import AdminRequests
 from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
-from txnstore.store import MetadataStore
+from txnctl.sweeper import Sweeper
+from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
 
@@ -40,7 +41,7 @@ class Server:
         self,
         settings: ServerSettings,
         *,
-        store: MetadataStore,
+        store: StoreClient,
         ledgers: LedgerStore,
         transport: Transport,
         clock: Clock,
@@ -117,6 +118,16 @@ class Server:
         await self.coordinator.start()
         self._closing.push_async_callback(self.coordinator.close)
         self._services.append(CoordinatorService(self.coordinator))
+        sweeper = Sweeper(
+            self._store,
+            self._clock,
+            self._random,
+            id=self._settings.id,
+            address=self.advertised,
+            lease_ttl_s=self._settings.lease_ttl_s,
+        )
+        sweeper.start()
+        self._closing.push_async_callback(sweeper.close)
 
     async def _start_controller(self, calls: RoleCalls) -> None:
         settings = ControllerSettings(

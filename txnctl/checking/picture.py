@@ -121,6 +121,10 @@ def _registration(_: Picture, record: KeyValue) -> None:
     records.decode(records.Registration, record.value, key=record.key)
 
 
+def _pin(_: Picture, record: KeyValue) -> None:
+    records.decode(records.Pin, record.value, key=record.key)
+
+
 READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
     keys.TXN: _header,
     keys.TXN_OP: _op,
@@ -139,6 +143,7 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
     keys.BROKER: _registration,
     keys.TC: _registration,
     keys.LEADER: _registration,
+    keys.PIN: _pin,
 }
 
 

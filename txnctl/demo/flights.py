@@ -55,12 +55,12 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class CarrierTotal(NamedTuple):
-    count: int = 0
+    flights: int = 0
     delay_sum: int = 0
     row_ids_xor: int = 0
 
-    def plus(self, count: int, delay_sum: int, row_ids_xor: int) -> CarrierTotal:
-        return CarrierTotal(self.count + count, self.delay_sum + delay_sum, self.row_ids_xor ^ row_ids_xor)
+    def plus(self, flights: int, delay_sum: int, row_ids_xor: int) -> CarrierTotal:
+        return CarrierTotal(self.flights + flights, self.delay_sum + delay_sum, self.row_ids_xor ^ row_ids_xor)
 
 
 def read_flights(limit: int | None = None) -> Iterator[Flight]:

@@ -1,0 +1,67 @@
+"""The elected sweeper: one process of the cluster compacts and defragments etcd (DESIGN §4, §9)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from txnstore.election import Election, Leadership
+from txnstore.maintenance import Maintenance
+from txnstore.store_client import StoreClient
+from txnwire.ports import Clock, Random
+
+log = structlog.get_logger(__name__)
+
+SWEEPER = "sweeper"
+
+
+class Sweeper:
+    """Stands for election in the background from `start` to `close`, and maintains the store while elected."""
+
+    def __init__(
+        self,
+        store: StoreClient,
+        clock: Clock,
+        random: Random,
+        *,
+        id: str,
+        address: str,
+        lease_ttl_s: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._id = id
+        self._election = Election(store, random, what=SWEEPER, id=id, address=address, lease_ttl_s=lease_ttl_s)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="sweeper")
+
+    async def close(self) -> None:
+        """Resign. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            leadership = await self._election.campaign()
+            try:
+                await self._serve(leadership)
+            finally:
+                await leadership.resign()
+
+    async def _serve(self, leadership: Leadership) -> None:
+        log.info("sweeper_elected", id=self._id)
+        maintenance = Maintenance(self._store, self._clock, by=self._id, guard=leadership.still_held())
+        term = asyncio.create_task(maintenance.run(), name="maintenance")
+        lost = asyncio.create_task(leadership.wait_lost(), name="sweeper leadership")
+        try:
+            await asyncio.wait({term, lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (term, lost):
+                task.cancel()
+            await asyncio.gather(term, lost, return_exceptions=True)
+            log.info("sweeper_deposed", id=self._id)
