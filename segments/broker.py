@@ -11,9 +11,10 @@ from typing import Any
 
 import structlog
 
+from segments.claims import Claims
 from segments.directory import Directory, DirectoryChange
 from segments.ledger import LedgerStore
-from segments.ownership import Registration, preferred_owner
+from segments.ownership import Registration
 from segments.segment import Segment, SegmentStatistics, Shared
 from segments.sending import Budget
 from segments.settings import BrokerSettings
@@ -82,6 +83,7 @@ class Broker:
             budget=Budget(self.settings.broker_inflight_bytes),
             op_counter=counter.__next__,
         )
+        self._claims = Claims(broker_id, settle_s=self.settings.settle_s)
         self._incarnation = ""
         self._registration: Registration | None = None
         self._segments: dict[str, Segment] = {}
@@ -173,7 +175,7 @@ class Broker:
             try:
                 while not lost.done():
                     self._changed.clear()
-                    await self._claim_all(registration)
+                    self._claim_all(registration)
                     await self._wait_change(lost)
             finally:
                 lost.cancel()
@@ -200,33 +202,30 @@ class Broker:
 
     # ---- claims -----------------------------------------------------------------------------------------------------
 
-    async def _claim_all(self, registration: Registration) -> None:
-        for path, epoch in list(self._to_release.items()):
-            try:
-                await registration.release(path, epoch)
-            except TxnError as error:
-                log.warning("release_failed", segment=path, error=str(error))
-                continue
-            self._to_release.pop(path, None)
-        for path in self._claimable():
+    def _claim_all(self, registration: Registration) -> None:
+        now_s = self._clock.monotonic()
+        brokers = list(self._directory.brokers())
+        owners = {path: owner.broker for path, owner in self._directory.owners().items()}
+        for path in self._claims.to_take(self._unserved(), owners, brokers, list(self._taking), now_s):
             task = asyncio.create_task(self._take(path, registration), name=f"take over {path}")
             self._taking[path] = task
             task.add_done_callback(partial(self._taken, path))
+        for path in self._claims.to_yield(list(self._segments), brokers, now_s):
+            log.info("segment_yielded", segment=path, broker=self.broker_id)
+            self._own(self._hand_over(self._segments.pop(path)))
 
     def _taken(self, path: str, task: asyncio.Task[None]) -> None:
         if self._taking.get(path) is task:
             del self._taking[path]
+            self._changed.set()
 
-    def _claimable(self) -> list[str]:
-        brokers = [*self._directory.brokers(), self.broker_id]
-        found = []
-        for topology in self._directory.topics().values():
-            for path in topology.paths.values():
-                if path in self._segments or path in self._taking or path in self._failed or path in self._to_release:
-                    continue
-                if self._may_claim(path) and preferred_owner(path, brokers) == self.broker_id:
-                    found.append(path)
-        return found
+    def _unserved(self) -> list[str]:
+        return [
+            path
+            for topology in self._directory.topics().values()
+            for path in topology.paths.values()
+            if path not in self._segments and path not in self._failed
+        ]
 
     def _may_claim(self, path: str) -> bool:
         """Nobody owns it; or this broker does, and failed to take it over."""
@@ -236,6 +235,9 @@ class Broker:
     async def _take(self, path: str, registration: Registration) -> None:
         epoch: int | None = None
         try:
+            if (stale := self._to_release.get(path)) is not None:
+                await registration.release(path, stale)
+                self._to_release.pop(path, None)
             epoch = await registration.claim(path)
             if epoch is None:
                 raise NotOwner(f"{path} is owned by another broker, look up the owner again")
@@ -258,11 +260,13 @@ class Broker:
             self._fail_waiter(path, error)
         except TxnError as error:
             log.warning("take_over_failed", segment=path, error=str(error))
+            self._claims.failed(path, self._clock.monotonic())
             if epoch is not None:
                 self._to_release[path] = epoch  # ▲ tried again under a new epoch: late writes of this try must fail
             self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error}): look up the owner again"))
         else:
             self._segments[path] = segment
+            self._claims.succeeded(path)
             waiter = self._waiters.pop(path, None)
             if waiter is not None and not waiter.done():
                 waiter.set_result(segment)

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -24,6 +24,10 @@ from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, bitmap_bytes
 
 log = structlog.get_logger(__name__)
+
+
+BATCH_ENTRIES: Final = 500
+"""Delivered to one consumer before the others have their turn."""
 
 
 class Delivery(NamedTuple):
@@ -204,12 +208,9 @@ class Dispatcher:
                     batch.append(delivery)
                     batch_bytes += len(entry.data)
             consumer.next_read = self._ledgers.next_after(consumer.next_read)
-            if batch_bytes >= self._settings.deliver_bytes:
-                consumer.sink.deliver(batch)
-                batch, batch_bytes = [], 0
-                if consumer.sink.pending_bytes > self._settings.connection_pending_bytes:
-                    self.wake()  # the next pass waits for the connection
-                    break
+            if batch_bytes >= self._settings.deliver_bytes or len(batch) >= BATCH_ENTRIES:
+                self.wake()  # the others' turn
+                break
         if batch:
             consumer.sink.deliver(batch)
 

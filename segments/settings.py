@@ -36,6 +36,8 @@ class BrokerSettings:
     follow_wait_s: float = 10.0
     """How long a request waits for the decision watch to reach the revision it names."""
     claim_retry_s: float = 1.0
-    """Pause between tries to register or to claim."""
+    """Pause between tries to register; also how often it is looked for segments to claim or to yield, at least."""
+    settle_s: float = 5.0
+    """How long another broker must have been live before segments that rendezvous hashing gives to it move there."""
     hand_over_s: float = 5.0
     """Time to finish what is in flight when the broker closes."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from segments.cursor import Cursor
 from segments.dispatch import Consumer, Dispatcher
@@ -28,6 +29,8 @@ from txnwire.ids import Position, TxnId
 from watchers.acks import AckPosition, ack_op_record
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, PendingAckStatistics, Reservation
+
+REWINDS_REMEMBERED: Final = 100
 
 AckReply = Callable[[TxnError | None], None]
 """Called once with the outcome of an ack in a transaction: None once its op is recorded."""
@@ -106,7 +109,8 @@ class Subscription:
         """Whose acks are pending, by transaction."""
         self._held_back = False
         self._high_water = cursor.mark_delete
-        self._redelivered = 0
+        self._rewinds: deque[tuple[Position, Position]] = deque(maxlen=REWINDS_REMEMBERED)
+        """What was delivered and is delivered again: from, to."""
 
     # ---- holders ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +128,8 @@ class Subscription:
         self.fence(NotAllowed(f"{holder} now reads {self._segment} for subscription {self.name}"))
         self.holder, self.assignment_epoch, self.consumer = holder, assignment_epoch, consumer
         self._held_back = self._awaits_predecessor()
-        consumer.next_read = self.pending.earliest_unacked()
+        if not self._held_back:
+            consumer.next_read = self._go_back()
         self._dispatcher.attach(consumer)
 
     def restored(self, txn_id: TxnId, acker: str | None) -> None:
@@ -274,15 +279,20 @@ class Subscription:
         if self._held_back and not self._awaits_predecessor():
             self._held_back = False
             if self.consumer is not None:
-                self.consumer.next_read = self.pending.earliest_unacked()
+                self.consumer.next_read = self._go_back()
             self._dispatcher.wake()
 
     def _rewind(self) -> None:
         """After an abort: what the consumer has buffered may lie behind messages that are due again."""
         if self.consumer is not None:
-            self._redelivered += 1
-            self.consumer.rewind_to(self.pending.earliest_unacked())
+            self.consumer.rewind_to(self._go_back())
             self._dispatcher.wake()
+
+    def _go_back(self) -> Position:
+        at = self.pending.earliest_unacked()
+        if at <= self._high_water:
+            self._rewinds.append((at, self._high_water))
+        return at
 
     # ---- dispatch.AckState ------------------------------------------------------------------------------------------
 
@@ -296,7 +306,7 @@ class Subscription:
         if position > self._high_water:
             self._high_water = position
             return 0
-        return self._redelivered
+        return sum(1 for begin, end in self._rewinds if begin <= position <= end)
 
     def pass_over(self, position: Position, messages: int) -> None:
         if self.pending.ack((AckPosition(position, messages),)):

@@ -316,6 +316,39 @@ async def test_another_broker_claims_what_a_dead_one_leaves(cluster: Cluster) ->
         await (await client.reader(segment)).wait("m")
 
 
+async def test_a_lost_lease_ends_everything_and_the_broker_comes_back_under_new_epochs(cluster: Cluster) -> None:
+    segments = await cluster.create_topic(segments=2)
+    node, client = await connected(cluster)
+    producers = [await client.producer(segment) for segment in segments]
+    for producer in producers:
+        await producer.send("before")
+    epochs = {path: one.epoch for path, one in node.broker.segments.items()}
+    registration = await cluster.store.get(keys.broker("b1"))
+    assert registration is not None
+    await cluster.store.revoke_lease(registration.lease)
+    await eventually(lambda: all(producer.closed for producer in producers))
+    await eventually(lambda: len(node.broker.segments) == 2)
+    for segment in segments:
+        assert (await node.broker.segment(segment)).epoch > epochs[segment]
+        await (await client.producer(segment)).send("after", sequence_id=1, previous=0)
+        await (await client.reader(segment)).wait("before", "after")
+
+
+async def test_segments_move_to_a_broker_that_joins_and_stay_readable(cluster: Cluster) -> None:
+    settings = replace(cluster.settings, settle_s=0.1)
+    segments = await cluster.create_topic(segments=16)
+    one = await cluster.start("b1", settings=settings)
+    await eventually(lambda: len(one.broker.segments) == 16)
+    client = await cluster.connect(one)
+    for segment in segments:
+        await (await client.producer(segment)).send("m")
+    two = await cluster.start("b2", settings=settings)
+    await eventually(lambda: len(two.broker.segments) > 2 and len(one.broker.segments) + len(two.broker.segments) == 16)
+    for segment in segments:
+        node = one if segment in one.broker.segments else two
+        await (await (await cluster.connect(node)).reader(segment)).wait("m")
+
+
 async def test_an_owner_key_taken_away_ends_the_segment_at_once(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     node, client = await connected(cluster)
