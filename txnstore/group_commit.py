@@ -175,7 +175,7 @@ class GroupCommit:
             part = parts.popleft()
             if pause_s:
                 await asyncio.sleep(pause_s)
-                await self._backend.wait_ready()
+            await self._backend.wait_ready()
             part.drop_withdrawn()
             if not part.members:
                 continue

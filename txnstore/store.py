@@ -235,7 +235,8 @@ class MetadataStore(Protocol):
     def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
         """As `commit`, for hot paths: no task and no time limit. The future resolves once the verdict is definite, or
         to `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it `OutcomeUnknown`.
-        Cancelling it withdraws nothing. Malformed commits raise `InvalidArgument`, from here too."""
+        Several that are not awaited may be applied in any order. Cancelling it withdraws nothing. Malformed commits
+        raise `InvalidArgument`, from here too."""
 
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
         """Every change in [start, end) at or after `from_revision`."""

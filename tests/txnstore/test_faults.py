@@ -167,6 +167,31 @@ def test_what_was_not_sent_is_withdrawn() -> None:
     run(scenario())
 
 
+def test_what_a_refused_group_left_unsent_is_withdrawn_too() -> None:
+    """A poisoned group has been refused whole and is being tried in parts when the connection goes."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd)
+        innocent = [store.commit(create(b"/k/%d" % n, b""), timeout_s=2.0) for n in range(8)]
+        poison = store.commit(Commit(puts=(Put(b"", b""),)), timeout_s=2.0)
+        waiting = asyncio.gather(poison, *innocent, return_exceptions=True)
+        while not store.statistics().splits:
+            await asyncio.sleep(0)
+        store.memory_backend.disconnect()
+        outcomes = await waiting
+        await asyncio.sleep(5)
+        store.memory_backend.reconnect()
+        await asyncio.sleep(5)
+        kinds = [type(outcome) for outcome in outcomes]
+        assert kinds.count(StoreUnavailable) >= 4, kinds
+        applied = len(etcd.mvcc.range(b"/k/", b"/k0")[0])
+        assert applied <= 8 - kinds.count(StoreUnavailable) + 1
+        await store.close()
+
+    run(scenario())
+
+
 def test_parked_behind_an_open_fate_is_withdrawn_in_time_too() -> None:
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())
