@@ -180,7 +180,7 @@ class Broker:
             finally:
                 lost.cancel()
                 await asyncio.gather(lost, return_exceptions=True)
-            log.error("lease_lost", broker=self.broker_id, segments=len(self._segments))
+            log.warning("lease_lost", broker=self.broker_id, segments=len(self._segments))
             self._registration = None
             await self._drop_all(NotOwner(f"broker {self.broker_id} lost its lease, look up the owner again"))
 
