@@ -11,6 +11,12 @@ from txnwire.entry import parse_metadata
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_BLOCK_BYTES
+
+
+MOST_MESSAGES = MAX_BLOCK_BYTES // 4
+"""No entry has more: each takes an offset of four bytes. A client that means a whole entry, whatever its count, names
+a message beyond; bitmaps must not grow with what it names."""
 
 
 class StartPoint(NamedTuple):
@@ -74,9 +80,9 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max
         return StartPoint(await _before_timestamp(start.timestamp_ms, ledgers))
     if start.kind == kinds.MESSAGE_ID and start.segment == segment:
         before = Position(start.position.ledger_id, start.position.entry_id - 1)
-        if start.position.entry_id < 0:
+        if start.position.entry_id < 0 or (start.behind and start.message >= MOST_MESSAGES):
             return StartPoint(start.position)
-        return StartPoint(before, start.message + start.behind)
+        return StartPoint(before, min(start.message + start.behind, MOST_MESSAGES))
     return StartPoint(EARLIEST)
 
 
