@@ -13,7 +13,6 @@ from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES
 
-
 MOST_MESSAGES = MAX_BLOCK_BYTES // 4
 """No entry has more: each takes an offset of four bytes. A client that means a whole entry, whatever its count, names
 a message beyond; bitmaps must not grow with what it names."""
