@@ -160,16 +160,19 @@ class GuardedSet(set[T]):
         return super().pop()
 
     def __or__(self, other: Any) -> Any:
-        return GuardedSet(super().__or__(other))
+        return _guarded(set.__or__(self, other))
 
     def __and__(self, other: Any) -> Any:
-        return GuardedSet(super().__and__(other))
+        return _guarded(set.__and__(self, other))
 
     def __sub__(self, other: Any) -> Any:
-        return GuardedSet(super().__sub__(other))
+        return _guarded(set.__sub__(self, other))
 
     def __xor__(self, other: Any) -> Any:
-        return GuardedSet(super().__xor__(other))
+        return _guarded(set.__xor__(self, other))
+
+    def __rsub__(self, other: Any) -> Any:
+        return _guarded(set.__rsub__(self, other))  # type: ignore[attr-defined]
 
     def union(self, *others: Iterable[Any]) -> Any:
         return GuardedSet(super().union(*others))
@@ -213,7 +216,7 @@ def _order_blind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarded(values: Any) -> Any:
-    """Set algebra on dict views gives plain sets: guard the result."""
+    """Set algebra gives plain sets, on dict views for one: guard the result. Anything else is passed on."""
     return GuardedSet(values) if type(values) is set else values
 
 
@@ -226,8 +229,8 @@ def _wall_clock(function: Callable[..., Any], *args: Any) -> Any:
 _INJECTED: dict[str, Any] = {
     "set": GuardedSet,
     "frozenset": GuardedFrozenSet,
-    "__guarded": _guarded,
-    "__wall_clock": _wall_clock,
+    "guarded__": _guarded,
+    "wall_clock__": _wall_clock,
     **{name: _order_blind(getattr(builtins, name)) for name in ("sorted", "min", "max", "any", "all")},
 }
 
@@ -251,7 +254,7 @@ class _GuardTransformer(ast.NodeTransformer):
             and isinstance(function.value, ast.Name | ast.Attribute)
             and ast.unparse(function.value).rpartition(".")[2] in ("datetime", "date")
         ):
-            asked = ast.Call(ast.Name("__wall_clock", ast.Load()), [function, *node.args], [])
+            asked = ast.Call(ast.Name("wall_clock__", ast.Load()), [function, *node.args], [])
             return ast.copy_location(asked, node)
         return node
 
@@ -269,7 +272,7 @@ class _GuardTransformer(ast.NodeTransformer):
         if isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and (
             _is_view(node.left) or _is_view(node.right)
         ):
-            return _call("__guarded", node, node)
+            return _call("guarded__", node, node)
         return node
 
 

@@ -13,10 +13,11 @@ import gc
 import heapq
 import random
 import sys
+import warnings
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -255,8 +256,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         for owner in self._owners:
             owner.alive = False
             owner.queue.clear()
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
+        with _ignoring_last_words():
             for owner in self._owners:
                 for task in tuple(owner.tasks):
                     if not task.done():
@@ -265,8 +265,6 @@ class SimLoop(asyncio.AbstractEventLoop):
                 owner.tasks.clear()
             self._timers.clear()
             gc.collect()
-        finally:
-            sys.unraisablehook = hook
 
     async def shutdown_asyncgens(self) -> None:
         """Those still running are buried by `close`."""
@@ -323,6 +321,18 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         raise Nondeterminism(f"call_soon_threadsafe({callback!r}): there are no threads inside the simulation")
+
+
+@contextmanager
+def _ignoring_last_words() -> Iterator[None]:
+    """What coroutines have to say about being closed in the middle, or without ever having run."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def _bury(task: asyncio.Task[Any]) -> None:

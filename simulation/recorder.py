@@ -39,7 +39,8 @@ class Draft:
         self.sends.append((key, value))
 
     def stored(self, value: str, message_id: MessageId) -> None:
-        self.places[value] = place_of(message_id)
+        if message_id.position.ledger_id:  # 0: stored by an earlier sending, nobody remembers where
+            self.places[value] = place_of(message_id)
 
     def operation(self) -> Operation:
         return Operation(

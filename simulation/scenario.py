@@ -16,7 +16,7 @@ import structlog
 from simulation import guards
 from simulation.checker import check
 from simulation.history import History
-from simulation.loop import SimLoop, SimulationStuck
+from simulation.loop import OWNER, SimLoop, SimulationStuck
 from simulation.nemesis import Nemesis
 from simulation.recorder import Recorder
 from simulation.sim_ledger import DiskFaults, SimLedgerStore
@@ -184,7 +184,8 @@ def run(seed: int, *, work_s: float = WORK_S, faults: str | None = None, log: Te
     """One run from one seed. Deterministic: the same arguments give the same report, hash included."""
     trace = Trace(log)
     loop = SimLoop(seed, trace)  # type: ignore[abstract]
-    with _quiet(trace), guards.forbidden(loop.time), _no_collection():
+    alarms: dict[str, int] = {}
+    with _quiet(trace, alarms), guards.forbidden(loop.time), _no_collection():
         scenario = Scenario(loop, seed, work_s=work_s, faults=faults)
         try:
             loop.run_until_complete(scenario.run())
@@ -192,6 +193,7 @@ def run(seed: int, *, work_s: float = WORK_S, faults: str | None = None, log: Te
             scenario.findings.append(f"stuck: {stuck}")
         history = scenario.plan.recorder.history(drained=scenario.drained)
         findings = scenario.all_findings(history)
+        findings += [f"logged: {text} ({count} times)" for text, count in alarms.items()]
         virtual_s = loop.time()
         loop.close()
     operations: dict[str, int] = {}
@@ -216,12 +218,15 @@ def _no_collection() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet(trace: Trace) -> Iterator[None]:
-    """Log lines go into the trace's text, not to the terminal."""
+def _quiet(trace: Trace, alarms: dict[str, int]) -> Iterator[None]:
+    """Log lines go into the trace's text, not to the terminal; errors, which nobody plants, are kept in `alarms`."""
 
     def note(_: object, level: str, event: MutableMapping[str, Any]) -> Any:
         if trace.logging:
-            trace.note(f"    {level}: {event}")
+            trace.note(f"    {_running_name()} {level}: {event}")
+        if level in ("error", "critical", "exception"):
+            text = f"{_running_name().partition('.')[0]}: {event.get('event')}: {event.get('error')!r}"
+            alarms[text] = alarms.get(text, 0) + 1
         raise structlog.DropEvent
 
     before = structlog.get_config()
@@ -245,4 +250,9 @@ class _TraceHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._trace.logging:
-            self._trace.note(f"    {record.levelname}: {record.name}: {record.getMessage()}")
+            self._trace.note(f"    {_running_name()} {record.levelname.lower()}: {record.getMessage()}")
+
+
+def _running_name() -> str:
+    owner = OWNER.get()
+    return owner.name if owner is not None else "world"

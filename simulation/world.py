@@ -14,6 +14,8 @@ from simulation.sim_transport import Network, SimTransport
 from simulation.store_faults import StoreFaults
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
+from txnstore.mvcc import Change
+from txnstore.store import EventKind
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -65,6 +67,7 @@ class World:
         self.network = Network(loop, seed)
         self.etcd_clock = SimClock(loop)
         self.etcd = MemoryEtcd(self.etcd_clock)
+        self.etcd.on_change = self._changed
         self.store_faults = StoreFaults(seed, loop.trace, loop.time)
         self.disks: dict[str, SimDisk] = {}
         self.processes: dict[str, SimProcess] = {}
@@ -80,6 +83,14 @@ class World:
         process = SimProcess(self, name, program, restart_s)
         self.processes[name] = process
         return process
+
+    def _changed(self, change: Change) -> None:
+        for event in change.events:
+            record = event.record
+            value = f" = {record.value.decode()}" if event.kind is EventKind.PUT else ""
+            self.loop.trace.record(
+                self.loop.time(), "etcd", event.kind.name, change.revision, f"{record.key.decode()}{value}"
+            )
 
     def note(self, text: str) -> None:
         self.loop.trace.record(self.loop.time(), "world", text)

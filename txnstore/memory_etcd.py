@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import Final
 
 from txnstore.backend import Reason, Refused, StoreStatus, Unanswered
-from txnstore.mvcc import Mvcc
+from txnstore.mvcc import Change, Mvcc
 from txnstore.store import Compacted, Event, KeyValue
 from txnwire.ports import Clock
 
@@ -38,11 +38,14 @@ class MemoryEtcd:
     - `compact(revision)`: also under a watch that still needs older ones;
     - `expire_lease(id)`: early; `delay_expiry(id, seconds)`: late;
     - `quota_bytes`: lower it to raise the alarm.
+
+    `on_change` is shown every change as soon as it is made.
     """
 
     def __init__(self, clock: Clock, *, quota_bytes: int = DEFAULT_QUOTA_BYTES, max_txn_ops: int = 10_000) -> None:
         self._clock = clock
         self._context = copy_context()
+        self.on_change: Callable[[Change], None] | None = None
         self.mvcc = Mvcc()
         self.quota_bytes = quota_bytes
         self.max_txn_ops = max_txn_ops
@@ -196,6 +199,9 @@ class MemoryEtcd:
 
     def _tell_watches(self) -> None:
         if self.mvcc.revision != self._told_revision:
+            if self.on_change is not None:
+                for change in self.mvcc.changes_since(self._told_revision + 1, at_most=_CHANGES_PER_DELIVERY):
+                    self.on_change(change)
             self._told_revision = self.mvcc.revision
             for stream in self._streams:
                 stream.notify()
