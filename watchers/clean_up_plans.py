@@ -210,9 +210,7 @@ class AckCleanUp:
         blocks = list(self._cursor.block_writes())[:_ROOM] if due and self._cursor.dirty else []
         # ▲ An ack op goes only with, or after, the cursor records that hold its ack: all of them, so that none of a
         # commit is lost by a crash. Where they do not all fit, deletions wait for the next commit.
-        acks: Sequence[AppliedAcks] = ()
-        if len(blocks) < _ROOM:
-            acks = self._pending.clean_up_batch((_ROOM - len(blocks)) // 2)
+        acks = self._pending.clean_up_batch((_ROOM - len(blocks)) // 2)
         if not blocks and not acks:
             return None
         commit = plan_clean_up(

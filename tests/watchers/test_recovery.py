@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -11,9 +12,10 @@ from tests.segments.ledger_lengths import LedgerLengths
 from tests.watchers.headers import Notes, begin, collect, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own
 from txnstore import keys, records
-from txnstore.memory_store import MemoryStore
-from txnstore.records import AbortedRecord
-from txnstore.store import Commit, CommitResult, MetadataStore, Put
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.records import AbortedRecord, Header
+from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -228,6 +230,40 @@ async def test_decision_made_between_the_read_and_the_end_of_loading_is_not_miss
     buffer.decided(notes.decisions[0])
     assert (buffer.max_read_position, buffer.is_aborted(B, 0)) == (at(1), True)
     await watch.close()
+
+
+async def test_everything_is_of_one_revision_headers_included() -> None:
+    """A is decided and its op deleted between the reads of one load: none of it is seen, the watch will tell."""
+
+    class DecideBetweenReads:
+        reads = 0
+
+        def fate(self, request: str, client: str) -> Fate:
+            if request == "read" and client == "loading":
+                self.reads += 1
+                if self.reads == 2:
+                    header = Header(state=records.COMMITTED, timeout_ms=1, created_ms=0)
+                    put = Put(keys.txn(A), records.encode(header))
+                    gone = Delete(keys.TXN_OP, keys.prefix_end(keys.TXN_OP))
+                    etcd.mvcc.commit([Commit(puts=(put,), deletes=(gone,))])
+            return NO_FAULT
+
+        def watch_delay_s(self, client: str) -> float:
+            return 0.0
+
+    etcd, faults = MemoryEtcd(SystemClock()), DecideBetweenReads()
+    store = MemoryStore(etcd, SystemClock(), random.Random(0), name="loading", faults=faults)
+    others = MemoryStore(etcd, SystemClock(), random.Random(1))
+    held = Held(others, await own(others))
+    await begin(others, A)
+    await held.write(A)
+    await held.ack(A, entry(0))
+    state = await load_state(store, SEGMENT, held.epoch)
+    assert faults.reads > 2
+    assert (state.open_transactions, state.written, state.decisions) == ([A], [A], [])
+    assert len(state.ack_ops[SUBSCRIPTION]) == 1
+    await store.close()
+    await others.close()
 
 
 async def test_segment_owned_by_somebody_else_is_not_loaded(any_store: MetadataStore) -> None:
