@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from simulation.history import History, Operation, Place, Poll, Read, Send
+from simulation.history import History, Operation, Outcome, Place, Poll, Read, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,33 +163,48 @@ def _torn_transaction(facts: _Facts) -> Iterator[Anomaly]:
             yield Anomaly("torn transaction", f"{facts.name(index)}: {', '.join(found)} found, {', '.join(gone)} lost")
 
 
-def _acked_values(facts: _Facts) -> Mapping[str, dict[str, None]]:
-    """subscription → values acked in a transaction that may have committed: they need not be delivered (again)."""
+def _acked_values(facts: _Facts, *outcomes: Outcome) -> Mapping[str, dict[str, None]]:
+    """subscription → values acked by operations that ended so."""
     acked: dict[str, dict[str, None]] = defaultdict(dict)
     for operation in facts.history.operations:
-        if operation.outcome != "failed":
+        if operation.outcome in outcomes:
             for ack in operation.acks:
                 acked[ack.subscription][ack.value] = None
     return acked
 
 
+@dataclass(slots=True)
+class _Reading:
+    """How far one process has read one key under one assignment."""
+
+    assignment: int
+    highest: Place | None = None
+    seen: dict[Place, None] = field(default_factory=dict)
+
+
 def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
-    """poll skip and non-monotonic poll, within a poll and between polls of one process with unchanged assignment."""
-    acked = _acked_values(facts)
-    last: dict[tuple[str, str | None, str | None, str], tuple[int, Place]] = {}
+    """poll skip and non-monotonic poll, within a poll and between polls of one process with unchanged assignment.
+
+    What may have been acked need not come (again), and what was acked by an operation of unknown outcome may come again
+    at any time: a crash may forget plain acks (DESIGN §6).
+    """
+    acked = _acked_values(facts, "ok", "unknown")
+    forgettable = _acked_values(facts, "unknown")
+    readings: dict[tuple[str, str | None, str | None, str], _Reading] = {}
     for index, operation in enumerate(facts.history.operations):
         for poll in operation.polls:
+            subscription = poll.subscription or ""
             for key, reads in poll.reads.items():
                 reader = (operation.process, poll.subscription, poll.snapshot, key)
-                assignment, before = last.get(reader, (poll.assignment, None))
-                if assignment != poll.assignment:
-                    before = None
+                reading = readings.get(reader)
+                if reading is None or reading.assignment != poll.assignment:
+                    reading = readings[reader] = _Reading(poll.assignment)
                 for read in reads:
-                    if before is not None:
-                        yield from _judge_step(facts, index, key, before, read, acked[poll.subscription or ""])
-                    before = read.place
-                if before is not None:
-                    last[reader] = (poll.assignment, before)
+                    repeatable = read.place in reading.seen and read.value in forgettable[subscription]
+                    if reading.highest is not None and not repeatable:
+                        yield from _judge_step(facts, index, key, reading.highest, read, acked[subscription])
+                    reading.highest = max(reading.highest or read.place, read.place)
+                    reading.seen[read.place] = None
 
 
 def _judge_step(

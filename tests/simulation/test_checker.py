@@ -67,6 +67,12 @@ CLEAN: dict[str, list[Operation]] = {
         ),
         op("s", polls=[poll((0, "a"), subscription="sub", assignment=1, at=11.0)]),
     ],
+    "a plain ack was forgotten, the consumer goes on after what it holds": [
+        *WROTE,
+        op("s", polls=[poll((0, "a"), (1, "b"), subscription="sub")]),
+        op("s", "unknown", acks=[Ack(subscription="sub", value="a", at=9.1)]),
+        op("s", polls=[poll((0, "a"), (2, "c"), subscription="sub")]),
+    ],
     "a chain of reads": [
         op(sends=[A]),
         op("q", polls=[poll((0, "a"))], sends=[sent("x", 0, "other")]),
