@@ -92,11 +92,20 @@ class SegmentLedgers:
             self._adopt(msgspec.structs.replace(record, ledgers=closed))
             return
         next_id = max((info.ledger_id for info in closed), default=FIRST_LEDGER_ID - 1) + 1
-        # Empty ledgers of owners before the last one carry nothing; the ids above them are never given out again.
-        kept = [info for info in closed[:-1] if info.closed_length] + closed[-1:]
+        kept = await self._without_empty(closed)
         opened = LedgerInfo(ledger_id=next_id, store=self._ledger_store.kind)
         await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, opened]))
         self.writer = await self._ledger_store.create(self._segment, next_id, incarnation=self._incarnation)
+
+    async def _without_empty(self, closed: list[LedgerInfo]) -> list[LedgerInfo]:
+        """Empty ledgers of owners before the last one carry nothing. The ids above them are never given out again, and
+        a writer of one that still lives finds it deleted, which is as good as fenced.
+
+        Deleted before the record forgets them: a crash in between leaves a name without a file, never the reverse."""
+        empty = [info for info in closed[:-1] if not info.closed_length]
+        for info in empty:
+            await self._ledger_store.delete(self._segment, info.ledger_id)
+        return [info for info in closed if info not in empty]
 
     async def _closed(self, info: LedgerInfo) -> LedgerInfo:
         if info.closed_length is not None:

@@ -141,6 +141,7 @@ async def test_empty_ledgers_are_crossed_and_do_not_pile_up_in_the_record(
         last = await take_over(memory_store, ledger_store)
     await append(last, b"b")
     assert [one.ledger_id for one in last.record.ledgers] == [1, 4, 5]
+    assert [ledger_id for _, ledger_id in await ledger_store.list()] == [1, 4, 5]
     assert last.next_after(Position(1, 0)) == Position(5, 0)
     assert await whole_log(last) == [b"a", b"b"]
     assert last.contains(Position(5, 0))
