@@ -1,0 +1,103 @@
+"""Real servers, and a network that loses their replies: every call is carried out once and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import pytest
+
+import txnclient
+from tests.cluster import InProcessCluster
+from tests.txnclient.lossy_transport import LossyTransport
+from txnwire.clock import SystemClock
+from txnwire.grpc_transport import GrpcTransport
+
+_numbers = itertools.count(1)
+
+
+class Lossy(NamedTuple):
+    client: txnclient.Client
+    lose: Counter[str]
+    topic: str
+
+
+@pytest.fixture
+async def lossy(cluster: InProcessCluster) -> AsyncIterator[Lossy]:
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    async with cluster.connect(transport=transport) as client:
+        topic = f"topic://public/default/lossy{next(_numbers)}"
+        await client.create_topic(topic, segments=2)
+        yield Lossy(client, transport.lose, topic)
+
+
+async def read_all(client: txnclient.Client, topic: str) -> list[bytes]:
+    async with client.reader(topic, end="latest") as reader:
+        return [message.value async for message in reader]
+
+
+async def test_d7_a_lost_begin_leaves_no_second_open_transaction(lossy: Lossy) -> None:
+    lossy.lose["new_txn_ok"] = 3
+    txn = await lossy.client.begin()
+    listed = await lossy.client.admin("transactions.list", state="OPEN")
+    assert [row["txn"] for row in listed["transactions"]] == [str(txn.id)]
+    assert not lossy.lose["new_txn_ok"]
+    await txn.commit()
+
+
+async def test_d1_a_lost_commit_is_ok_when_asked_again(lossy: Lossy) -> None:
+    producer = await lossy.client.producer(lossy.topic)
+    committed, aborted = await lossy.client.begin(), await lossy.client.begin()
+    await producer.send(b"committed", txn=committed)
+    await producer.send(b"aborted", txn=aborted)
+    lossy.lose["end_txn_ok"] = 2
+    result = await committed.commit()
+    lossy.lose["end_txn_ok"] = 2
+    await aborted.abort()
+    assert result.revision > 0
+    assert await read_all(lossy.client, lossy.topic) == [b"committed"]
+
+
+async def test_l7_lost_acks_of_sends_leave_one_copy_in_order(lossy: Lossy) -> None:
+    producer = await lossy.client.producer(lossy.topic, linger_ms=0)
+    futures = []
+    for number in range(200):
+        if number % 40 == 0:
+            lossy.lose["send_ok"] += 1
+        futures.append(producer.send_nowait(b"%d" % number, key="k"))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*futures)
+    assert await read_all(lossy.client, lossy.topic) == [b"%d" % number for number in range(200)]
+
+
+async def test_l7_sends_and_acks_of_transactions_survive_lost_replies(lossy: Lossy) -> None:
+    client = lossy.client
+    producer = await client.producer(lossy.topic)
+    for number in range(20):
+        async with client.transaction() as txn:
+            lossy.lose[("send_ok", "open_producer_ok", "end_txn_ok", "new_txn_ok")[number % 4]] += 1
+            await producer.send(b"%d" % number, key="k", txn=txn)
+            producer.send_nowait(b"%d'" % number, key="k", txn=txn)
+    consumer = await client.consumer(lossy.topic, "sub")
+    got: list[bytes] = []
+    async with asyncio.timeout(30):
+        while len(got) < 40:
+            async with client.transaction() as txn:
+                messages = await consumer.receive_many(3)
+                lossy.lose[("ok", "subscribe_ok", "end_txn_ok", "deliver", "assignment")[len(got) % 5]] += 1
+                await consumer.ack(messages, txn=txn)
+            got += [message.value for message in messages]
+    assert got == [value for number in range(20) for value in (b"%d" % number, b"%d'" % number)]
+    lossy.lose.clear()
+    with pytest.raises(txnclient.Timeout):
+        await consumer.receive(timeout=0.3)
+
+
+async def test_lost_answers_about_topics(lossy: Lossy) -> None:
+    lossy.lose.update({"layout": 2, "cluster": 1, "ok": 1, "names": 1})
+    topic = f"topic://public/default/lossy{next(_numbers)}"
+    assert len((await lossy.client.create_topic(topic, segments=3)).segments) == 3
+    assert topic in await lossy.client.list_topics()
