@@ -309,7 +309,7 @@ class Subscription:
         return sum(1 for begin, end in self._rewinds if begin <= position <= end)
 
     def pass_over(self, position: Position, messages: int) -> None:
-        if self.pending.ack((AckPosition(position, messages),)):
+        if self.pending.pass_over(position):
             self._events.acked(self)
 
     def drained(self, end: Position) -> bool:

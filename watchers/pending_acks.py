@@ -208,6 +208,11 @@ class PendingAcks:
 
     # ---- dispatch
 
+    def pass_over(self, position: Position) -> bool:
+        """An aborted entry: nobody is shown it, so nobody will ever ack it. Not bounded: refused, it would hold the
+        mark-delete position for ever. Returns whether the cursor moved."""
+        return self._cursor.ack(AckPosition(position, 0), held=True)
+
     def skip(self, position: Position, messages: int = 0) -> int:
         """Bitmap of indexes not to be delivered (acked or pending); `WHOLE`: none of the entry, 0: all of it. Where
         `messages`, the entry's count, is given, a bitmap that names all of them is `WHOLE`."""

@@ -369,6 +369,17 @@ def test_ack_the_cursor_could_not_hold_is_refused_before_its_op_is_sent() -> Non
     assert cursor.acked(at(9000)) == WHOLE
 
 
+def test_aborted_entries_are_passed_over_beyond_the_bound() -> None:
+    """A refusal would leave the mark-delete position before them, and the cursor full, for ever."""
+    cursor = Cursor(LedgerLengths({1: 20_000}), EARLIEST, max_blocks=1, max_partial=1)
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    for entry_id in range(1, 12_000):
+        assert pending.pass_over(at(entry_id))
+    assert not pending.pass_over(at(7))
+    pending.ack([whole(0)])
+    assert cursor.mark_delete == at(11_999)
+
+
 def test_lowest_pending_is_found_among_many_that_are_gone(pending: PendingAcks, cursor: Cursor) -> None:
     acked(pending, A, whole(9, 2))
     for round_number in range(200):
