@@ -99,7 +99,8 @@ class LedgerStore(Protocol):
         that is open. Atomic and durable; replaces an earlier one. Fences nothing."""
 
     async def delete(self, segment: str, ledger_id: int) -> None:
-        """Remove a ledger and what stands beside it. Idempotent."""
+        """Remove a ledger and what stands beside it. Idempotent. ▲ A writer of it that still lives acks nothing more,
+        and where it was fenced before it was created, its late creator is still refused."""
 
     async def list(self) -> Sequence[tuple[str, int]]:
         """Every (segment, ledger id) present, for `txnctl check`."""

@@ -46,14 +46,15 @@ def paths_of(root: Path, segment: str, ledger_id: int) -> LedgerPaths:
 
 
 def list_ledgers(root: Path) -> list[tuple[str, int]]:
-    """Every (segment path, ledger id) of which any file is present, sorted."""
+    """Every (segment path, ledger id) with a ledger or a footer, sorted. A fence alone is the trace of one that was
+    never created, or whose deletion was cut short."""
     return sorted(dict.fromkeys(_ledgers_below(root)))
 
 
 def _ledgers_below(root: Path) -> Iterator[tuple[str, int]]:
     for path in root.glob("*/*/*/*/*"):
         stem, _, suffix = path.name.partition(".")
-        if suffix in ("ledger", "footer", "fence") and stem.isdecimal():
+        if suffix in ("ledger", "footer") and stem.isdecimal():
             yield "/".join(path.parts[-5:-1]), int(stem)
 
 
@@ -190,13 +191,16 @@ def read_fence(paths: LedgerPaths) -> Fence | None:
 
 
 def delete_ledger(paths: LedgerPaths) -> None:
-    """▲ The ledger goes before its fence: a writer that wakes up late finds either the fence or its file unlinked."""
+    """▲ The ledger goes before its fence: a writer that wakes up late finds either the fence or its file unlinked.
+    Of a ledger that was never created the fence stays for ever: its creator may still come."""
     if not paths.directory.is_dir():
         return
+    created = paths.ledger.exists()
     paths.ledger.unlink(missing_ok=True)
     sync_directory(paths.directory)
     for leftover in sorted(paths.directory.glob(f"{paths.ledger_id}.*.tmp-*")):
         leftover.unlink(missing_ok=True)
     paths.footer.unlink(missing_ok=True)
-    paths.fence.unlink(missing_ok=True)
+    if created:
+        paths.fence.unlink(missing_ok=True)
     sync_directory(paths.directory)

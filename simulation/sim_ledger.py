@@ -319,13 +319,14 @@ class SimLedgerStore:
     async def delete(self, segment: str, ledger_id: int) -> None:
         key = self._check(segment, ledger_id)
         await asyncio.sleep(0)
-        file = self._disk.files.pop(key, None)
-        if file is not None:
+        file = self._disk.files.get(key)
+        if file is not None and (file.created or not file.fenced):
+            del self._disk.files[key]
             file.deleted = True
 
     async def list(self) -> Sequence[tuple[str, int]]:
         await asyncio.sleep(0)
-        return sorted(self._disk.files)
+        return sorted(key for key, file in self._disk.files.items() if file.created or file.footer is not None)
 
     async def close(self) -> None:
         self._closed = True

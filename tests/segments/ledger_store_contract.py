@@ -171,6 +171,16 @@ class LedgerStoreContract:
             await create(ledgers)
         assert (await successor.fence(SEGMENT, 1)).entries == 0
 
+    async def test_l3_a_creator_that_wakes_after_the_deletion_is_still_stopped(
+        self, ledgers: LedgerStore, successor: LedgerStore
+    ) -> None:
+        """▲ Fenced before it was created, closed as empty, deleted: its creator may come any time later."""
+        await successor.fence(SEGMENT, 1)
+        await successor.delete(SEGMENT, 1)
+        assert list(await successor.list()) == []
+        with pytest.raises(LedgerFenced):
+            await create(ledgers)
+
     async def test_l3_a_writer_that_wakes_after_the_deletion_acks_nothing(
         self, ledgers: LedgerStore, successor: LedgerStore
     ) -> None:
