@@ -38,6 +38,9 @@ class Membership:
         self._link: Link | None = None
         self._address: str | None = None
         self._left = False
+        self._asked: Link | None = None
+        """Where a join was sent last, answered or not: what must be told of a leave."""
+        self._joining = False
 
     @property
     def topic(self) -> str:
@@ -45,15 +48,19 @@ class Membership:
 
     async def join(self, deadline: Deadline) -> None:
         """Join, and stay a member until `leave`. Raises what the controller refuses with, `Timeout`."""
-        await self._session.repeat(
-            f"joining subscription {self._request.subscription} of {self.topic}", deadline, lambda: self._join(deadline)
-        )
+        what = f"joining subscription {self._request.subscription} of {self.topic}"
+        try:
+            await self._session.repeat(what, deadline, lambda: self._join(deadline))
+        except TxnError:
+            await self.leave()
+            raise
         self._session.tasks.start(self._stay(), name=f"membership in {self.topic}")
 
     async def _join(self, deadline: Deadline) -> None:
         address = self._session.directory.controller_address
         link = await self._session.directory.controller_link(deadline)
         link.assignments[self._route] = self._assigned
+        self._asked = link
         timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
         reply = await link.call(pb.Command(join_subscription=self._request), timeout_s=timeout_s)
         self._link, self._address = link, address
@@ -73,6 +80,7 @@ class Membership:
                     await session.directory.wait_change_or_lost(self._link)
                     continue
                 self._link.assignments.pop(self._route, None)
+            self._joining = True
             try:
                 await self._join(session.deadline(JOIN_TIMEOUT_S))
                 backoff.reset()
@@ -82,6 +90,10 @@ class Membership:
             except TxnError as error:
                 self._on_failed(error)
                 return
+            finally:
+                self._joining = False
+                if self._left:  # `leave` came while the join was on its way, and left it to this task
+                    await self._tell_leave()
             await session.directory.wait_change(backoff.next_s())
 
     def _assigned(self, assignment: pb.Assignment) -> None:
@@ -92,7 +104,13 @@ class Membership:
     async def leave(self) -> None:
         """Tell the controller, as far as it can be reached; otherwise it notices by itself."""
         self._left = True
-        link, self._link = self._link, None
+        if not self._joining:
+            await self._tell_leave()
+
+    async def _tell_leave(self) -> None:
+        """Also of a join that was never answered: the connection lives on with the client, so without this the
+        controller would count the consumer in, and its segments would wait for it, for as long as the client lives."""
+        link, self._asked, self._link = self._asked, None, None
         if link is None or link.closed:
             return
         link.assignments.pop(self._route, None)

@@ -317,6 +317,24 @@ def test_a_consumer_joins_again_when_another_controller_is_elected() -> None:
     run(scenario())
 
 
+def test_a_consumer_closed_while_it_joins_again_leaves_once_it_has_joined() -> None:
+    """Its connection lives on with the client: a join that nobody takes back would keep its segments for ever."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.hold["join_subscription"] = asyncio.Event()
+            await server.cut()
+            await until(lambda: server.seen["join_subscription"] == 2)
+            await consumer.close()
+            server.hold["join_subscription"].set()
+            await until(lambda: server.seen["leave_subscription"] == 1)
+            kinds = [command.WhichOneof("body") for command in server.commands]
+            assert kinds.index("leave_subscription") > len(kinds) - 1 - kinds[::-1].index("join_subscription")
+
+    run(scenario())
+
+
 def test_a_consumer_that_was_replaced_is_told() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
