@@ -277,7 +277,7 @@ def test_ops_wait_where_cursor_records_alone_fill_a_commit() -> None:
 
 def test_plain_acks_are_persisted_at_most_once_a_second() -> None:
     acks = Acks()
-    sent = []
+    sent: list[list[bytes]] = []
     for step in range(25):
         acks.pending.ack([AckPosition(Position(1, step), 1)])
         plan = acks.target.plan(100.0 + step / 10)
