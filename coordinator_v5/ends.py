@@ -45,7 +45,8 @@ class Ends:
         request = EndRequest(txn, state, reason, writers, reply, self._state.clock.monotonic())
         self._pending[request] = None
         txn.waiters.append(request)
-        # ▲ One unanswered write of a header at a time: who asks meanwhile is answered from the first one's verdict.
+        # One unanswered write of a header at a time (▲ §4; the store holds a second one back): who asks meanwhile is
+        # answered from the first one's verdict.
         if txn.ending is None:
             self._send(txn, state, reason, writers, None)
 

@@ -165,10 +165,12 @@ def test_a_zombie_s_sweep_harms_nothing() -> None:
     to its successor, and for want of a connection calls it vanished."""
 
     async def scenario(etcd: MemoryEtcd) -> None:
-        settings = CoordinatorSettings(tcids=1, client_grace_s=0.3)
+        settings = CoordinatorSettings(tcids=1, client_grace_s=0.3, mark_every_s=3600.0)
         one, two = await Process(etcd, "one", settings).start(), await Process(etcd, "two", ONE_TCID).start()
         connection = Connection("a")
         begun = await one.coordinator.begin(0, timeout_ms=300_000, connection=connection)
+        await until(lambda: bool(deadline_keys(etcd)))
+        await asyncio.sleep(1)
         one.pause()
         await until(lambda: two.coordinator.owned_tcids == (0,))
         two.coordinator.announce(Connection("a"), [begun.txn_id])

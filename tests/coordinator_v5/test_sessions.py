@@ -112,6 +112,7 @@ def test_time_a_paused_coordinator_slept_through_is_no_client_s_fault() -> None:
         process = await Process(etcd, "one", CoordinatorSettings(tcids=1, lease_ttl_s=600.0)).start()
         first, second = Connection("a"), Connection("a")
         begun = await process.coordinator.begin(0, connection=first, timeout_ms=600_000)
+        await asyncio.sleep(1)
         process.coordinator.disconnected(first)
         process.pause()
         await asyncio.sleep(60)

@@ -1,0 +1,125 @@
+"""The small pure parts: id blocks, the late-index mark, retention, latencies."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator_v5.statistics import BOUNDS_S, Latency
+from coordinator_v5.transactions import IdBlocks, OwnedTcid, Phase, Transaction
+from txnstore.records import OPEN, Header, TxnSeq
+from txnstore.transitions import FIRST_SEQ, TcSeq
+from txnwire.ids import TxnId
+
+HEADER = Header(state=OPEN, timeout_ms=60_000, created_ms=0)
+
+
+def owned() -> OwnedTcid:
+    return OwnedTcid(1, 5, FIRST_SEQ, id_block=8)
+
+
+def begun(tc: OwnedTcid, counter: int, *, at: float = 0.0, timeout_s: float = 60.0) -> Transaction:
+    txn = Transaction(tc, TxnId(1, counter), HEADER, phase=Phase.OPEN, begun_at=at, due=at + timeout_s)
+    tc.add(txn)
+    return txn
+
+
+@given(st.integers(1, 64), st.lists(st.booleans(), max_size=300))
+def test_ids_rise_and_are_given_out_once_whenever_blocks_arrive(size: int, takes: list[bool]) -> None:
+    """True takes an id, False lets a block that was asked for arrive, with a gap (a lost block) before it."""
+    ids, taken, start = IdBlocks(size), [], 1
+    for take in takes:
+        if take:
+            counter = ids.take()
+            lowest = ids.lowest
+            if counter is not None:
+                assert lowest is None or lowest > counter
+                taken.append(counter)
+        elif ids.wants_more:
+            ids.grant(start, start + size)
+            start += 2 * size
+    assert taken == sorted(set(taken))
+
+
+def test_a_block_is_asked_for_before_the_last_one_is_used_up() -> None:
+    ids = IdBlocks(8)
+    assert ids.wants_more
+    assert ids.take() is None
+    ids.asked = True
+    assert not ids.wants_more
+    ids.asked = False
+    ids.grant(1, 9)
+    for _ in range(3):
+        ids.take()
+        assert not ids.wants_more
+    assert ids.take() == 4
+    assert ids.wants_more
+    ids.grant(9, 17)
+    assert [ids.take() for _ in range(12)] == list(range(5, 17))
+    assert ids.take() is None
+
+
+def test_the_mark_stands_at_the_first_transaction_without_a_key() -> None:
+    tc = owned()
+    tc.seq = TcSeq(TxnSeq(next=9), 1)
+    tc.ids.grant(1, 9)
+    assert tc.mark() == 1
+    first, second = (begun(tc, tc.ids.take() or 0) for _ in range(2))
+    assert tc.mark() == 1
+    tc.indexed(first)
+    assert tc.mark() == 2
+    tc.remove(second)
+    assert tc.mark() == 3, "the next id in hand: nothing below it is open without a key"
+    assert tc.find(1) is first
+    assert tc.never_given_out(3)
+    assert not tc.never_given_out(2)
+
+
+def test_only_what_is_old_enough_and_undecided_is_indexed_in_id_order() -> None:
+    tc = owned()
+    txns = [begun(tc, counter, at=counter / 10) for counter in range(1, 6)]
+    txns[1].ending = HEADER
+    txns[2].phase = Phase.BEGINNING
+    txns[3].indexing = True
+    assert tc.to_index(1.0, 1.0, 10) == []
+    assert tc.to_index(1.55, 1.0, 10) == [txns[0], txns[4]]
+    assert tc.to_index(1.55, 1.0, 1) == [txns[0]]
+
+
+def test_deadlines_come_due_in_order_and_once() -> None:
+    tc = owned()
+    soon, late, ended, busy = (begun(tc, n, timeout_s=s) for n, s in ((1, 1.0), (2, 1.5), (3, 1.2), (4, 0.5)))
+    tc.remove(ended)
+    busy.ending = HEADER
+    assert tc.due(0.4) == []
+    assert tc.due(1.3) == [soon]
+    busy.ending = None
+    assert tc.due(2.0) == [late, busy] or tc.due(2.0) == [busy, late]
+    assert tc.due(10.0) == []
+    tc.watch_deadline(soon, 11.0)
+    assert tc.due(11.0) == [soon]
+
+
+def test_retention_starts_when_a_decision_is_first_seen() -> None:
+    tc = owned()
+    tc.saw_final(9, True, 100, now=0.0, name=None)
+    tc.saw_final(4, False, 101, now=1.0, name=None)
+    tc.saw_final(9, True, 100, now=50.0, name=None)
+    assert tc.collectable(59.0, 60.0, 10) == []
+    found = tc.collectable(61.0, 60.0, 10)
+    assert [(seen.final.counter, seen.final.committed) for seen in found] == [(4, False), (9, True)]
+    assert tc.collectable(100.0, 60.0, 10) == []
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=200))
+def test_quantiles_are_upper_bounds(observed: list[float]) -> None:
+    latency = Latency()
+    for seconds in observed:
+        latency.observe(seconds)
+    snapshot = latency.snapshot()
+    assert snapshot.count == len(observed)
+    median = sorted(observed)[(len(observed) - 1) // 2]
+    assert snapshot.quantile(0.5) >= median
+    if max(observed) <= BOUNDS_S[-1]:
+        assert snapshot.quantile(1.0) >= max(observed)
+    assert Latency().snapshot().quantile(0.99) == 0.0

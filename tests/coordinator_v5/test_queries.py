@@ -1,0 +1,163 @@
+"""The four named queries, listings, descriptions, outcomes and what hangs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator_v5 import queries
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.processes import SEGMENT, Process, headers, in_virtual_time, until
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.op_transitions import plan_ack_op
+from txnstore.records import ABORTED, COMMITTED, OPEN, Op
+from txnstore.store import Commit, Delete
+from txnstore.transitions import Decision
+from txnwire.ids import TxnId
+
+OTHER = "public/default/orders/0000-ffff-1"
+
+
+async def ack(process: Process, txn_id: TxnId, segment: str, subscription: str, epoch: int, counter: int) -> None:
+    op = Op(v=1, kind="ack", segment=segment, subscription=subscription, messages=2)
+    plan = plan_ack_op(txn_id, segment, subscription, epoch, counter, op, first_in_subscription=True)
+    assert (await process.store.commit(plan)).succeeded
+
+
+def test_the_four_indexes() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=2)).start()
+        epoch, other = await process.own(SEGMENT), await process.own(OTHER)
+        ids = [(await process.coordinator.begin(n % 2, timeout_ms=20_000 + n)).txn_id for n in range(6)]
+        for number, txn_id in enumerate(ids):
+            assert await process.write(txn_id, SEGMENT, number, epoch=epoch)
+        assert await process.write(ids[0], OTHER, 50, epoch=other)
+        await ack(process, ids[1], SEGMENT, "s", epoch, 60)
+        await ack(process, ids[2], SEGMENT, "t", epoch, 61)
+        store = process.store
+        assert await queries.writes_by_segment(store, SEGMENT) == sorted(ids)
+        assert await queries.writes_by_segment(store, OTHER) == [ids[0]]
+        assert await queries.acks_by_segment_subscription(store, SEGMENT, "s") == [ids[1]]
+        assert await queries.txns_by_deadline(store, until_ms=10**13 - 2) == []
+        await asyncio.sleep(2)
+        deadlines = await queries.txns_by_deadline(store, until_ms=10**13 - 2)
+        assert [txn_id for _, txn_id in deadlines] == ids
+        assert await queries.txns_by_deadline(store, until_ms=deadlines[2][0]) == deadlines[:3]
+        for number, txn_id in enumerate(ids[:4]):
+            await process.coordinator.end(txn_id, commit=number != 1)
+        committed = await queries.txns_by_final_state(store, COMMITTED)
+        assert [one.txn_id for one in committed] == sorted([ids[0], ids[2], ids[3]])
+        assert all(one.revision > 0 for one in committed)
+        paged = await queries.txns_by_final_state(store, COMMITTED, limit=1)
+        paged += await queries.txns_by_final_state(store, COMMITTED, after=paged[0].txn_id)
+        assert paged == committed
+        assert [one.txn_id for one in await queries.txns_by_final_state(store, ABORTED)] == [ids[1]]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_listings_filter_by_state_age_owner_and_segment() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        old = (await process.coordinator.begin(0, owner="ann")).txn_id
+        await asyncio.sleep(5)
+        young = (await process.coordinator.begin(0, owner="bob")).txn_id
+        done = (await process.coordinator.begin(0, owner="bob")).txn_id
+        await process.coordinator.end(done, commit=True)
+        await process.write(young, epoch=epoch)
+
+        async def listed(**filters: object) -> list[TxnId]:
+            now_ms = process.clock.wall_ms()
+            found = await queries.list_transactions(process.store, now_ms=now_ms, **filters)  # type: ignore[arg-type]
+            return [one.txn_id for one in found]
+
+        assert await listed() == [old, young, done]
+        assert await listed(state=OPEN) == [old, young]
+        assert await listed(state=COMMITTED) == [done]
+        assert await listed(older_than_ms=3_000) == [old]
+        assert await listed(owner="bob") == [young, done]
+        assert await listed(segment=SEGMENT) == [young]
+        assert await listed(segment=SEGMENT, owner="ann") == []
+        assert await listed(limit=2) == [old, young]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_description_has_header_ops_and_outcome_also_after_collection() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        txn_id = (await process.coordinator.begin(0)).txn_id
+        for counter in range(5):
+            await process.write(txn_id, epoch=epoch, counter=counter)
+        found = await queries.describe_transaction(process.store, txn_id, ops_limit=3)
+        assert found.record is not None
+        assert (found.record.header.state, found.record.revision, found.outcome) == (OPEN, 0, None)
+        assert len(found.ops) == 3
+        assert len((await queries.describe_transaction(process.store, txn_id)).ops) == 5
+        decision = await process.coordinator.end(txn_id, commit=True)
+        found = await queries.describe_transaction(process.store, txn_id)
+        assert found.outcome == decision
+        prefix = keys.txn_ops(txn_id)
+        etcd.mvcc.commit([Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),))])
+        await until(lambda: not headers(etcd))
+        found = await queries.describe_transaction(process.store, txn_id)
+        assert (found.record, found.ops, found.outcome) == (None, (), Decision(COMMITTED, 0))
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_outcomes_of_many_in_one_question() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        assert await queries.outcomes(process.store, []) == []
+        ids = [(await process.coordinator.begin(0)).txn_id for _ in range(3)]
+        await process.coordinator.end(ids[0], commit=True)
+        await process.coordinator.end(ids[1], commit=False)
+        now = await queries.outcomes(process.store, [*ids, TxnId(5, 5), ids[0]])
+        assert [None if one is None else one.state for one in now] == [COMMITTED, ABORTED, None, None, COMMITTED]
+        assert now[1] is not None
+        assert now[1].reason == "client"
+        await until(lambda: len(headers(etcd)) == 0)
+        later = await queries.outcomes(process.store, ids)
+        assert [None if one is None else one.state for one in later] == [COMMITTED, ABORTED, ABORTED]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up(owned: bool) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        begin = process.coordinator.begin
+        opened = (await begin(0, timeout_ms=600_000)).txn_id
+        await process.write(opened, epoch=epoch)
+        await process.write(opened, epoch=epoch, counter=2)
+        empty = (await begin(0, timeout_ms=600_000)).txn_id
+        decided = (await begin(0)).txn_id
+        await ack(process, decided, SEGMENT, "s", epoch, 9)
+        await process.coordinator.end(decided, commit=True)
+        clean = (await begin(0)).txn_id
+        await process.coordinator.end(clean, commit=True)
+        await asyncio.sleep(20)
+        await process.write((await begin(0)).txn_id, epoch=epoch, counter=10)
+        if not owned:
+            etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
+        now_ms = process.clock.wall_ms()
+        found = await queries.hanging(process.store, now_ms=now_ms, older_than_ms=10_000)
+        assert [one.record.txn_id for one in found] == [opened, empty, decided]
+        assert [one.writes for one in found] == [{SEGMENT: 2}, {}, {}]
+        assert [one.acks for one in found] == [{}, {}, {(SEGMENT, "s"): 1}]
+        assert [one.ownerless for one in found] == [() if owned else (SEGMENT,), (), () if owned else (SEGMENT,)]
+        assert len(await queries.hanging(process.store, now_ms=now_ms, older_than_ms=10_000, limit=1)) == 1
+        await process.close()
+
+    in_virtual_time(scenario)

@@ -1,0 +1,222 @@
+"""The coordinator's commands over a connection: PIP-31's messages in, their answers and errors out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from coordinator_v5.service import CoordinatorService
+from tests.coordinator_v5.processes import Process, in_virtual_time, open_headers, until
+from tests.segments.memory_transport import MemoryTransport
+from txnstore.memory_etcd import MemoryEtcd
+from txnwire.calls import Caller
+from txnwire.errors import (
+    InvalidArgument,
+    InvalidTxnState,
+    NotAllowed,
+    NotOwner,
+    TxnError,
+    TxnNotFound,
+)
+from txnwire.ids import TxnId
+from txnwire.ports import Connection
+from txnwire.proto import txn_pb2 as pb
+from txnwire.serving import serve_connection
+
+SESSION = b"s" * 16
+
+
+class Client:
+    """One connection of one session."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    async def begin(self, tc_id: int = 0, *, timeout_ms: int = 30_000, attempt: bytes = b"", name: str = "") -> TxnId:
+        request = pb.NewTxn(tc_id=tc_id, timeout_ms=timeout_ms, attempt=attempt, name=name)
+        ok = (await self.caller.call(pb.Command(new_txn=request))).new_txn_ok
+        assert ok.state == pb.TXN_STATE_OPEN
+        assert ok.deadline_ms > 1_700_000_000_000
+        return TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits)
+
+    async def end(
+        self,
+        txn_id: TxnId,
+        action: pb.TxnAction.ValueType,
+        *,
+        forced: bool = False,
+        writers: pb.WriterList | None = None,
+    ) -> pb.EndTxnOk:
+        request = pb.EndTxn(
+            txnid_most_bits=txn_id.most_bits,
+            txnid_least_bits=txn_id.least_bits,
+            action=action,
+            forced=forced,
+            writers=writers,
+        )
+        return (await self.caller.call(pb.Command(end_txn=request))).end_txn_ok
+
+
+def served(
+    scenario: Callable[
+        [MemoryEtcd, Process, Callable[[], Coroutine[object, object, Client]]], Coroutine[object, object, None]
+    ],
+) -> None:
+    async def body(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        service = CoordinatorService(process.coordinator)
+        transport = MemoryTransport()
+        opened: list[Caller] = []
+
+        async def serve(connection: Connection) -> None:
+            await serve_connection(
+                connection,
+                [service],
+                server_id="one",
+                roles=["coordinator"],
+                incarnation="1",
+                clock=process.clock,
+            )
+
+        listener = await transport.listen("one:1", serve)
+
+        async def connect() -> Client:
+            hello = pb.Hello(client_name="test", session_id=SESSION)
+            caller = await Caller.open(
+                transport, "one:1", hello, clock=process.clock, on_push=lambda _: None, timeout_s=5.0
+            )
+            opened.append(caller)
+            return Client(caller)
+
+        await scenario(etcd, process, connect)
+        for caller in opened:
+            await caller.close()
+        await listener.close()
+        await process.close()
+
+    in_virtual_time(body)
+
+
+Connect = Callable[[], Coroutine[object, object, Client]]
+COMMIT, ABORT = pb.TXN_ACTION_COMMIT, pb.TXN_ACTION_ABORT
+
+
+def test_begin_commit_and_abort() -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        client = await connect()
+        ids = await asyncio.gather(*(client.begin() for _ in range(300)))
+        assert len(set(ids)) == 300
+        ends = await asyncio.gather(
+            *(client.end(txn_id, COMMIT if number % 2 else ABORT) for number, txn_id in enumerate(ids))
+        )
+        for number, ok in enumerate(ends):
+            assert ok.state == (pb.TXN_STATE_COMMITTED if number % 2 else pb.TXN_STATE_ABORTED)
+            assert ok.revision > 0
+            assert not ok.HasField("writers")
+        again = await client.end(ids[1], COMMIT)
+        assert again.revision == ends[1].revision
+        with pytest.raises(InvalidTxnState, match="client"):
+            await client.end(ids[0], COMMIT)
+
+    served(scenario)
+
+
+def test_writer_lists_tell_none_from_empty() -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        client = await connect()
+        for writers in ([], [7, 2**64 - 1]):
+            txn_id = await client.begin()
+            ok = await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=writers))
+            assert ok.HasField("writers")
+            assert list(ok.writers.writers) == writers
+            with pytest.raises(InvalidTxnState, match="writers"):
+                await client.end(txn_id, COMMIT)
+        plain = await client.end(await client.begin(), COMMIT)
+        assert not plain.HasField("writers")
+
+    served(scenario)
+
+
+def test_a_forced_abort_says_so() -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        client = await connect()
+        txn_id = await client.begin()
+        assert (await client.end(txn_id, ABORT, forced=True)).state == pb.TXN_STATE_ABORTED
+        with pytest.raises(InvalidTxnState, match="admin"):
+            await client.end(txn_id, COMMIT)
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (pb.Command(new_txn=pb.NewTxn(tc_id=9)), NotOwner),
+        (pb.Command(new_txn=pb.NewTxn(tc_id=70_000)), InvalidArgument),
+        (pb.Command(new_txn=pb.NewTxn(tc_id=0, name="job/1")), InvalidArgument),
+        (pb.Command(new_txn=pb.NewTxn(tc_id=0, timeout_ms=2**60)), InvalidArgument),
+        (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=0)), InvalidArgument),
+        (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=1, txnid_least_bits=1)), InvalidArgument),
+        (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=1, action=9)), InvalidArgument),  # type: ignore[arg-type]
+        (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=10**9)), TxnNotFound),
+        (pb.Command(add_partition_to_txn=pb.AddPartitionToTxn()), InvalidArgument),
+        (pb.Command(announce_session=pb.AnnounceSession(open=[pb.TxnIdBits()])), InvalidArgument),
+        (pb.Command(tc_client_connect=pb.TcClientConnect(tc_id=0)), NotAllowed),
+    ],
+)
+def test_requests_that_are_refused(command: pb.Command, error: type[TxnError]) -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        client = await connect()
+        with pytest.raises(error):
+            await client.caller.call(command)
+
+    served(scenario)
+
+
+def test_adding_participants_is_a_no_op() -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        client = await connect()
+        txn_id = await client.begin()
+        before = etcd.mvcc.revision
+        bits = {"txnid_most_bits": txn_id.most_bits, "txnid_least_bits": txn_id.least_bits}
+        for command in (
+            pb.Command(add_partition_to_txn=pb.AddPartitionToTxn(**bits, partitions=["x"])),  # type: ignore[arg-type]
+            pb.Command(add_subscription_to_txn=pb.AddSubscriptionToTxn(**bits, subscriptions=["s"])),  # type: ignore[arg-type]
+        ):
+            assert (await client.caller.call(command)).HasField("ok")
+        assert etcd.mvcc.revision == before
+
+    served(scenario)
+
+
+def test_d7_a_begin_repeated_on_a_new_connection_gets_the_same_transaction() -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        first = await connect()
+        txn_id = await first.begin(attempt=b"a" * 8)
+        await first.caller.close()
+        second = await connect()
+        assert await second.begin(attempt=b"a" * 8) == txn_id
+        assert open_headers(etcd) == [txn_id]
+
+    served(scenario)
+
+
+def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_announces_them() -> None:
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        first = await connect()
+        kept, lost = await first.begin(timeout_ms=300_000), await first.begin(timeout_ms=300_000)
+        await first.caller.close()
+        await asyncio.sleep(5)
+        second = await connect()
+        bits = pb.TxnIdBits(txnid_most_bits=kept.most_bits, txnid_least_bits=kept.least_bits)
+        await second.caller.call(pb.Command(announce_session=pb.AnnounceSession(open=[bits])))
+        await until(lambda: len(open_headers(etcd)) == 1, limit_s=12)
+        await asyncio.sleep(30)
+        assert open_headers(etcd) == [kept]
+        assert kept != lost
+        await second.caller.close()
+        assert 10 <= await until(lambda: not open_headers(etcd)) < 11.5
+
+    served(scenario)
