@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
 import shutil
 import signal
 import socket
@@ -133,6 +132,7 @@ class EmbeddedEtcd:
         self.log_path = log_path or command.data_dir.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._log_start = 0
 
     @property
     def url(self) -> str:
@@ -149,6 +149,7 @@ class EmbeddedEtcd:
         """Launch and wait until it is healthy. Raises `InternalError` with its last log lines if it dies, `Timeout`."""
         self.command.data_dir.parent.mkdir(parents=True, exist_ok=True)
         self._log = self.log_path.open("ab")
+        self._log_start = self._log.tell()
         self._process = subprocess.Popen(  # noqa: ASYNC220 (takes a millisecond, and is not bound to this loop)
             tied_to_parent(self.command.argv()), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
@@ -165,15 +166,16 @@ class EmbeddedEtcd:
     async def _wait_healthy(self, process: subprocess.Popen[bytes]) -> None:
         while not await _is_healthy("127.0.0.1", self.command.client_port):
             if process.poll() is not None:
-                last = self.log_path.read_text(errors="replace").splitlines()[-5:]
-                raise InternalError(f"etcd ended with {process.returncode}, see {self.log_path}: " + " | ".join(last))
+                said = self.log_path.read_bytes()[self._log_start :].decode(errors="replace").splitlines()
+                told = " | ".join(said if len(said) < 6 else [*said[:2], "…", *said[-3:]])
+                raise InternalError(f"etcd ended with {process.returncode}, see {self.log_path}: {told}")
             await asyncio.sleep(_POLL_S)
 
     async def stop(self, *, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """SIGTERM, then SIGKILL after `timeout_s`. Idempotent."""
         if self._process is None:
             return
-        self.resume()
+        self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         try:
             async with asyncio.timeout(timeout_s):
@@ -191,10 +193,15 @@ class EmbeddedEtcd:
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise InternalError("this etcd is not running")
+        self._process.send_signal(number)
 
     def _reap(self) -> None:
         if self._process is not None:

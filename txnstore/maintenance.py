@@ -16,12 +16,14 @@ import structlog
 from txnstore import keys
 from txnstore.backend import StoreStatus
 from txnstore.records import CompactionMark, Pin, decode, encode
-from txnstore.soft_limit import is_exceeded
+from txnstore.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnstore.store import Compare, KeyValue, RangeResult
 from txnwire.errors import NotOwner, StoreFull, TxnError
 from txnwire.ports import Clock
 
-DEFRAGMENT_COOLDOWN_S: Final = 600.0
+COOLDOWN_S: Final = 600.0
+PRESSING_COOLDOWN_S: Final = 30.0
+PRESSING_SHARE: Final = 0.85
 
 log = structlog.get_logger(__name__)
 
@@ -54,10 +56,12 @@ class CompactionPlan:
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._samples: deque[tuple[float, int]] = deque()
+        self._compacted = 0
 
     def sample(self, now: float, revision: int) -> None:
         """`revision` was the store's newest at `now` (monotonic seconds)."""
-        self._samples.append((now, revision))
+        if not self._samples or revision > self._samples[-1][1]:
+            self._samples.append((now, revision))
 
     def due(self, now: float, oldest_pin: int | None) -> int | None:
         """The newest sampled revision that is `keep_s` old and above no pinned one; None where there is none."""
@@ -68,12 +72,23 @@ class CompactionPlan:
                 break
             found = revision
             self._samples.popleft()
+        if found is None or found <= self._compacted:
+            return None
+        self._compacted = found
         return found
 
 
 def worth_defragmenting(status: StoreStatus, quota_bytes: int) -> bool:
-    """The file is at least half the quota, and more than half of it is free pages."""
-    return 2 * status.db_bytes >= quota_bytes and 2 * status.db_bytes_in_use < status.db_bytes
+    """The file is at least half the quota and more than half of it is free pages; or it comes close to the quota, by
+    which etcd measures it, while what is in use does not."""
+    mostly_free = 2 * status.db_bytes >= quota_bytes and 2 * status.db_bytes_in_use < status.db_bytes
+    return mostly_free or is_pressing(status, quota_bytes)
+
+
+def is_pressing(status: StoreStatus, quota_bytes: int) -> bool:
+    """Once nothing can be put any more, what is reported as in use is out of date until the next write."""
+    near = status.db_bytes >= PRESSING_SHARE * quota_bytes
+    return status.no_space or (near and status.db_bytes_in_use < SOFT_LIMIT_SHARE * quota_bytes)
 
 
 class Maintenance:
@@ -138,13 +153,13 @@ class Maintenance:
         status = await self._store.status()
         quota_bytes = status.quota_bytes or self._store.quota_bytes
         now = self._clock.monotonic()
-        cooled_down = now - self._defragmented_at >= DEFRAGMENT_COOLDOWN_S
-        if worth_defragmenting(status, quota_bytes) and (cooled_down or status.no_space):
+        cooldown_s = PRESSING_COOLDOWN_S if is_pressing(status, quota_bytes) else COOLDOWN_S
+        if worth_defragmenting(status, quota_bytes) and now - self._defragmented_at >= cooldown_s:
             log.info("defragmenting etcd", file_bytes=status.db_bytes, in_use_bytes=status.db_bytes_in_use)
             self._defragmented_at = now
             await self._store.defragment()
             status = await self._store.status()
-        if status.no_space and not is_exceeded(status.db_bytes, quota_bytes):
+        if status.no_space and status.db_bytes < FILE_LIMIT_SHARE * quota_bytes:
             log.warning("etcd has space again", file_bytes=status.db_bytes, quota_bytes=quota_bytes)
             await self._store.disarm()
 

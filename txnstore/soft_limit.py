@@ -10,6 +10,7 @@ import structlog
 from txnstore.backend import Backend, Refused, StoreStatus, Unanswered
 
 SOFT_LIMIT_SHARE: Final = 0.75
+FILE_LIMIT_SHARE: Final = 0.9
 POLL_S: Final = 1.0
 
 log = structlog.get_logger(__name__)
@@ -33,13 +34,13 @@ class SoftLimit:
 
     def message(self) -> str:
         status = self._status
-        used = "" if status is None else f"{status.db_bytes_in_use} bytes in use, "
+        used = "" if status is None else f"{status.db_bytes_in_use} bytes in use, file {status.db_bytes}, "
         return f"etcd is above {SOFT_LIMIT_SHARE:.0%} of its quota ({used}quota {self._quota_bytes}): try again later"
 
     def observe(self, status: StoreStatus) -> None:
         self._status = status
         self._quota_bytes = status.quota_bytes or self._quota_bytes
-        exceeded = status.no_space or is_exceeded(status.db_bytes_in_use, self._quota_bytes)
+        exceeded = is_exceeded(status, self._quota_bytes)
         if exceeded != self._exceeded:
             log.warning("etcd soft limit", exceeded=exceeded, in_use=status.db_bytes_in_use, quota=self._quota_bytes)
         self._exceeded = exceeded
@@ -63,5 +64,8 @@ class SoftLimit:
             await asyncio.sleep(POLL_S)
 
 
-def is_exceeded(in_use_bytes: int, quota_bytes: int) -> bool:
-    return in_use_bytes >= SOFT_LIMIT_SHARE * quota_bytes
+def is_exceeded(status: StoreStatus, quota_bytes: int) -> bool:
+    """etcd measures its quota by the file, free pages included: one that is almost there counts as well, though little
+    of it may be in use (until it has been defragmented)."""
+    in_use, file = status.db_bytes_in_use, status.db_bytes
+    return status.no_space or in_use >= SOFT_LIMIT_SHARE * quota_bytes or file >= FILE_LIMIT_SHARE * quota_bytes

@@ -594,7 +594,16 @@ def test_compaction_keeps_a_minute_and_the_oldest_pin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file_bytes", "in_use", "worth"), [(600, 200, True), (600, 400, False), (400, 10, False), (1000, 499, True)]
+    ("file_bytes", "in_use", "worth"),
+    [
+        (600, 200, True),
+        (600, 400, False),
+        (400, 10, False),
+        (1000, 499, True),
+        (840, 700, False),
+        (860, 700, True),
+        (990, 760, False),
+    ],
 )
 def test_defragmentation_is_for_large_files_of_free_pages(file_bytes: int, in_use: int, worth: bool) -> None:
     status = StoreStatus(
