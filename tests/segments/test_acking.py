@@ -230,6 +230,28 @@ async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster:
     await successor.wait(*"abcd")
 
 
+async def test_p12_holds_across_a_restart_for_another_consumer_and_not_for_the_same(cluster: Cluster) -> None:
+    """The ack ops name their consumer, so the successor of the segment's owner knows whose acks are pending."""
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await node.crash()
+    client = await cluster.connect(await cluster.start())
+    same = await cluster.subscribe(client, segment, consumer="c1", epoch=2)
+    await same.wait(*"bc")
+    other = await cluster.subscribe(client, segment, consumer="c2", epoch=3)
+    await (await client.producer(segment, "p2")).send("d")
+    await other.wait()
+    await cluster.abort(txn)
+    await other.wait(*"abcd")
+
+
 async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_refused(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())

@@ -10,6 +10,8 @@ import pytest
 from segments.broker import Broker
 from tests.segments.brokering import Client, Cluster, Producer, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, is_write_op
+from txnstore import keys, records
+from txnstore.records import Watermark
 from txnwire.errors import (
     InvalidArgument,
     MessageTooLarge,
@@ -244,6 +246,26 @@ async def test_l7_a_stored_repeat_is_acked_again_also_across_a_restart(cluster: 
         assert (await producer.send_nowait("a", "b", sequence_id=0, previous=-1)).send_ok.duplicate
     await producer.send("c")
     await (await client.reader(segment)).wait("a", "b", "c")
+
+
+async def test_l7_a_repeat_is_known_below_the_watermark_too(cluster: Cluster) -> None:
+    """▲ Dedup is rebuilt from the last footer, not from the watermark: what is decided may still be resent."""
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, cursor_flush_s=0.01)
+    node = await cluster.start(settings=settings)
+    producer = await (await cluster.connect(node)).producer(segment)
+    last = [await producer.send(value) for value in "abc"][-1]
+    async with asyncio.timeout(10):
+        while (found := await cluster.store.get(keys.watermark(segment))) is None or (
+            records.decode(Watermark, found.value, key=found.key).position < last
+        ):
+            await asyncio.sleep(0.01)
+    await node.crash()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    assert producer.last == 2
+    assert (await producer.send_nowait("c", sequence_id=2, previous=1)).send_ok.duplicate
+    await (await client.reader(segment)).wait(*"abc")
 
 
 async def test_l10_a_second_producer_of_the_name_fences_the_first_and_nothing_acked_is_lost(gated: Gated) -> None:
