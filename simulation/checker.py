@@ -185,11 +185,11 @@ class _Reading:
 def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
     """poll skip and non-monotonic poll, within a poll and between polls of one process with unchanged assignment.
 
-    What may have been acked need not come (again), and what was acked by an operation of unknown outcome may come again
-    at any time: a crash may forget plain acks (DESIGN §6).
+    What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one of
+    unknown outcome may do so: a crash may forget plain acks (DESIGN §6).
     """
     acked = _acked_values(facts, "ok", "unknown")
-    forgettable = _acked_values(facts, "unknown")
+    returning = _acked_values(facts, "unknown", "failed")
     readings: dict[tuple[str, str | None, str | None, str], _Reading] = {}
     for index, operation in enumerate(facts.history.operations):
         for poll in operation.polls:
@@ -200,7 +200,7 @@ def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
                 if reading is None or reading.assignment != poll.assignment:
                     reading = readings[reader] = _Reading(poll.assignment)
                 for read in reads:
-                    repeatable = read.place in reading.seen and read.value in forgettable[subscription]
+                    repeatable = read.place in reading.seen and read.value in returning[subscription]
                     if reading.highest is not None and not repeatable:
                         yield from _judge_step(facts, index, key, reading.highest, read, acked[subscription])
                     reading.highest = max(reading.highest or read.place, read.place)

@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, TypeVar
 
 from simulation.loop import Nondeterminism
@@ -141,6 +141,11 @@ def forbidden(now: Callable[[], float]) -> Iterator[None]:
             setattr(target, name, original)
 
 
+def _unordered_use(what: str, at: FrameType) -> Nondeterminism:
+    where = f"{at.f_code.co_filename}:{at.f_lineno}"
+    return Nondeterminism(f"{what} inside the simulation, {where}: use a dict as an ordered set, or sorted()")
+
+
 class GuardedSet(set[T]):
     """A set whose order cannot leak: iterating it, or popping from it, raises while a simulation runs. One that has no
     order, for it has at most one element, may be iterated."""
@@ -149,14 +154,12 @@ class GuardedSet(set[T]):
 
     def __iter__(self) -> Iterator[T]:
         if _active and len(self) > 1:
-            raise Nondeterminism(
-                "iteration over a set inside the simulation: use a dict as an ordered set, or sorted()"
-            )
+            raise _unordered_use("iteration over a set", sys._getframe(1))
         return super().__iter__()
 
     def pop(self) -> T:
         if _active and len(self) > 1:
-            raise Nondeterminism("set.pop() inside the simulation: which element it takes is not determined")
+            raise _unordered_use("set.pop()", sys._getframe(1))
         return super().pop()
 
     def __or__(self, other: Any) -> Any:
@@ -195,7 +198,7 @@ class GuardedFrozenSet(frozenset[T]):
 
     def __iter__(self) -> Iterator[T]:
         if _active and len(self) > 1:
-            raise Nondeterminism("iteration over a frozenset inside the simulation: use a tuple, or sorted()")
+            raise _unordered_use("iteration over a frozenset", sys._getframe(1))
         return super().__iter__()
 
 
@@ -220,6 +223,11 @@ def _guarded(values: Any) -> Any:
     return GuardedSet(values) if type(values) is set else values
 
 
+def _plain(values: Any) -> Any:
+    """A dict view would iterate a guarded set it is combined with."""
+    return set(values) if isinstance(values, GuardedSet) else values
+
+
 def _wall_clock(function: Callable[..., Any], *args: Any) -> Any:
     if _active:
         raise Nondeterminism(f"{function.__qualname__}() inside the simulation: take the time from the Clock port")
@@ -230,6 +238,7 @@ _INJECTED: dict[str, Any] = {
     "set": GuardedSet,
     "frozenset": GuardedFrozenSet,
     "guarded__": _guarded,
+    "plain__": _plain,
     "wall_clock__": _wall_clock,
     **{name: _order_blind(getattr(builtins, name)) for name in ("sorted", "min", "max", "any", "all")},
 }
@@ -272,6 +281,7 @@ class _GuardTransformer(ast.NodeTransformer):
         if isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and (
             _is_view(node.left) or _is_view(node.right)
         ):
+            node.left, node.right = _call("plain__", node.left, node), _call("plain__", node.right, node)
             return _call("guarded__", node, node)
         return node
 
@@ -280,7 +290,7 @@ def _is_view(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("keys", "items")
 
 
-def _call(name: str, argument: ast.expr, at: ast.expr) -> ast.AST:
+def _call(name: str, argument: ast.expr, at: ast.expr) -> ast.Call:
     function = ast.Name(id=name, ctx=ast.Load())
     return ast.fix_missing_locations(ast.copy_location(ast.Call(func=function, args=[argument], keywords=[]), at))
 

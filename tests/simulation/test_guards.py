@@ -91,6 +91,7 @@ def test_unordered_iteration_and_wall_clocks_in_production_code_raise(source: st
         ("result = [x for x in {7}]", [7]),
         ("s = set(); s.add(2); s |= {1}; result = sorted(s)", [1, 2]),
         ("result = sorted({1, 2} - {1: 0}.keys()) + sorted({1: 0, 3: 0}.keys() - {1})", [2, 3]),
+        ("result = sorted({1, 2, 3} & {1: 0, 3: 0}.keys()) + sorted({1: 0, 3: 0}.keys() & {3, 2})", [1, 3, 3]),
         ("result = {1, 2} == frozenset([2, 1])", True),
         ("import datetime; result = datetime.datetime(2020, 1, 1).year", 2020),
     ],
