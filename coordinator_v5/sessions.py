@@ -122,6 +122,8 @@ class Sessions:
                 self.opened(txn, session, connection)
             if txn.session is session:
                 self.claimed(txn, connection)
+        # A list is complete: what an earlier one named and this one does not is not waited for any more.
+        self._forget_announced(session)
         for txn_id in unknown:
             self._announced[txn_id] = session
             session.announced[txn_id] = None
@@ -152,6 +154,10 @@ class Sessions:
     def _forget(self, session: Session) -> None:
         del self._sessions[session.session_id]
         del self._lost[session.session_id]
+        self._forget_announced(session)
+
+    def _forget_announced(self, session: Session) -> None:
         for txn_id in session.announced:
             if self._announced.get(txn_id) is session:
                 del self._announced[txn_id]
+        session.announced.clear()

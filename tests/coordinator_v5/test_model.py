@@ -179,7 +179,7 @@ def judge(history: Sequence[tuple[object, ...]]) -> Model:
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_told_fits_and_never_changes(history: list[tuple[object, ...]]) -> None:
     judge(history)
 

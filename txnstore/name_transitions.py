@@ -1,0 +1,87 @@
+"""Named transactions: get-or-create by one etcd transaction. Pure. Source: DESIGN §5 (begin) and §10.
+
+A name record names the transaction that everyone who begins the name joins; after an abort the next to begin gets a
+fresh one. Its outcome and writers are taken over at collection (`collection_transitions.name_rewrite`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from txnstore import keys, records
+from txnstore.records import ABORTED, Header, TxnName
+from txnstore.store import Commit, CommitResult, KeyValue, Put, Read, absent, created_at, unchanged_since
+from txnstore.transitions import Decision, decision_of, read_begin_verdict
+from txnwire.errors import OutcomeUnknown
+from txnwire.ids import TxnId
+
+
+class NameState(NamedTuple):
+    """`txn_id` None: the name is free. Otherwise who begins it joins that one; `decision` None while it is open."""
+
+    txn_id: TxnId | None
+    decision: Decision | None = None
+
+
+def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
+    """What a name stands for; `header` is that of the transaction the record names, None if it is gone.
+
+    Read the record first, the header after it. Raises `OutcomeUnknown` where the header is gone and the record has no
+    outcome: it has been collected in between (read both again), or by hand.
+    """
+    if record is None:
+        return NameState(None)
+    named = records.decode(TxnName, record.value, key=record.key)
+    txn_id = TxnId.parse(named.txn_id)
+    if header is not None:
+        decision = decision_of(header)
+    elif named.outcome is not None:
+        decision = Decision(named.outcome, 0, None, None if named.writers is None else tuple(named.writers))
+    else:
+        raise OutcomeUnknown(f"{record.key.decode()}: transaction {txn_id} has no header and no outcome")
+    if decision is not None and decision.state == ABORTED:
+        return NameState(None)
+    return NameState(txn_id, decision)
+
+
+def plan_begin_named(txn_id: TxnId, tc_epoch: int, header: Header, name: str, record: KeyValue | None) -> Commit:
+    """Begin a free name: the header as in `plan_begin`, and the name record, unchanged since it was read as free.
+
+    No compare of the aborted predecessor is needed: a decision never changes, and its collection rewrites the record.
+    ▲ A begin whose answer is lost is repeated under the same id and is not aborted: others may have joined it.
+    """
+    key, name_key = keys.txn(txn_id), keys.txn_name(name)
+    return Commit(
+        compares=(
+            absent(key),
+            created_at(keys.tc(txn_id.tcid), tc_epoch),
+            unchanged_since(name_key, 0 if record is None else record.mod_revision),
+        ),
+        puts=(
+            Put(key, records.encode(header)),
+            Put(name_key, records.encode(TxnName(v=1, txn_id=str(txn_id)))),
+        ),
+        else_reads=(Read(key), Read(name_key)),
+        partition_key=key[len(keys.TXN) :],
+        reserve=False,
+    )
+
+
+class NamedVerdict(NamedTuple):
+    """`begun`: the name stands for this transaction now; `landed` as in `read_begin_verdict`. Not `begun`: somebody
+    else was faster, go on from `record`."""
+
+    begun: bool
+    landed: Header | None
+    record: KeyValue | None
+
+
+def read_begin_named_verdict(commit: Commit, result: CommitResult, txn_id: TxnId, attempt: str) -> NamedVerdict:
+    """Raises `NotOwner`, `InternalError` as `read_begin_verdict` does."""
+    if result.succeeded:
+        return NamedVerdict(True, None, None)
+    record = result.reads[1][0] if result.reads[1] else None
+    expected = commit.compares[2].value
+    if not result.reads[0] and (0 if record is None else record.mod_revision) != expected:
+        return NamedVerdict(False, None, record)
+    return NamedVerdict(True, read_begin_verdict(result, txn_id, attempt), record)
