@@ -73,14 +73,19 @@ class Outbox(Generic[E]):
         self._awaited += 1
         return entry, predecessor
 
+    def _answered(self) -> None:
+        if not self._awaited:
+            raise RuntimeError("an answer came that was not awaited: to a connection that has been given up")
+        self._awaited -= 1
+
     def settle(self, entry: E) -> None:
         """A written entry has its final answer."""
+        self._answered()
         del self._written[entry.first]
-        self._awaited -= 1
 
     def interrupt(self) -> None:
         """A written entry was answered with something that passes; it and all behind it are to be written again."""
-        self._awaited -= 1
+        self._answered()
         self._broken = True
 
     def break_chain(self) -> None:
