@@ -77,6 +77,7 @@ class Worker:
             if not on_purpose:
                 log.warning("transaction_failed", txn=str(txn.id), error=f"{type(error).__name__}: {error}")
             await self._abort(txn, len(flights), on_purpose)
+            consumer.rewind()  # had it failed before the ack, nothing else would bring these flights again
 
     async def _begin(self) -> txnclient.Transaction:
         while True:
