@@ -1,4 +1,8 @@
-"""Writes down what simulated clients do, outside of them: what a killed client had begun stays in the history."""
+"""Writes down what clients do, outside of them: what a killed client had begun stays in the history.
+
+In the simulation it is kept in memory beside the clients; real processes write every change of a draft to a journal
+(`Recorder.changed`) before they go on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass, field
 
 from simulation.history import Ack, History, Operation, Outcome, Place, Poll, Read, Report, Send
 from txnclient.message import Message
-from txnwire.ids import MessageId
+from txnwire.ids import MessageId, TxnId
 from txnwire.names import SegmentName
 
 
@@ -34,13 +38,32 @@ class Draft:
     polls: list[Poll] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+    changed: Callable[[Draft], None] = lambda _: None
+
+    def begun(self, txn_id: TxnId) -> None:
+        self.name = f"{self.name} {txn_id}"
+        self.changed(self)
 
     def sending(self, key: str, value: str) -> None:
         self.sends.append((key, value))
+        self.changed(self)
 
     def stored(self, value: str, message_id: MessageId) -> None:
         if message_id.position.ledger_id:  # 0: stored by an earlier sending, nobody remembers where
             self.places[value] = place_of(message_id)
+            self.changed(self)
+
+    def polled(self, polls: list[Poll]) -> None:
+        self.polls += polls
+        self.changed(self)
+
+    def acking(self, acks: list[Ack]) -> None:
+        self.acks += acks
+        self.changed(self)
+
+    def reported(self, report: Report) -> None:
+        self.reports.append(report)
+        self.changed(self)
 
     def operation(self) -> Operation:
         return Operation(
@@ -57,18 +80,23 @@ class Draft:
 
 
 class Recorder:
-    def __init__(self, now: Callable[[], float]) -> None:
+    """`changed` is called after every change of a draft, before its client goes on."""
+
+    def __init__(self, now: Callable[[], float], changed: Callable[[Draft], None] = lambda _: None) -> None:
         self.now = now
         self.drafts: list[Draft] = []
+        self._changed = changed
 
     def begin(self, process: str, name: str) -> Draft:
-        draft = Draft(process, self.now(), name)
+        draft = Draft(process, self.now(), name, changed=self._changed)
         self.drafts.append(draft)
+        self._changed(draft)
         return draft
 
     def end(self, draft: Draft, outcome: Outcome) -> None:
         draft.outcome = outcome
         draft.completed = self.now()
+        self._changed(draft)
 
     def history(self, *, drained: bool) -> History:
         return History(operations=[draft.operation() for draft in self.drafts], drained=drained)

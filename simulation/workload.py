@@ -1,16 +1,18 @@
-"""The clients of a simulated cluster (SCENARIOS, "Workload shape"): transactions of sends, polls and acks that rotate
-over keys, one in ten aborted on purpose at any step, random pauses, and clients that die and come back."""
+"""The clients of a cluster, simulated or of real processes (SCENARIOS, "Workload shape"): transactions of sends, polls
+and acks that rotate over keys, one in ten aborted on purpose at any step, random pauses, and clients that die and come
+back."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import txnclient
 from simulation.history import Ack
 from simulation.recorder import Draft, Positions, Recorder, key_of
-from simulation.world import Ports
 from txnclient.consumer import Consumer
 from txnclient.message import Message
 from txnclient.producer import Producer
@@ -30,6 +32,7 @@ from txnwire.errors import (
     WouldBlock,
 )
 from txnwire.ids import MessageId, TxnId
+from txnwire.ports import Clock, Transport
 
 TOPICS = ("topic://public/sim/in", "topic://public/sim/out")
 SUBSCRIPTION = "workers"
@@ -51,6 +54,10 @@ class Plan:
 
     url: str
     recorder: Recorder
+    segments: int = 2
+    """Of each topic."""
+    pause_s: float = 0.15
+    """Mean pause of a client between two operations."""
     active: bool = True
     next_value: int = 0
     errors: dict[str, int] = field(default_factory=dict)
@@ -68,6 +75,24 @@ class Plan:
         self.errors[name] = self.errors.get(name, 0) + 1
         if not isinstance(error, EXPECTED):
             self.unexpected.append(f"{self.recorder.now():.3f} {process}: {name}: {error}")
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Ports(Protocol):
+    """What a client process gets from the outside. `owner.name` is the process', unique for each of its lives."""
+
+    @property
+    def owner(self) -> Named: ...
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def random(self) -> random.Random: ...
 
 
 class ClientLife:
@@ -99,7 +124,7 @@ class ClientLife:
 
     async def _work(self, client: txnclient.Client) -> None:
         for topic in TOPICS:
-            await client.create_topic(topic, segments=2)
+            await client.create_topic(topic, segments=self._plan.segments)
         reading = asyncio.ensure_future(self._follow(client))
         try:
             await self._transact(client)
@@ -129,7 +154,7 @@ class ClientLife:
             messages = await reader.receive_many(50, timeout=1.0)
             if messages:
                 draft = self._plan.recorder.begin(process, "read")
-                draft.polls += positions.polls(messages)
+                draft.polled(positions.polls(messages))
                 self._plan.recorder.end(draft, "ok")
 
     # --- the worker ---
@@ -140,7 +165,7 @@ class ClientLife:
             TOPICS[0], SUBSCRIPTION, name=self._name.partition(".")[0], prefetch=self._random.choice((2, 20, 1000))
         )
         while self._plan.active:
-            await asyncio.sleep(self._random.expovariate(1 / 0.15))
+            await asyncio.sleep(self._random.expovariate(1 / self._plan.pause_s))
             step = self._random.random()
             try:
                 if step < 0.1:
@@ -176,16 +201,16 @@ class ClientLife:
     async def _plain_ack(self, consumer: Consumer) -> None:
         draft = self._plan.recorder.begin(self._name, "ack")
         messages = await consumer.receive_many(self._random.randrange(1, 5), timeout=0.5)
-        draft.polls += self._positions.polls(messages)
+        draft.polled(self._positions.polls(messages))
         if messages:
             # Its outcome stays unknown, for a crash may forget plain acks (DESIGN §6).
-            draft.acks += self._acks(messages)
+            draft.acking(self._acks(messages))
             await consumer.ack(messages)
 
     async def _transaction(self, client: txnclient.Client, producers: list[Producer], consumer: Consumer) -> None:
         draft = self._plan.recorder.begin(self._name, "txn")
         txn = await client.begin(timeout=self._random.choice((1.0, TXN_TIMEOUT_S)))
-        draft.name = f"txn {txn.id}"
+        draft.begun(txn.id)
         try:
             for _ in range(self._random.randrange(1, 5)):
                 if self._random.random() < ABORT_SHARE / 3:
@@ -207,9 +232,9 @@ class ClientLife:
             await self._send(draft, txn, producers)
             return
         messages = await consumer.receive_many(self._random.randrange(1, 6), timeout=0.3)
-        draft.polls += self._positions.polls(messages)
+        draft.polled(self._positions.polls(messages))
         if messages:
-            draft.acks += self._acks(messages)
+            draft.acking(self._acks(messages))
             await consumer.ack(messages, txn=txn)
 
     def _acks(self, messages: list[Message]) -> list[Ack]:
@@ -231,7 +256,7 @@ class ClientLife:
             try:
                 await txn.commit()
             except InvalidTxnState:
-                draft.reports.append("aborted")
+                draft.reported("aborted")
                 self._plan.recorder.end(draft, "failed")
                 raise
             except TxnError as error:
@@ -241,7 +266,7 @@ class ClientLife:
                 failure = error
                 self._plan.met(self._name, error)
             else:
-                draft.reports.append("committed")
+                draft.reported("committed")
                 self._plan.recorder.end(draft, "ok")
                 return
         raise failure
@@ -252,7 +277,7 @@ class ClientLife:
             return
         self._plan.recorder.end(draft, "failed")
         await txn.abort()
-        draft.reports.append("aborted")
+        draft.reported("aborted")
 
 
 def _remember(draft: Draft, value: str) -> Callable[[asyncio.Future[MessageId]], None]:
@@ -296,7 +321,7 @@ class Drain:
         if outcome not in ("COMMITTED", "ABORTED"):
             self._plan.unexpected.append(f"{draft.process}: {draft.name} is {outcome} after everything has healed")
             return
-        draft.reports.append("committed" if outcome == "COMMITTED" else "aborted")
+        draft.reported("committed" if outcome == "COMMITTED" else "aborted")
         if draft.outcome == "unknown":
             self._plan.resolved += 1
             draft.outcome = "ok" if outcome == "COMMITTED" else "failed"
@@ -306,7 +331,7 @@ class Drain:
         async with client.reader(list(TOPICS), start="earliest", end="latest") as reader:
             draft = self._plan.recorder.begin("drain", "read all")
             async for message in reader:
-                draft.polls += positions.polls([message])
+                draft.polled(positions.polls([message]))
             self._plan.recorder.end(draft, "ok")
 
     async def _drain_subscription(self, client: txnclient.Client) -> None:
@@ -314,5 +339,5 @@ class Drain:
         async with client.consumer(TOPICS[0], SUBSCRIPTION, name="drain") as consumer:
             draft = self._plan.recorder.begin("drain/consumer", "drain")
             while messages := await consumer.receive_many(100, timeout=DRAIN_SILENCE_S):
-                draft.polls += positions.polls(messages)
+                draft.polled(positions.polls(messages))
             self._plan.recorder.end(draft, "ok")
