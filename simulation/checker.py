@@ -185,8 +185,8 @@ class _Reading:
 def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
     """poll skip and non-monotonic poll, within a poll and between polls of one process with unchanged assignment.
 
-    What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one of
-    unknown outcome may do so: a crash may forget plain acks (DESIGN §6).
+    What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one
+    of unknown outcome may do so: a crash may forget plain acks (DESIGN §6).
     """
     acked = _acked_values(facts, "ok", "unknown")
     returning = _acked_values(facts, "unknown", "failed")

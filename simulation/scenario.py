@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -91,9 +92,11 @@ class Scenario:
         self._work_s = work_s
         self._world = World(loop, seed)
         self._world.disk("broker").faults = DiskFaults(sync_s=(0.0002, 0.002))
-        self.plan = Plan(f"txn://{CONTROL},{BROKER}", Recorder(loop.time))
+        shape = random.Random(f"{seed}/shape")
+        pause_s = shape.choice((0.01, 0.05, 0.15))
+        self.plan = Plan(f"txn://{CONTROL},{BROKER}", Recorder(loop.time), pause_s=pause_s)
         self._add_processes()
-        self.nemesis = Nemesis(self._world, only=faults)
+        self.nemesis = Nemesis(self._world, pace_s=shape.choice((2.0, 6.0, 12.0)), only=faults)
         self.findings: list[str] = []
         self.drained = False
         self._healed_at = float("inf")
