@@ -35,7 +35,7 @@ PINNING_SHOWN = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
-    """`pinning`: the transactions that hold readers back first, with their first positions here, at most 100."""
+    """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first positions here, at most 100."""
 
     path: str
     epoch: int
@@ -55,6 +55,7 @@ class SegmentStatistics:
     clean_up_backlog: int
     stored_entries: int
     subscriptions: tuple[SubscriptionStatistics, ...]
+    recovery_s: float
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -91,6 +92,7 @@ class Segment:
     ) -> None:
         self.path = path
         self.epoch = epoch
+        self.recovery_s = 0.0
         self.ledgers = ledgers
         self.buffer = buffer
         self._shared = shared
@@ -319,6 +321,7 @@ class Segment:
             clean_up_backlog=sum(target.backlog for target in self._targets),
             stored_entries=self.pipeline.stored,
             subscriptions=self.subscriptions.statistics(),
+            recovery_s=self.recovery_s,
         )
 
 

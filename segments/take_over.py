@@ -96,6 +96,7 @@ async def take_over_segment(
         ledgers.abandon()
         raise
     segment.start()
+    segment.recovery_s = round(shared.clock.monotonic() - begun_s, 3)
     log.info(
         "segment_taken_over",
         segment=path,
@@ -103,7 +104,7 @@ async def take_over_segment(
         open_transactions=len(state.open_transactions),
         leftovers=len(state.decisions),
         scanned_entries=scanned,
-        seconds=round(shared.clock.monotonic() - begun_s, 3),
+        seconds=segment.recovery_s,
     )
     return segment
 
