@@ -239,11 +239,11 @@ class Coordinators:
         return self._announcement_answered(link, tcids, answered)
 
     def _send_announcement(self, link: Link) -> tuple[list[int], asyncio.Future[pb.Command]]:
+        """The list is complete, also where a coordinator should own only some of these TCIDs: what it knows of this
+        session and does not find in it, it gives up after the grace."""
         tcids = [tcid for tcid, address in self._directory.coordinators if address == link.address]
         ids = [
-            pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
-            for txn_id in self._open
-            if txn_id.tcid in tcids
+            pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits) for txn_id in self._open
         ]
         command = pb.Command(announce_session=pb.AnnounceSession(open=ids))
         return tcids, link.call_nowait(command, timeout_s=ANNOUNCE_TIMEOUT_S)

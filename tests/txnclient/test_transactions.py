@@ -264,8 +264,26 @@ def test_open_transactions_are_announced_where_their_tcid_has_moved() -> None:
             cluster.coordinators = {0: "broker:2", 1: "broker:1"}
             cluster.announce()
             second = cluster.servers["broker:2"]
-            moved = [txn.id for txn in txns if txn.id.tcid == 0]
-            await until(lambda: moved in second.announced)
+            await until(lambda: sorted(txn.id for txn in txns) in [sorted(ids) for ids in second.announced])
+
+    run(scenario())
+
+
+def test_an_announcement_is_complete_also_over_a_connection_by_another_name() -> None:
+    """A coordinator gives up what it knows of a session and does not find in its announcement."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            cluster.coordinators = {0: "broker:1", 1: "broker:1"}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            txn = await client.begin()
+            other = cluster.servers["broker:2"]
+            while [txn.id] not in other.announced:
+                for server in cluster.servers.values():
+                    await server.cut()  # until the cluster is followed over the other server
+                await asyncio.sleep(1.5)
+            assert [] not in other.announced[1:]
 
     run(scenario())
 
