@@ -35,7 +35,8 @@ PINNING_SHOWN = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
-    """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first positions here, at most 100."""
+    """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first
+    positions here, at most 100."""
 
     path: str
     epoch: int
