@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from coordinator_v5.ends import Ends
-from coordinator_v5.sessions import Session
+from coordinator_v5.sessions import Session, SessionConnection
 from coordinator_v5.state import State
 from coordinator_v5.transactions import BeginReply, BeginRequest, OwnedTcid, Phase, Transaction
 from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header
@@ -23,7 +23,7 @@ from txnwire.ids import TxnId
 
 log = structlog.get_logger()
 
-MAX_TRIES: Final = 5
+MAX_TRIES: Final = 3
 """Ids tried for one begin at most."""
 
 
@@ -46,7 +46,7 @@ class Begins:
         attempt: str,
         owner: str,
         session: Session | None,
-        connection: object,
+        connection: SessionConnection | None,
         reply: BeginReply,
     ) -> None:
         """Start a begin; `reply` is called with the transaction or an error.
@@ -57,6 +57,10 @@ class Begins:
             if earlier is not None:
                 self._repeated(earlier, connection, reply)
                 return
+        adopted = None if connection is None else self._state.sessions.adopt(attempt, tc.tcid, connection)
+        if adopted is not None:
+            reply(adopted)
+            return
         request = BeginRequest(
             tc,
             timeout_ms=timeout_ms,

@@ -21,6 +21,8 @@ class SessionConnection(Protocol):
 
     @property
     def session_id(self) -> bytes: ...
+    @property
+    def owner(self) -> str: ...
 
 
 class Session:
@@ -44,6 +46,8 @@ class Sessions:
         self._lost: dict[bytes, Session] = {}
         self._unclaimed: dict[TxnId, Transaction] = {}
         self._announced: dict[TxnId, Session] = {}
+        self._taken_over: dict[str, Transaction] = {}
+        """By attempt: a begin may be repeated here whose answer a predecessor could not give any more."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -73,6 +77,8 @@ class Sessions:
 
     def ended(self, txn: Transaction) -> None:
         self._unclaimed.pop(txn.txn_id, None)
+        if self._taken_over and self._taken_over.get(txn.header.attempt) is txn:
+            del self._taken_over[txn.header.attempt]
         session, txn.session = txn.session, None
         if session is None:
             return
@@ -92,12 +98,26 @@ class Sessions:
         """A transaction found open at a take-over: its client has the grace to announce it, if it has not yet."""
         if txn.header.name is not None:
             return
+        self._taken_over[txn.header.attempt] = txn
         session = self._announced.pop(txn.txn_id, None)
         if session is None:
             self._wait_for_claim(txn, now)
         else:
             session.announced.pop(txn.txn_id, None)
             self.opened(txn, session, None)
+
+    def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> Transaction | None:
+        """The transaction that this attempt of a begin has already made under a predecessor, from now on this
+        session's (D7)."""
+        txn = self._taken_over.get(attempt)
+        if txn is None or txn.txn_id.tcid != tcid or txn.phase is not Phase.OPEN or txn.ending is not None:
+            return None
+        session = self.connected(connection)
+        if txn.header.owner != connection.owner or txn.session not in (None, session):
+            return None
+        self.opened(txn, session, connection)
+        self.claimed(txn, connection)
+        return txn
 
     def claimed(self, txn: Transaction, connection: object) -> None:
         """Its client has shown that it knows of the transaction."""
@@ -118,7 +138,7 @@ class Sessions:
         """
         session = self.connected(connection)
         for txn in known:
-            if txn.session is None:
+            if txn.session is None and txn.header.owner == connection.owner:
                 self.opened(txn, session, connection)
             if txn.session is session:
                 self.claimed(txn, connection)

@@ -66,8 +66,9 @@ class Fates:
 class Connection:
     """A client's connection: what the coordinator looks at is its session."""
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, owner: str = "anonymous") -> None:
         self.session_id = session.encode()
+        self.owner = owner
 
 
 class Process:

@@ -260,3 +260,43 @@ def test_a_coordinator_without_a_store_gives_up_starting() -> None:
         await process.store.close()
 
     in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("successor", ["another", "itself"])
+def test_d7_a_begin_whose_answer_died_with_its_coordinator_is_found_by_its_attempt(successor: str) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        connection = Connection("a")
+        begun = await one.coordinator.begin(0, attempt=b"x" * 8, connection=connection)
+        if successor == "itself":
+            etcd.expire_lease(etcd.leases()[0])
+            await until(lambda: one.coordinator.owned_tcids == ())
+            await until(lambda: one.coordinator.owned_tcids == (0,))
+            two = one
+        else:
+            two = await take_over(etcd, one, ONE_TCID)
+            connection = Connection("a")
+        assert await two.coordinator.begin(0, attempt=b"x" * 8, connection=connection) == begun
+        assert open_headers(etcd) == [begun.txn_id]
+        await asyncio.sleep(20)
+        assert open_headers(etcd) == [begun.txn_id]
+        await two.coordinator.end(begun.txn_id, commit=True)
+        again = await two.coordinator.begin(0, attempt=b"x" * 8, connection=connection)
+        assert again.txn_id != begun.txn_id
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_after_a_take_over_only_its_owner_can_claim_a_transaction() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        begun = await one.coordinator.begin(0, attempt=b"x" * 8, owner="ann", connection=Connection("a", "ann"))
+        two = await take_over(etcd, one, ONE_TCID)
+        thief = Connection("b", "bob")
+        two.coordinator.announce(thief, [begun.txn_id])
+        assert (await two.coordinator.begin(0, attempt=b"x" * 8, owner="bob", connection=thief)) != begun
+        await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=12)
+        await two.close()
+
+    in_virtual_time(scenario)
