@@ -179,7 +179,7 @@ class Collector:
         ops_end = keys.prefix_end(keys.txn_ops(last))
         ops = await self._state.store.range(keys.txn_ops(first), ops_end, keys_only=True)
         busy = {keys.op_parts(record.key)[0].counter for record in ops.records}
-        for counter in sorted(busy & batch.keys()):
+        for counter in sorted(counter for counter in batch if counter in busy):
             self._set_aside(TxnId(tc.tcid, counter), batch[counter])
         return {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
 
