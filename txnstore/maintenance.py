@@ -21,18 +21,19 @@ from txnstore.store import Compare, KeyValue, RangeResult
 from txnwire.errors import NotOwner, StoreFull, TxnError
 from txnwire.ports import Clock
 
-COOLDOWN_S: Final = 600.0
-PRESSING_COOLDOWN_S: Final = 30.0
 PRESSING_SHARE: Final = 0.85
 
 log = structlog.get_logger(__name__)
 
 
 class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`keep_s` is what a watch may be cut off for without a re-listing, and must be above `pins.REPORT_AFTER_S`."""
+    """`keep_s` is what a watch may be cut off for without a re-listing, and must be above `pins.REPORT_AFTER_S`. Two
+    defragmentations are at least a cooldown apart: etcd serves nothing while it defragments."""
 
     every_s: float = 10.0
     keep_s: float = 60.0
+    cooldown_s: float = 600.0
+    pressing_cooldown_s: float = 30.0
 
 
 class MaintainedStore(Protocol):
@@ -153,7 +154,8 @@ class Maintenance:
         status = await self._store.status()
         quota_bytes = status.quota_bytes or self._store.quota_bytes
         now = self._clock.monotonic()
-        cooldown_s = PRESSING_COOLDOWN_S if is_pressing(status, quota_bytes) else COOLDOWN_S
+        pressing = is_pressing(status, quota_bytes)
+        cooldown_s = self._settings.pressing_cooldown_s if pressing else self._settings.cooldown_s
         if worth_defragmenting(status, quota_bytes) and now - self._defragmented_at >= cooldown_s:
             log.info("defragmenting etcd", file_bytes=status.db_bytes, in_use_bytes=status.db_bytes_in_use)
             self._defragmented_at = now
