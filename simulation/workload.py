@@ -200,7 +200,7 @@ class ClientLife:
 
     async def _plain_ack(self, consumer: Consumer) -> None:
         draft = self._plan.recorder.begin(self._name, "ack")
-        messages = await consumer.receive_many(self._random.randrange(1, 5), timeout=0.5)
+        messages = await consumer.receive_many(self._random.randrange(1, 5), timeout=3 * self._plan.pause_s)
         draft.polled(self._positions.polls(messages))
         if messages:
             # Its outcome stays unknown, for a crash may forget plain acks (DESIGN §6).
@@ -231,7 +231,7 @@ class ClientLife:
         if self._random.random() < 0.5:
             await self._send(draft, txn, producers)
             return
-        messages = await consumer.receive_many(self._random.randrange(1, 6), timeout=0.3)
+        messages = await consumer.receive_many(self._random.randrange(1, 6), timeout=2 * self._plan.pause_s)
         draft.polled(self._positions.polls(messages))
         if messages:
             draft.acking(self._acks(messages))
