@@ -11,7 +11,7 @@ class BrokerSettings:
     """How long a dead broker's segments stay unowned at most."""
     ledger_roll_bytes: int = 64 * 1024 * 1024
     """Size at which a ledger is closed and the next one begun."""
-    checkpoint_entries: int = 8192
+    checkpoint_entries: int = 2048
     """Entries after which the dedup snapshot beside the open ledger is renewed: bounds what recovery scans for it."""
     segment_inflight_bytes: int = 32 * 1024 * 1024
     """Entries admitted and not yet stored; beyond it a send is refused with `Overloaded`."""
