@@ -218,18 +218,17 @@ class GroupCommit:
     def _sweep(self) -> None:
         """The one place that keeps time limits."""
         now = self._clock.monotonic()
-        outstanding = 0
+        limited = 0
         for member in self._planner.waiting():
-            outstanding += 1
             if member.deadline <= now:
                 self._give_up(member, "no etcd endpoint took it in time")
+            limited += member.deadline < math.inf
         for member in self._taken():
-            if not member.future.done():
-                outstanding += 1
-                if member.deadline <= now:
-                    self._give_up(member, "etcd did not answer in time")
+            if member.deadline <= now:
+                self._give_up(member, "etcd did not answer in time")
+            limited += member.deadline < math.inf and not member.future.done()
         loop = asyncio.get_running_loop()
-        self._sweep_timer = loop.call_later(SWEEP_S, self._sweep) if outstanding else None
+        self._sweep_timer = loop.call_later(SWEEP_S, self._sweep) if limited else None
 
     def _give_up(self, member: Outgoing, why: str) -> None:
         if member.sent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final, TypeVar
 
 from txnstore import keys
@@ -56,23 +57,21 @@ class StoreClient:
     # --- reads ---
 
     async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
-        _, (record,) = await self._reading(timeout_s, lambda: self._backend.read_many((key,), 0))
+        _, (record,) = await self._reading(_until(timeout_s), partial(self._backend.read_many, (key,), 0))
         return record
 
-    async def get_many(
-        self, keys: Sequence[bytes], *, revision: int = 0, timeout_s: float = 10.0
-    ) -> tuple[int, list[KeyValue | None]]:
+    async def get_many(self, keys: Sequence[bytes], *, timeout_s: float = 10.0) -> tuple[int, list[KeyValue | None]]:
         if not keys:
             raise InvalidArgument("get_many was asked for no key at all: then there is no revision either")
+        until = _until(timeout_s)
         chunk = min(_KEYS_PER_READ, self._backend.max_txn_ops)
-        head, tail = keys[:chunk], keys[chunk:]
-        found_at, records = await self._reading(timeout_s, lambda: self._backend.read_many(head, revision))
-        revision = revision or found_at
-        with self._pins.pin(revision):
-            while tail:
-                head, tail = tail[:chunk], tail[chunk:]
-                _, more = await self._reading(timeout_s, lambda at=head: self._backend.read_many(at, revision))  # type: ignore[misc]
-                records += more
+        revision, records = await self._reading(until, lambda: self._backend.read_many(keys[:chunk], 0))
+        if len(keys) > chunk:
+            with self._pins.pin(revision):
+                for start in range(chunk, len(keys), chunk):
+                    more = keys[start : start + chunk]
+                    _, found = await self._reading(until, partial(self._backend.read_many, more, revision))
+                    records += found
         return revision, records
 
     async def range(
@@ -87,38 +86,22 @@ class StoreClient:
     ) -> RangeResult:
         if start >= end:
             raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
-        asked = min(limit, PAGE_RECORDS) if limit else PAGE_RECORDS
-        page = await self._reading(
-            timeout_s,
-            lambda: self._backend.read_page(start, end, revision=revision, limit=asked, keys_only=keys_only),
-        )
-        pinned = revision or page.revision
-        records = list(page.records)
-        if page.more and (not limit or len(records) < limit):
+        until = _until(timeout_s)
+        read_page = partial(self._backend.read_page, end=end, keys_only=keys_only)
+        size = _page_size(limit, 0)
+        page = await self._reading(until, partial(read_page, start, revision=revision, limit=size))
+        pinned, records = revision or page.revision, list(page.records)
+        if page.more and len(records) != limit:
             with self._pins.pin(pinned):
-                await self._read_on(records, end, pinned, keys_only, limit, timeout_s)
+                while page.more and len(records) != limit:
+                    following, size = records[-1].key + b"\0", _page_size(limit, len(records))
+                    page = await self._reading(until, partial(read_page, following, revision=pinned, limit=size))
+                    records += page.records
         return RangeResult(pinned, tuple(records))
-
-    async def _read_on(
-        self, records: list[KeyValue], end: bytes, revision: int, keys_only: bool, limit: int, timeout_s: float
-    ) -> None:
-        """The further pages, at the revision of the first."""
-        more = True
-        while more and (not limit or len(records) < limit):
-            start = records[-1].key + b"\0"
-            asked = min(limit - len(records), PAGE_RECORDS) if limit else PAGE_RECORDS
-            page = await self._reading(
-                timeout_s,
-                lambda at=start, size=asked: self._backend.read_page(  # type: ignore[misc]
-                    at, end, revision=revision, limit=size, keys_only=keys_only
-                ),
-            )
-            records += page.records
-            more = page.more
 
     async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
         """Sizes and revision as one store process reports them. Raises `StoreUnavailable`."""
-        return await self._reading(timeout_s, self._backend.status)
+        return await self._reading(_until(timeout_s), self._backend.status)
 
     # --- maintenance (`txnstore.maintenance`) ---
 
@@ -132,19 +115,19 @@ class StoreClient:
         `StoreFull`, `StoreUnavailable` (it may have been put all the same)."""
         commit = Commit(() if guard is None else (guard,), (Put(key, value),))
         member = Member(commit, self._backend.encode(commit))
-        (result,) = await self._reading(10.0, lambda: self._backend.commit([member], repeated=False))
+        (result,) = await self._reading(_until(10.0), lambda: self._backend.commit([member], repeated=False))
         if not result.succeeded:
             raise NotOwner(f"{key!r} is kept by somebody else now")
         return result.revision
 
     async def compact(self, revision: int) -> None:
-        await self._reading(60.0, lambda: self._backend.compact(revision))
+        await self._reading(_until(60.0), lambda: self._backend.compact(revision))
 
     async def defragment(self) -> None:
-        await self._reading(600.0, self._backend.defragment)
+        await self._reading(_until(600.0), self._backend.defragment)
 
     async def disarm(self) -> None:
-        await self._reading(10.0, self._backend.disarm)
+        await self._reading(_until(10.0), self._backend.disarm)
 
     # --- writes ---
 
@@ -209,7 +192,7 @@ class StoreClient:
             return await self._backend.grant(max(1, round(ttl_s)))
 
         # An unanswered grant is repeated: a lease that nobody keeps alive goes by itself.
-        lease_id, granted_s = await self._reading(timeout_s, grant)
+        lease_id, granted_s = await self._reading(_until(timeout_s), grant)
         self._check_open()
         lease = KeptLease(self._backend, self._clock, lease_id, granted_s, sent_at, on_end=self._forget_lease)
         self._leases[lease] = None
@@ -219,7 +202,7 @@ class StoreClient:
         self._leases.pop(lease, None)
 
     async def revoke_lease(self, lease_id: int, *, timeout_s: float = 10.0) -> None:
-        await self._reading(timeout_s, lambda: self._backend.revoke(lease_id))
+        await self._reading(_until(timeout_s), lambda: self._backend.revoke(lease_id))
 
     async def close(self) -> None:
         if self._closed:
@@ -238,12 +221,12 @@ class StoreClient:
         if self._closed:
             raise StoreUnavailable("the store is closed")
 
-    async def _reading(self, timeout_s: float, request: Callable[[], Awaitable[T]]) -> T:
+    async def _reading(self, until: float, request: Callable[[], Awaitable[T]]) -> T:
         """Send a request that may be repeated at will until it is answered. Raises `StoreUnavailable` in the end."""
         self._check_open()
         why = "no etcd endpoint is connected"
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(until):
                 while True:
                     await self._backend.wait_ready()
                     try:
@@ -256,7 +239,16 @@ class StoreClient:
                         why = str(refusal)
                     await asyncio.sleep(_READ_PAUSE_S)
         except TimeoutError:
-            raise StoreUnavailable(f"no answer from etcd within {timeout_s} s: {why}") from None
+            raise StoreUnavailable(f"no answer from etcd in time: {why}") from None
+
+
+def _until(timeout_s: float) -> float:
+    """In the running loop's time."""
+    return asyncio.get_running_loop().time() + timeout_s
+
+
+def _page_size(limit: int, found: int) -> int:
+    return min(limit - found, PAGE_RECORDS) if limit else PAGE_RECORDS
 
 
 def _read_error(refusal: Refused) -> TxnError:

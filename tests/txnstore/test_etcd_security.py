@@ -220,7 +220,7 @@ async def test_a_lost_token_is_renewed(guarded: EmbeddedEtcd) -> None:
 
 
 async def test_what_a_user_may_not_touch_is_refused(guarded: EmbeddedEtcd) -> None:
-    """Sent alone: etcd 3.4.23 checks no permissions inside nested transactions, so of grouped commits it refuses none."""
+    """Sent alone: etcd 3.4.23 checks no permissions inside nested transactions, so it refuses no grouped commit."""
     await etcdctl(guarded, "--user=root:secret", "role", "add", "narrow")
     for prefix in ("/ours/k/", "/ours/probe"):
         grant = ["role", "grant-permission", "narrow", "readwrite", "--prefix=true", prefix]

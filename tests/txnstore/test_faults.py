@@ -232,7 +232,7 @@ def test_a_read_that_is_not_answered_in_time_says_so() -> None:
         etcd = MemoryEtcd(LoopClock())
         store = client(etcd)
         etcd.pause()
-        with pytest.raises(StoreUnavailable, match=r"no answer from etcd within 0\.7 s"):
+        with pytest.raises(StoreUnavailable, match="no answer from etcd in time"):
             await store.range(b"/", b"0", timeout_s=0.7)
         etcd.crash()
         with pytest.raises(StoreUnavailable):
