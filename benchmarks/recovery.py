@@ -27,7 +27,7 @@ async def recovery() -> list[Result]:
 
 
 async def _recovered_after(finished: int) -> tuple[float, str]:
-    """Seconds that the one segment's recovery took, as its new owner measured it: the median over kills of the broker."""
+    """Seconds the segment's recovery took, as its new owner measured it: the median over kills of the broker."""
     async with bench_cluster(segments=1) as bench, await bench.client.producer(TOPIC, compression=None) as producer:
         timings = Timings()
         while (left := finished - len(timings.commits)) > 0:
