@@ -20,6 +20,9 @@ from txnwire.errors import ConnectionLost, InvalidTxnState, TxnConflict, TxnErro
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
+MAX_POSITIONS = 4000
+"""Of one command, give or take as many; a broker takes in at most 10 000."""
+
 RETRY_S = 0.1
 """Until an ack that the connected broker could not take just now is sent again."""
 
@@ -27,7 +30,7 @@ RETRY_S = 0.1
 class AckBatch:
     """Acks of one transaction (or of none) that leave as one command."""
 
-    __slots__ = ("answered", "bits", "counts", "cumulative", "deadline", "recorded", "txn", "under_way")
+    __slots__ = ("answered", "bits", "counts", "cumulative", "deadline", "txn", "under_way")
 
     def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None]) -> None:
         self.txn = txn
@@ -76,9 +79,16 @@ class Acks:
 
     # ---- gathering --------------------------------------------------------------------------------------------------
 
-    def ack(self, messages: Sequence[Message], txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:
-        """Ack messages of this segment; the future resolves when the broker has answered, and must not be cancelled."""
+    def ack(
+        self, messages: Sequence[Message], txn: Transaction | None, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
+        """Ack messages of this segment. The futures, of which other callers may share some, resolve when the broker has
+        answered, and must not be cancelled."""
         self._check(messages, txn)
+        parts = [messages[first : first + MAX_POSITIONS] for first in range(0, len(messages), MAX_POSITIONS)]
+        return [self._gather(part, txn, deadline) for part in parts]
+
+    def _gather(self, messages: Sequence[Message], txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:
         batch = self._gathering.get(txn)
         if batch is None:
             batch = self._gathering[txn] = self._batch(txn, deadline)
@@ -88,6 +98,8 @@ class Acks:
             entry = message.entry
             batch.bits[entry.position] = batch.bits.get(entry.position, 0) | 1 << message.index
             batch.counts[entry.position] = entry.count
+        if len(batch.bits) >= MAX_POSITIONS:
+            self._flush()
         return batch.answered
 
     def ack_cumulative(self, message: Message, txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:

@@ -168,7 +168,7 @@ class Consumer:
         refused: TxnError | None = None
         for segment, group in by_segment.items():
             try:
-                answers.append(self._feed(segment, txn).acks.ack(group, txn, deadline))
+                answers += self._feed(segment, txn).acks.ack(group, txn, deadline)
             except TxnError as error:
                 refused = refused or error
         await _all_answered(answers)

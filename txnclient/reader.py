@@ -55,7 +55,6 @@ class ReaderFeed(Feed):
         self._end = end
         self._isolation = isolation
         self._on_ended = on_ended
-        self.ended = False
         super().__init__(session, receiver, segment, window, keeps_holds=False)
 
     def _subscribe(self) -> pb.Subscribe:
@@ -68,7 +67,6 @@ class ReaderFeed(Feed):
         self._start = behind(self.segment, entry.position)
 
     def on_end_of_segment(self, sealed: bool) -> None:
-        self.ended = True
         self._leave_broker()
         self._closed = True
         self._task.cancel()

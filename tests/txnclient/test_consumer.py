@@ -122,6 +122,21 @@ def test_acks_of_different_transactions_leave_apart_and_name_them() -> None:
     run(scenario())
 
 
+def test_very_many_acks_leave_in_several_commands() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client, prefetch=20_000)
+            for number in range(9500):
+                server.deliver(LEFT, number, b"x")
+            messages: list[txnclient.Message] = []
+            while len(messages) < 9500:
+                messages += await consumer.receive_many(10_000)
+            await consumer.ack(messages)
+            assert [len(ack.positions) for ack in acks(server)] == [4000, 4000, 1500]
+
+    run(scenario())
+
+
 def test_a_cumulative_ack_names_the_part_of_its_last_entry() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
