@@ -60,19 +60,22 @@ class StoreClient:
         _, (record,) = await self._reading(_until(timeout_s), partial(self._backend.read_many, (key,), 0))
         return record
 
-    async def get_many(self, keys: Sequence[bytes], *, timeout_s: float = 10.0) -> tuple[int, list[KeyValue | None]]:
+    async def get_many(
+        self, keys: Sequence[bytes], *, revision: int = 0, timeout_s: float = 10.0
+    ) -> tuple[int, list[KeyValue | None]]:
         if not keys:
             raise InvalidArgument("get_many was asked for no key at all: then there is no revision either")
         until = _until(timeout_s)
         chunk = min(_KEYS_PER_READ, self._backend.max_txn_ops)
-        revision, records = await self._reading(until, lambda: self._backend.read_many(keys[:chunk], 0))
+        found_at, records = await self._reading(until, partial(self._backend.read_many, keys[:chunk], revision))
+        pinned = revision or found_at
         if len(keys) > chunk:
-            with self._pins.pin(revision):
+            with self._pins.pin(pinned):
                 for start in range(chunk, len(keys), chunk):
                     more = keys[start : start + chunk]
-                    _, found = await self._reading(until, partial(self._backend.read_many, more, revision))
+                    _, found = await self._reading(until, partial(self._backend.read_many, more, pinned))
                     records += found
-        return revision, records
+        return pinned, records
 
     async def range(
         self,
