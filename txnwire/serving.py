@@ -261,7 +261,7 @@ class _Serving:
         self._peer = peer
         self._handlers = handlers
         self._loop = asyncio.get_running_loop()
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], Coroutine[object, object, pb.Command | None]] = {}
 
     async def run(self, commands: Sequence[pb.Command]) -> None:
         """Handle these and all that follow. Returns when the connection has ended."""
@@ -295,7 +295,7 @@ class _Serving:
             peer.reply(request_id, outcome)
         else:
             task = self._loop.create_task(self._finish(name, request_id, outcome), name=f"{name} of {peer.address}")
-            self._tasks[task] = None
+            self._tasks[task] = outcome
             task.add_done_callback(self._task_done)
 
     async def _finish(
@@ -310,7 +310,7 @@ class _Serving:
             self._peer.reply(request_id, reply)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
+        self._tasks.pop(task).close()  # it has never begun where its task was cancelled at once
 
     def _fail(self, name: str | None, request_id: int, error: Exception) -> None:
         """Reply an error. A bug is logged with its traceback; so is, briefly, what nobody waits for the reply of."""

@@ -448,6 +448,30 @@ async def test_handlers_tasks_end_before_disconnected_is_told(server: TestServer
     assert all(isinstance(future.exception(), ConnectionLost) for future in futures)
 
 
+async def test_a_handler_whose_connection_ends_before_it_begins_is_put_away(
+    server: TestServer, service: TestService
+) -> None:
+    """Its coroutine was never awaited; Python warns of one that is merely dropped."""
+    began = False
+
+    async def handle() -> pb.Command | None:
+        nonlocal began
+        began = True
+        return None
+
+    def disconnect_first(peer: Peer, _command: pb.Command) -> Coroutine[object, object, pb.Command | None]:
+        peer.disconnect(Overloaded("no more today"))
+        return handle()
+
+    service.handlers["send"] = disconnect_first
+    caller = await open_caller(server.address, Pushes())
+    with pytest.raises(ConnectionLost):
+        await caller.call(send(1), timeout_s=10)
+    await eventually(lambda: server.served == 1)
+    assert not began
+    await caller.close()
+
+
 async def test_every_service_hears_of_a_disconnect_even_if_one_fails(server: TestServer, service: TestService) -> None:
     class Failing(TestService):
         def disconnected(self, peer: Peer) -> None:
