@@ -281,6 +281,18 @@ class StoreContract:
         expected = [await store.range(key, key + b"\0", revision=at) for key in keys]
         assert records == [found.records[0] for found in expected]
 
+    async def test_get_many_at_a_given_revision_sees_nothing_newer(
+        self, store: StoreClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Recovery reads indexes and headers at one revision (DESIGN §6)."""
+        monkeypatch.setattr(store_client, "_KEYS_PER_READ", 2)
+        keys = [b"/k/%02d" % n for n in range(5)]
+        (then,) = await written(store, Commit(puts=tuple(Put(key, b"old") for key in keys[:4])))
+        await written(store, *(put(key, b"new") for key in keys))
+        revision, records = await store.get_many(keys, revision=then)
+        assert revision == then
+        assert [record.value if record else None for record in records] == [b"old"] * 4 + [None]
+
     async def test_a_range_is_read_in_pages_at_one_revision(
         self, store: StoreClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
