@@ -29,6 +29,7 @@ from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_COMMAND_BYTES, MAX_ENTRY_BYTES, PROTOCOL_VERSION
 from txnwire.serving import Authenticate, Service
+from txnwire.stream import StreamConnection
 
 CLOCK = SystemClock()
 HELLO = pb.Hello(client_name="tests", session_id=b"session")
@@ -459,11 +460,13 @@ async def test_a_handler_whose_connection_ends_before_it_begins_is_put_away(
         began = True
         return None
 
-    def disconnect_first(peer: Peer, _command: pb.Command) -> Coroutine[object, object, pb.Command | None]:
-        peer.disconnect(Overloaded("no more today"))
+    def lose_first(_peer: Peer, _command: pb.Command) -> Coroutine[object, object, pb.Command | None]:
+        connection = server.connections[0]
+        assert isinstance(connection, StreamConnection)
+        connection.end(ConnectionLost("just now"))
         return handle()
 
-    service.handlers["send"] = disconnect_first
+    service.handlers["send"] = lose_first
     caller = await open_caller(server.address, Pushes())
     with pytest.raises(ConnectionLost):
         await caller.call(send(1), timeout_s=10)
