@@ -7,6 +7,8 @@ import asyncio
 import gc
 import logging
 import random
+import sys
+import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -188,7 +190,7 @@ def run(seed: int, *, work_s: float = WORK_S, faults: str | None = None, log: Te
     trace = Trace(log)
     loop = SimLoop(seed, trace)  # type: ignore[abstract]
     alarms: dict[str, int] = {}
-    with _quiet(trace, alarms), guards.forbidden(loop.time), _no_collection():
+    with _quiet(trace, alarms), _last_words_are_findings(loop), guards.forbidden(loop.time), _no_collection():
         scenario = Scenario(loop, seed, work_s=work_s, faults=faults)
         try:
             loop.run_until_complete(scenario.run())
@@ -218,6 +220,23 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def _last_words_are_findings(loop: SimLoop) -> Iterator[None]:
+    """Coroutines that were never awaited, and exceptions in finalizers, are bugs as well."""
+    hook = sys.unraisablehook
+
+    def keep(words: sys.UnraisableHookArgs) -> None:
+        loop.unhandled.append(f"{loop.time():.6f} {_running_name()}: {words.exc_value!r} in {words.object!r}"[:300])
+
+    sys.unraisablehook = keep
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        sys.unraisablehook = hook
 
 
 @contextmanager
