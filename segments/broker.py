@@ -90,6 +90,8 @@ class Broker:
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, DataCorrupt] = {}
         self._to_release: dict[str, int] = {}
+        """Epochs under which this broker owns segments that it cannot serve under them any more."""
+        self._handing_over: dict[str, None] = {}
         self._waiters: dict[str, asyncio.Future[Segment]] = {}
         self._endings: dict[asyncio.Task[None], None] = {}
         self._changed = asyncio.Event()
@@ -148,12 +150,19 @@ class Broker:
             await registration.close()
 
     async def _hand_over(self, segment: Segment) -> None:
-        await segment.hand_over(timeout_s=self.settings.hand_over_s)
-        if self._registration is not None:
-            try:
+        # ▲ Not claimed here meanwhile, whoever joins or leaves: it would be served a second time under one epoch, and
+        # would know nothing of what is still in flight under it.
+        self._handing_over[segment.path] = None
+        try:
+            await segment.hand_over(timeout_s=self.settings.hand_over_s)
+            if self._registration is not None:
                 await self._registration.release(segment.path, segment.epoch)
-            except TxnError as error:
-                log.warning("owner_key_left", segment=segment.path, error=str(error))
+        except TxnError as error:
+            log.warning("owner_key_left", segment=segment.path, error=str(error))
+            self._to_release[segment.path] = segment.epoch
+        finally:
+            del self._handing_over[segment.path]
+            self._changed.set()
 
     async def _register(self) -> Registration:
         return await Registration.register(
@@ -206,7 +215,8 @@ class Broker:
         now_s = self._clock.monotonic()
         brokers = list(self._directory.brokers())
         owners = {path: owner.broker for path, owner in self._directory.owners().items()}
-        for path in self._claims.to_take(self._unserved(), owners, brokers, list(self._taking), now_s):
+        busy = [*self._taking, *self._handing_over]
+        for path in self._claims.to_take(self._unserved(), owners, brokers, busy, now_s, stale=self._to_release):
             task = asyncio.create_task(self._take(path, registration), name=f"take over {path}")
             self._taking[path] = task
             task.add_done_callback(partial(self._taken, path))
@@ -264,6 +274,12 @@ class Broker:
             if epoch is not None:
                 self._to_release[path] = epoch  # ▲ tried again under a new epoch: late writes of this try must fail
             self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error}): look up the owner again"))
+        except Exception as error:  # noqa: BLE001 - a defect of ours, in one segment: the others go on
+            log.error("take_over_broken", segment=path, exc_info=error)
+            self._claims.failed(path, self._clock.monotonic())
+            if epoch is not None:
+                self._to_release[path] = epoch
+            self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error!r}): look up the owner again"))
         else:
             self._segments[path] = segment
             self._claims.succeeded(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from segments.ownership import preferred_owner
@@ -39,15 +39,21 @@ class Claims:
         brokers: Sequence[str],
         busy: Sequence[str],
         now_s: float,
+        *,
+        stale: Collection[str] = (),
     ) -> list[str]:
         """Those of `segments` (neither served here nor given up) to take over now. `owners`: segment → broker id, as
-        far as is known; `busy`: being taken over already."""
+        far as is known; `busy`: being taken over or handed over already; `stale`: owned by this broker under an epoch
+        that is of no use any more, so that nobody else can take them, whoever would rather own them."""
         room = MAX_TAKING - len(busy)
         found: list[str] = []
         for segment in segments:
             if len(found) >= room:
                 break
             if segment in busy or now_s < self._failures.get(segment, (0, 0.0))[1]:
+                continue
+            if segment in stale:
+                found.append(segment)
                 continue
             # A segment under this broker's own name is one it lost, or that a predecessor's lease still holds.
             free = owners.get(segment, self._broker_id) == self._broker_id
