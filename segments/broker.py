@@ -274,7 +274,7 @@ class Broker:
             if epoch is not None:
                 self._to_release[path] = epoch  # ▲ tried again under a new epoch: late writes of this try must fail
             self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error}): look up the owner again"))
-        except Exception as error:  # noqa: BLE001 - a defect of ours, in one segment: the others go on
+        except Exception as error:  # a defect of ours, in one segment: the others go on
             log.error("take_over_broken", segment=path, exc_info=error)
             self._claims.failed(path, self._clock.monotonic())
             if epoch is not None:

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with one segment, somebody serves it again, and under an epoch that nobody has served it under."""
+"""Whatever goes wrong with one segment, somebody serves it again, and under an epoch it was never served under."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from segments.file_ledger import FileLedgerStore
-from segments.ledger import LedgerWriter
+from segments.file_ledger_writer import FileLedgerWriter
 from segments.ownership import preferred_owner
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, is_write_op
@@ -38,7 +38,7 @@ async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epo
     async def make_gated() -> GatedStore:
         return GatedStore(await make_store())
 
-    cluster.make_store = make_gated  # type: ignore[assignment]
+    cluster.make_store = make_gated
     settings = replace(cluster.settings, settle_s=0.1, lease_ttl_s=60.0)
     segments = await cluster.create_topic(segments=8)
     one = await cluster.start("b1", settings=settings)
@@ -73,7 +73,7 @@ class BrokenLedgers(FileLedgerStore):
         self.broken = True
         self.tries = 0
 
-    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> LedgerWriter:
+    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> FileLedgerWriter:
         self.tries += 1
         if self.broken:
             raise ZeroDivisionError("a defect")
