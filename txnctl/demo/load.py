@@ -9,12 +9,15 @@ import msgspec
 import structlog
 
 import txnclient
+from txnctl.demo.asking_again import asking_again
 from txnctl.demo.flights import FLIGHTS, Flight
 
 log = structlog.get_logger()
 
 FLIGHTS_PER_TRANSACTION = 2000
 LOADED_AT_ONCE = 4
+
+_encode = msgspec.json.Encoder().encode
 
 
 def _batches(flights: Sequence[Flight]) -> Iterator[Sequence[Flight]]:
@@ -38,43 +41,28 @@ async def load(client: txnclient.Client, flights: Sequence[Flight], on_loaded: C
 
 
 async def _load_batch(client: txnclient.Client, producer: txnclient.Producer, batch: Sequence[Flight]) -> None:
-    encode = msgspec.json.Encoder().encode
+    """Until committed. A batch is sent again only once its former transaction is surely aborted."""
+    messages = [(flight.tailnum, _encode(flight)) for flight in batch]
     while True:
-        txn: txnclient.Transaction | None = None
+        txn: txnclient.Transaction = await asking_again("begin")(client.begin, timeout=60.0)
         try:
-            txn = await client.begin(timeout=60.0)
-            await producer.send_many([(flight.tailnum, encode(flight)) for flight in batch], txn=txn)
-            await _commit(txn)
+            await producer.send_many(messages, txn=txn)
+            await asking_again(f"commit {txn.id}")(txn.commit)
             return
         except txnclient.TxnError as error:
-            if not (error.retriable or error.requires_abort or isinstance(error, txnclient.InvalidTxnState)):
+            if error.fatal:
                 raise
-            log.warning("load_batch_again", error=str(error))
-            if txn is not None and not await _surely_aborted(txn):
-                raise
-
-
-async def _commit(txn: txnclient.Transaction) -> None:
-    """Commit, asking again for as long as the answer is lost: only a definite answer may lead to loading again."""
-    while True:
-        try:
-            await txn.commit()
+            log.warning("loading_batch_again", txn=str(txn.id), error=f"{type(error).__name__}: {error}")
+        if await _ended_as(txn) == "COMMITTED":
             return
-        except txnclient.TxnError as error:
-            if not error.retriable or txn.state == "ABORTED":
-                raise
-            log.warning("commit_unanswered_asking_again", txn=str(txn.id), error=str(error))
 
 
-async def _surely_aborted(txn: txnclient.Transaction) -> bool:
-    """Only an aborted transaction's flights may be sent again."""
-    for _ in range(10):
-        if txn.state == "ABORTED":
-            return True
-        try:
-            await txn.abort()
-        except txnclient.InvalidTxnState:
-            return txn.state == "ABORTED"
-        except txnclient.TxnError as error:
-            log.warning("abort_unanswered_asking_again", txn=str(txn.id), error=str(error))
-    return False
+async def _ended_as(txn: txnclient.Transaction) -> str:
+    """Abort it, and tell how it ended, which may have been by a commit whose answer was lost."""
+    try:
+        await asking_again(f"abort {txn.id}")(txn.abort)
+    except txnclient.InvalidTxnState as error:
+        log.warning("ended_otherwise", txn=str(txn.id), state=txn.state, error=str(error))
+    if txn.state not in ("COMMITTED", "ABORTED"):
+        raise txnclient.OutcomeUnknown(f"cannot tell how {txn.id} ended: its flights must not be loaded again")
+    return txn.state

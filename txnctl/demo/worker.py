@@ -16,6 +16,7 @@ import structlog
 import uvloop
 
 import txnclient
+from txnctl.demo.asking_again import asking_again
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, outcome_of, tallies_of
 from txnctl.demo.journal import ABORTED, COMMITTED, INTENT, Journal, Line
 
@@ -62,7 +63,7 @@ class Worker:
         flights = [_flight.decode(message.value) for message in messages]
         self._transactions += 1
         on_purpose = self._transactions % ABORT_EVERY == 0
-        txn = await self._begin()
+        txn: txnclient.Transaction = await asking_again("begin")(self._client.begin, timeout=TRANSACTION_TIMEOUT_S)
         try:
             await outcomes.send_many(
                 [(message.key, _encode(outcome_of(flight))) for message, flight in zip(messages, flights, strict=True)],
@@ -74,32 +75,17 @@ class Worker:
                 raise AbortedOnPurpose
             await self._commit(txn, len(flights))
         except (AbortedOnPurpose, txnclient.TxnError) as error:
-            if not on_purpose:
+            if isinstance(error, txnclient.TxnError):
+                if error.fatal:
+                    raise
                 log.warning("transaction_failed", txn=str(txn.id), error=f"{type(error).__name__}: {error}")
             await self._abort(txn, len(flights), on_purpose)
             consumer.rewind()  # had it failed before the ack, nothing else would bring these flights again
 
-    async def _begin(self) -> txnclient.Transaction:
-        while True:
-            try:
-                return await self._client.begin(timeout=TRANSACTION_TIMEOUT_S)
-            except txnclient.TxnError as error:
-                if not error.retriable:
-                    raise
-                log.warning("begin_failed_trying_again", error=str(error))
-                await asyncio.sleep(0.2)
-
     async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:
         self._journal.write(Line(str(txn.id), INTENT, flights))
         asked = time.monotonic()
-        while True:
-            try:
-                await txn.commit()
-                break
-            except txnclient.TxnError as error:
-                if not error.retriable:
-                    raise
-                log.warning("commit_unanswered_asking_again", txn=str(txn.id), error=str(error))
+        await asking_again(f"commit {txn.id}")(txn.commit)
         answered = time.monotonic()
         self._journal.write(Line(str(txn.id), COMMITTED, flights, False, (answered - asked) * 1000, answered))
 
