@@ -205,19 +205,23 @@ class DecisionWatch:
     async def _read_held(self, revision: int) -> None:
         """Reach `revision` without the watch: no event may be due, or the watch may be cut off.
 
-        The headers of all that is held, read at one revision R, tell every decision up to R that concerns this process.
-        (▲ A progress answer would not: its revision runs ahead of events still to come.)"""
+        The headers of all that is held tell every decision up to R that concerns this process. (▲ A progress answer
+        would not: its revision runs ahead of events still to come.) ▲ R is read before it is looked what is held: what
+        is held only later is decided after R. A segment that is loading has not said what it holds: then R does not
+        count as followed, or its readers would miss what was committed before R."""
         async with self._reading:
             if self._followed >= revision:
                 return
-            held = list(self._held)
             try:
-                read_at, found = await self._store.get_many([keys.INCARNATION, *held])
+                read_at, _ = await self._store.get_many([keys.INCARNATION])
+                held, loading = list(self._held), bool(self._loading)
+                found = (await self._store.get_many(held))[1] if held else []
             except StoreUnavailable as error:
                 log.warning("headers_not_read", error=str(error))
                 return
-            self._compare(held, found[1:])
-            self._advance(read_at)
+            self._compare(held, found)
+            if not loading:
+                self._advance(read_at)
 
     def _advance(self, revision: int) -> None:
         if revision > self._followed:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from tests.watchers.headers import Notes, begin, collect, end
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.store import Commit, MetadataStore, Put
+from txnstore.store import Commit, KeyValue, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import StoreUnavailable, Timeout
 from txnwire.ids import TxnId
@@ -130,18 +131,82 @@ async def test_revision_without_an_event_is_reached_by_reading(any_store: Metada
 # ---- what befalls the watch, in memory
 
 
-async def test_e1_decision_the_watch_never_showed_is_found_by_reading_again() -> None:
-    """Starved: events come a day late. What is held long is read again."""
+class Late:
+    """Events come a day late."""
 
-    class Late:
-        def fate(self, request: str, client: str) -> Fate:
-            return NO_FAULT
+    def fate(self, request: str, client: str) -> Fate:
+        return NO_FAULT
 
-        def watch_delay_s(self, client: str) -> float:
-            return 86400.0
+    def watch_delay_s(self, client: str) -> float:
+        return 86400.0
 
-    etcd = MemoryEtcd(SystemClock())
-    store = MemoryStore(etcd, SystemClock(), random.Random(0), faults=Late())
+
+@pytest.fixture
+async def starved_store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), random.Random(0), faults=Late())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_a_revision_is_not_followed_while_a_segment_that_loads_may_hold_what_was_decided_before(
+    starved_store: MemoryStore,
+) -> None:
+    """▲ It has read A as open; a reader that knows of A's commit must not be let through before A is decided here."""
+    watch = DecisionWatch(starved_store, SystemClock(), DecisionSettings(nudge_s=0.01))
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    await begin(starved_store, A)
+    revision = await end(starved_store, A)
+    with pytest.raises(Timeout):
+        await watch.wait_followed(revision, timeout_s=0.2)
+    membership.loaded([A])
+    await watch.wait_followed(revision, timeout_s=10)
+    assert notes.told == [A]
+    await watch.close()
+
+
+async def test_what_is_held_while_a_revision_is_read_counts_too(starved_store: MemoryStore) -> None:
+    """▲ The read is under way when A is begun, held and committed, and its answer's revision is above all that."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+        async def get_many(self, asked: Sequence[bytes]) -> tuple[int, list[KeyValue | None]]:
+            self.asked.set()
+            await self.go.wait()
+            return await starved_store.get_many(asked)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(starved_store, name)
+
+    slow = Slow()
+    slow.go.set()
+    watch = DecisionWatch(slow, SystemClock(), DecisionSettings(nudge_s=0.01))  # type: ignore[arg-type]
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    membership.loaded([])
+    slow.go.clear()
+    slow.asked.clear()
+    elsewhere = (await starved_store.commit(Commit(puts=(Put(b"/elsewhere", b""),)))).revision
+    waiting = asyncio.ensure_future(watch.wait_followed(elsewhere, timeout_s=10))
+    await slow.asked.wait()
+    membership.add(A)
+    await begin(starved_store, A)
+    revision = await end(starved_store, A)
+    slow.go.set()
+    await waiting
+    assert (watch.followed_revision >= revision, notes.told) in ((True, [A]), (False, []))
+    await watch.close()
+
+
+async def test_e1_decision_the_watch_never_showed_is_found_by_reading_again(starved_store: MemoryStore) -> None:
+    """What is held long is read again."""
+    store = starved_store
     watch = DecisionWatch(store, SystemClock(), OFTEN)
     await watch.start()
     notes = Notes()
@@ -152,7 +217,6 @@ async def test_e1_decision_the_watch_never_showed_is_found_by_reading_again() ->
     await end(store, A)
     await eventually(lambda: notes.told == [A])
     await watch.close()
-    await store.close()
 
 
 async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_store: MemoryStore) -> None:
