@@ -1,4 +1,4 @@
-"""Generate the protobuf modules from every `.proto` in the tree, or with --check fail where a committed one is stale."""
+"""Generate the protobuf modules from every `.proto` in the tree, or with --check fail where one is stale."""
 
 from __future__ import annotations
 

@@ -228,4 +228,3 @@ def _answer(answer: asyncio.Future[T], outcome: T | BaseException) -> None:
         answer.set_exception(outcome)
     else:
         answer.set_result(outcome)
-

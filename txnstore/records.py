@@ -93,7 +93,7 @@ class OutcomeBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbortedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_position` `[ledger_id, entry_id]`, or None where nobody knew it (▲ §5: leftovers of an ownerless segment)."""
+    """`max_position` `[ledger_id, entry_id]`, or None where nobody knew it (▲ §5: leftovers of an ownerless segment)"""
 
     v: int = 1
     max_position: tuple[int, int] | None
@@ -154,8 +154,8 @@ class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """`/cursor/<segment>/<subscription>/<ledger>-<n>`: entries of one ledger from `first_entry` on. `acked`: hex bitmap,
-    LSB first, of wholly acked ones. `partial`: `[entry_id, messages, hex bitmap of acked indexes]`."""
+    """`/cursor/<segment>/<subscription>/<ledger>-<n>`: entries of one ledger from `first_entry` on. `acked`: hex
+    bitmap, LSB first, of wholly acked ones. `partial`: `[entry_id, messages, hex bitmap of acked indexes]`."""
 
     v: int = 1
     ledger_id: int
