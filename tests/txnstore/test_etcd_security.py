@@ -152,11 +152,12 @@ async def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 # --- users ---
 
 
-async def etcdctl(etcd: EmbeddedEtcd, *arguments: str) -> None:
+async def etcdctl(etcd: EmbeddedEtcd, *arguments: str, said: bytes = b"") -> None:
     command = ["etcdctl", f"--endpoints={etcd.url}", *arguments]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     async with asyncio.timeout(20):
-        _, errors = await process.communicate()
+        _, errors = await process.communicate(said)
     assert process.returncode == 0, errors
 
 
@@ -217,6 +218,24 @@ async def test_a_lost_token_is_renewed(guarded: EmbeddedEtcd) -> None:
                 assert (await anext(watch)).events[0].record.value == value
             assert lease.valid()
         await watch.close()
+
+
+async def test_a_changed_password_shuts_out_until_it_is_changed_back(guarded: EmbeddedEtcd) -> None:
+    async def change(password: bytes) -> None:
+        await etcdctl(
+            guarded, "--user=root:secret", "user", "passwd", "txn", "--interactive=false", said=password + b"\n"
+        )
+
+    commit = Commit(puts=(Put(b"/k/a", b""),))
+    async with connected(as_user(guarded)) as store:
+        await store.commit(commit)
+        await change(b"another")
+        with pytest.raises(Unauthorized, match="etcd user 'txn'"):
+            await store.commit(commit)
+        with pytest.raises(Unauthorized, match="etcd user 'txn'"):
+            await store.get(b"/k/a")
+        await change(b"password")
+        assert (await store.commit(commit)).succeeded
 
 
 async def test_what_a_user_may_not_touch_is_refused(guarded: EmbeddedEtcd) -> None:

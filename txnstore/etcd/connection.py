@@ -18,11 +18,12 @@ from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.releases import check_release
 from txnstore.etcd.settings import EtcdSettings
 from txnstore.store import Compacted
-from txnwire.errors import InvalidArgument, StoreUnavailable, Unauthorized
+from txnwire.errors import InvalidArgument, StoreUnavailable
 from txnwire.grpc_transport import TlsFiles, open_channel
 from txnwire.ports import Clock
 
 _POLL_S: Final = 0.02
+_RANGE: Final = "/etcdserverpb.KV/Range"
 _STATUS: Final = "/etcdserverpb.Maintenance/Status"
 _AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 
@@ -75,7 +76,7 @@ class Connection:
         return self._endpoints
 
     async def open(self) -> None:
-        """Raises `StoreUnavailable`, `Unauthorized`, or `InvalidArgument` for a release that must not be used."""
+        """Raises `StoreUnavailable`, `Refused` for who may not, `InvalidArgument` for a release that must not serve."""
         timeout_s = self._settings.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -120,11 +121,21 @@ class Connection:
         except TokenExpired as error:
             raise Refused(Reason.DENIED, str(error)) from error
 
-    async def _call(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float | None = None) -> bytes:
-        """As `unary`; raises `TokenExpired` too."""
+    async def _call(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        request: bytes,
+        timeout_s: float | None = None,
+        *,
+        anonymous: bool = False,
+    ) -> bytes:
+        """As `unary`; raises `TokenExpired` too. `anonymous`: without the token, which may be refused where it is not
+        even needed."""
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        metadata = None if anonymous else self._metadata()
         try:
-            reply: bytes = await endpoint.unary(path)(request, timeout=timeout_s, metadata=self._metadata())
+            reply: bytes = await endpoint.unary(path)(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             meaning = meaning_of(error.code(), error.details() or "")
             if isinstance(meaning, Unanswered):
@@ -150,6 +161,23 @@ class Connection:
             self.distrust(endpoint, text)
         raise meaning
 
+    @property
+    def token(self) -> str | None:
+        """What calls are made with now; None without a user."""
+        return self._token
+
+    async def knows(self, token: str | None) -> bool:
+        """Whether etcd still takes `token`; if not, there is a new one. Raises `Unanswered`.
+
+        An etcd 3.5 calls a watch "permission denied" that was merely opened with a token it has forgotten."""
+        if token is not None and token == self._token:
+            probe = pb.RangeRequest(key=self._settings.prefix.encode() + b"/probe", keys_only=True)
+            try:
+                await self.unary(_RANGE, probe.SerializeToString())
+            except Refused:
+                return self._token == token  # refused by name, so it is known
+        return self._token == token
+
     def distrust(self, endpoint: Endpoint, why: str) -> None:
         """Prefer others for now; check it anew before it is used again."""
         self._why = f"{endpoint.address}: {why}"
@@ -166,7 +194,7 @@ class Connection:
     async def _admit(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint may be used: a release that keeps what it acknowledges, a member of the same cluster."""
         try:
-            status = pb.StatusResponse.FromString(await self._call(endpoint, _STATUS, b""))
+            status = await self._status(endpoint)
         except (Unanswered, Refused, TokenExpired) as error:
             self.distrust(endpoint, str(error))
             return False
@@ -199,20 +227,28 @@ class Connection:
             except Unanswered:
                 await self.wait_ready()
 
-    async def _authenticate(self, known_token: str | None) -> None:
-        """Get a new token unless somebody else just has. Raises `Unauthorized`, `Unanswered`."""
+    async def _status(self, endpoint: Endpoint) -> pb.StatusResponse:
+        """Asked for without a token, which may have been forgotten; with one where etcd wants that."""
+        try:
+            reply = await self._call(endpoint, _STATUS, b"", anonymous=True)
+        except (Refused, TokenExpired):
+            await self._authenticate(self._token, endpoint)
+            reply = await self._call(endpoint, _STATUS, b"")
+        return pb.StatusResponse.FromString(reply)
+
+    async def _authenticate(self, known_token: str | None, endpoint: Endpoint | None = None) -> None:
+        """Get a new token unless somebody else just has. Raises `Unanswered`, and `Refused` for who may not."""
         async with self._authenticating:
             if self._token != known_token:
                 return
             user, password = self._settings.user, self._settings.password
             if user is None:
                 raise Refused(Reason.DENIED, "etcd asks for a user and none is configured")
-            request = pb.AuthenticateRequest(name=user, password=password or "")
-            self._token = None  # a token that is not known would be refused even here
+            request = pb.AuthenticateRequest(name=user, password=password or "").SerializeToString()
             try:
-                reply = await self._call(self._current, _AUTHENTICATE, request.SerializeToString())
+                reply = await self._call(endpoint or self._current, _AUTHENTICATE, request, anonymous=True)
             except (Refused, TokenExpired) as refusal:
-                raise Unauthorized(f"etcd user {user!r}: {refusal}") from refusal
+                raise Refused(Reason.DENIED, f"etcd user {user!r}: {refusal}") from refusal
             self._token = pb.AuthenticateResponse.FromString(reply).token
 
 

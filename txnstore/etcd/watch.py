@@ -26,6 +26,7 @@ class EtcdWatchStream:
 
     def __init__(self, connection: Connection, endpoint: Endpoint, call: StreamCall, prefix_length: int) -> None:
         self._connection = connection
+        self._token = connection.token
         self._endpoint = endpoint
         self._call = call
         self._prefix_length = prefix_length
@@ -71,7 +72,7 @@ class EtcdWatchStream:
     async def _canceled(self, response: pb.WatchResponse) -> None:
         if response.compact_revision:
             raise Compacted(f"the watch's start has been compacted away: the oldest is {response.compact_revision}")
-        if "permission denied" in response.cancel_reason:
+        if "permission denied" in response.cancel_reason and await self._connection.knows(self._token):
             raise Refused(Reason.DENIED, response.cancel_reason)
         if "auth" in response.cancel_reason:
             await self._connection.stream_failed(
