@@ -319,6 +319,8 @@ def _ack_leak(facts: _Facts) -> Iterator[Anomaly]:
                 for reads in poll.reads.values():
                     for read in reads:
                         deliveries[poll.subscription, read.value].append(_Delivery(index, poll))
+    # What another operation acks needs not come again to one that failed later, out of a buffer gone stale meanwhile.
+    gone = _acked_values(facts, "ok", "unknown")
     taken: dict[tuple[str, str], int] = {}
     for index, operation in enumerate(facts.history.operations):
         for ack in operation.acks:
@@ -332,7 +334,11 @@ def _ack_leak(facts: _Facts) -> Iterator[Anomaly]:
                     )
                 taken[subject] = index
                 yield from _delivered_again(facts, index, operation, ack.value, deliveries[subject])
-            elif operation.outcome == "failed" and _never_again(facts, deliveries[subject], ack.at):
+            elif (
+                operation.outcome == "failed"
+                and ack.value not in gone[ack.subscription]
+                and _never_again(facts, deliveries[subject], ack.at)
+            ):
                 yield Anomaly(
                     "ack leak",
                     f"{ack.value} was acked on {ack.subscription} by {facts.name(index)}, which failed, and was "

@@ -46,6 +46,17 @@ ALL = poll((0, "a"), (1, "b"), (2, "c"))
 WROTE = [op(sends=[A]), op(sends=[B]), op(sends=[C])]
 
 CLEAN: dict[str, list[Operation]] = {
+    "acked in vain out of a stale buffer, and by a transaction that committed": [
+        op(sends=[A]),
+        op("t", polls=[poll((0, "a"), subscription="sub")], acks=[Ack(subscription="sub", value="a", at=9.0)], at=9.1),
+        op(
+            "s",
+            "failed",
+            polls=[poll((0, "a"), subscription="sub")],
+            acks=[Ack(subscription="sub", value="a", at=11.0)],
+            at=11.1,
+        ),
+    ],
     "nothing happened": [],
     "everything read once": [*WROTE, op("r", polls=[ALL])],
     "an aborted value is not read": [op(sends=[A]), op("q", "failed", [B]), op("r", polls=[poll((0, "a"))])],
