@@ -6,6 +6,7 @@ Source: PIP-31, "Transaction flow"; API.md for what commit and abort do with sen
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -13,7 +14,7 @@ from typing import Protocol
 from txnclient.deadlines import Deadline
 from txnclient.links import Link
 from txnclient.session import Session
-from txnwire.errors import InvalidTxnState, TxnError
+from txnwire.errors import InvalidTxnState, Timeout, TxnError
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -29,6 +30,8 @@ class TransactionState(StrEnum):
 
 
 _OPEN = TransactionState.OPEN
+
+_log = logging.getLogger("txnclient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Transaction:
         return self._result
 
     async def abort(self, *, timeout: float | None = None) -> None:
-        """Cancel what is not sent, abort, and wait for what was sent. Aborting again is ok.
+        """Cancel what is not sent, abort, and wait for what was sent as long as time allows. Aborting again is ok.
 
         `InvalidTxnState`: it has committed. `Timeout`: not known to be aborted yet, calling it again asks again.
         """
@@ -133,8 +136,13 @@ class Transaction:
         # What was to be sent again has no purpose any more; the answers to the rest are on their way.
         for participant in list(self._participants):
             participant.withdraw(self)
-        await self._wait_settled(deadline)
-        self._over(TransactionState.ABORTED, reply.revision)
+        try:
+            await self._wait_settled(deadline)
+        except Timeout as error:
+            # Aborted it is, and only that brings back what was acked in it: a broker that hangs must not keep it away.
+            _log.debug("transaction %s is aborted: %s", self.id, error)
+        finally:
+            self._over(TransactionState.ABORTED, reply.revision)
 
     async def _abort_after(self, failure: TxnError, deadline: Deadline) -> None:
         """Abort because of `failure`, which is what the caller shall hear; a failing abort only adds a note to it."""

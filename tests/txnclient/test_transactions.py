@@ -207,6 +207,27 @@ def test_abort_cancels_what_is_not_sent_and_awaits_what_is() -> None:
     run(scenario())
 
 
+def test_an_abort_brings_back_what_was_acked_though_a_send_is_never_answered() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer, consumer = await client.producer(TOPIC), await client.consumer(TOPIC, "sub")
+            await until(lambda: server.seen["subscribe"] == len(SEGMENTS))
+            server.deliver(SEGMENTS[0], 0, b"m")
+            server.stall_sends = True
+            txn = await client.begin()
+            await consumer.ack(await consumer.receive(), txn=txn)
+            producer.send_nowait(b"hangs", key="k", txn=txn)
+            await until(lambda: server.seen["send"])
+            await txn.abort(timeout=2.0)
+            assert txn.state == TransactionState.ABORTED
+            await until(lambda: server.seen["subscribe"] == len(SEGMENTS) + 1)
+            server.deliver(SEGMENTS[0], 0, b"m")
+            assert (await consumer.receive()).value == b"m"
+
+    run(scenario())
+
+
 def test_an_exception_in_the_block_aborts_and_is_raised_again() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
