@@ -31,6 +31,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.durable: dict[tuple[TxnId, int | None], Position] = {}
         self.watermark = Position(0, -1)
         self.buffer = TransactionBuffer("s")
+        self.settled: dict[TxnId, None] = {}
 
     # ---- what happens to the segment
 
@@ -130,6 +131,7 @@ class BufferMachine(RuleBasedStateMachine):
             if not appended and data.draw(st.booleans()):
                 self.ops[txn_id] = None
         self.flights = []
+        self.settled = {}
         self.confirmed = len(self.entries)
         last = Position(1, self.confirmed - 1) if self.entries else Position(0, -1)
         self.buffer = TransactionBuffer("s", watermark=self.watermark, last_confirmed=last, aborted=dict(self.durable))
@@ -147,8 +149,10 @@ class BufferMachine(RuleBasedStateMachine):
     # ---- what must hold, entry by entry
 
     def _settled(self, txn_id: TxnId) -> bool:
-        """Decided, delivered, nothing in flight."""
-        return not self.buffer.holds(txn_id) and txn_id in self.decisions
+        """Decided, delivered, nothing in flight, once: an op sent later still is refused, and holds nobody back."""
+        if not self.buffer.holds(txn_id) and txn_id in self.decisions:
+            self.settled[txn_id] = None
+        return txn_id in self.settled
 
     @invariant()
     def everything_visible_is_committed(self) -> None:
@@ -164,6 +168,8 @@ class BufferMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_else_holds_readers_back(self) -> None:
         """The read position is the entry before the first of an unsettled transaction."""
+        for txn_id in TXNS:
+            self._settled(txn_id)
         unsettled = (
             entry_id
             for entry_id, entry in enumerate(self.entries[: self.confirmed])
