@@ -36,7 +36,7 @@ PINNING_SHOWN = 100
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
     """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first
-    positions here, at most 100."""
+    positions here, at most 100; `entries_behind`: of each of them, how many entries stand behind that position."""
 
     path: str
     epoch: int
@@ -47,6 +47,7 @@ class SegmentStatistics:
     max_read_position: Position
     buffer: BufferStatistics
     pinning: tuple[tuple[TxnId, Position], ...]
+    entries_behind: tuple[int, ...]
     open_transactions: int
     inflight: int
     inflight_bytes: int
@@ -161,9 +162,12 @@ class Segment:
         return (self._writes, *self.subscriptions.targets)
 
     def check(self) -> None:
-        """Raises why the segment is over, once it is."""
+        """Raises why the segment is over, once it is; `NotOwner` where it may be without having heard of it: what a
+        broker knew before a long pause is no answer (L3)."""
         if self._over is not None:
             raise self._over
+        if not self._may_ack():
+            raise NotOwner(f"{self.path}: its broker's lease may have expired, look up the owner again")
 
     def lost(self, error: TxnError) -> None:
         """▲ Ownership or the ledger is lost: everyone who waits hears it now, nothing more is written or acked (R4)."""
@@ -303,6 +307,8 @@ class Segment:
 
     def statistics(self) -> SegmentStatistics:
         buffer = self.buffer.statistics()
+        pinning = tuple(self.buffer.pinning(PINNING_SHOWN))
+        last = self.buffer.last_confirmed
         return SegmentStatistics(
             path=self.path,
             epoch=self.epoch,
@@ -312,7 +318,8 @@ class Segment:
             last_confirmed=self.buffer.last_confirmed,
             max_read_position=self.buffer.max_read_position,
             buffer=buffer,
-            pinning=tuple(self.buffer.pinning(PINNING_SHOWN)),
+            pinning=pinning,
+            entries_behind=tuple(self.ledgers.entries_between(position, last) for _, position in pinning),
             open_transactions=buffer.open,
             inflight=self.pipeline.inflight,
             inflight_bytes=self.pipeline.inflight_bytes,

@@ -48,7 +48,9 @@ async def describe_subscription(store: MetadataStore, topic_path: str, name: str
     key, assigned = keys.subscription(topic_path, name), keys.assignment(topic_path, name)
     _, (record, assignment) = await store.get_many([key, assigned])
     if record is None:
-        raise SubscriptionNotFound(f"topic://{topic_path} has no subscription {name}")
+        raise SubscriptionNotFound(
+            f"topic://{topic_path} has no subscription {name}; `txnctl subscriptions list` shows those it has"
+        )
     return SubscriptionInfo(
         name,
         decode(SubscriptionRecord, record.value, key=key),

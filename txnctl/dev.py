@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txnctl.preflight import FolderLock, expect_free
 from txnctl.probe import wait_cluster_ready
+from txnctl.settings import host_and_port
 from txnctl.supervisor import Child, ChildSpec, Supervisor
 from txnstore.embedded_etcd import EtcdCommand, free_port, wait_etcd_ready
 from txnwire.errors import InvalidArgument
@@ -34,10 +36,8 @@ class DevSettings:
 
 
 def _chosen(address: str, *, part: str) -> str:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise InvalidArgument(f"{part} {address!r}: expected host:port")
-    return f"{host}:{free_port() if int(port) == 0 else int(port)}"
+    host, port = host_and_port(address, part=part)
+    return f"{host}:{port or free_port()}"
 
 
 class DevCluster:
@@ -50,6 +50,7 @@ class DevCluster:
         self.listen = _chosen(settings.listen, part="--listen")
         self.admin = _chosen(settings.admin, part="--admin")
         self.etcd_port = settings.etcd_port or free_port()
+        self._lock = FolderLock(settings.data_dir)
         self._etcd = EtcdCommand(data_dir=settings.data_dir / "etcd", client_port=self.etcd_port)
         self._supervisor = Supervisor([self._etcd_spec(), self._control_spec(), *self._broker_specs()])
 
@@ -66,17 +67,46 @@ class DevCluster:
         return self._supervisor.children
 
     async def __aenter__(self) -> DevCluster:
-        self._settings.data_dir.mkdir(parents=True, exist_ok=True)
-        await self._supervisor.__aenter__()
+        """Raises `NotAllowed` where the folder or a port is another's; what a child that cannot start says."""
+        self._lock.take()
         try:
-            await self.wait_ready()
+            for address, part in self._addresses():
+                expect_free(address, part=part)
+            await self._supervisor.__aenter__()
+            await self._wait_started()
         except BaseException:
-            await self._supervisor.stop()
+            await self._stop()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._supervisor.stop()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        try:
+            await self._supervisor.stop()
+        finally:
+            self._lock.release()
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        return [
+            (self.listen, "--listen"),
+            (self.admin, "--admin"),
+            (f"127.0.0.1:{self.etcd_port}", "--etcd-port"),
+        ]
+
+    async def _wait_started(self) -> None:
+        """Until it serves; a child that dies again and again is not waited for."""
+        ready = asyncio.create_task(self.wait_ready(), name="ready")
+        failed = asyncio.create_task(self._supervisor.wait_crash_loop(), name="crash loop")
+        try:
+            done, _ = await asyncio.wait({ready, failed}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (ready, failed):
+                task.cancel()
+            await asyncio.gather(ready, failed, return_exceptions=True)
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Until every coordinator, the controller and all brokers serve. Raises `Timeout` saying what is missing."""

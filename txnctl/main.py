@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,8 @@ from txnctl.commands import check, piping, subscriptions, topics, transactions
 from txnctl.commands.running import run
 from txnctl.settings import load
 from txnwire.errors import InvalidArgument, TxnError
+
+REFUSED, USAGE = 1, 2
 
 app = typer.Typer(
     help="txnstore: transactions for streams that live in metadata, not in the data.",
@@ -82,7 +85,9 @@ def dev(
     admin: Annotated[
         str, typer.Option(help="host:port of /healthz, /readyz, /metrics (port 0: any)")
     ] = "127.0.0.1:6660",
-    etcd_port: Annotated[int, typer.Option(help="client port of the etcd that is started (0: any)")] = 2379,
+    etcd_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="client port of the etcd that is started (0: any)")
+    ] = 2379,
     brokers: Annotated[int, typer.Option(min=1, help="broker processes")] = 1,
 ) -> None:
     """A whole cluster on one machine, with its own etcd. Prints one line when ready; Ctrl-C stops everything."""
@@ -107,12 +112,39 @@ def demo(
 
 
 def main() -> None:
-    """Entry point of `txnctl`: an error of ours is one line on standard error, never a traceback."""
+    """Entry point of `txnctl`: an error of ours, or of the machine, goes to standard error without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without box characters is no reason to fail
     try:
         app()
-    except InvalidArgument as error:
-        print(f"txnctl: {error}", file=sys.stderr)
-        sys.exit(2)
-    except TxnError as error:
-        print(f"txnctl: {type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(1)
+    except BrokenPipeError:
+        sys.stdout = None  # whoever read us has gone; the interpreter would complain when it flushes at exit
+        sys.exit(REFUSED)
+    except (TxnError, OSError) as error:
+        sys.exit(_report(error))
+    except ExceptionGroup as group:
+        first, others = _first_known(group)
+        if first is None or others:
+            raise
+        sys.exit(_report(first))
+
+
+def _report(error: TxnError | OSError) -> int:
+    """Say what is wrong; the exit code for it."""
+    named = isinstance(error, TxnError) and not isinstance(error, InvalidArgument)
+    print(f"txnctl: {type(error).__name__}: {error}" if named else f"txnctl: {error}", file=sys.stderr)
+    return USAGE if isinstance(error, InvalidArgument) else REFUSED
+
+
+def _first_known(
+    group: ExceptionGroup[Exception],
+) -> tuple[TxnError | OSError | None, ExceptionGroup[Exception] | None]:
+    """The first error of tasks that ended together, and those among them that are bugs and need their traceback."""
+    known, others = group.split((TxnError, OSError))
+    while isinstance(known, ExceptionGroup):
+        found = known.exceptions[0]
+        if isinstance(found, TxnError | OSError):
+            return found, others
+        known = found if isinstance(found, ExceptionGroup) else None
+    return None, others

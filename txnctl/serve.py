@@ -45,10 +45,13 @@ async def serve(settings: ServerSettings) -> None:
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
+        http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
         try:
             await server.start()
-            await _serve_http_until(stop, server, settings)
+            await stop.wait()
         finally:
+            if http is not None:
+                http.close()
             await server.close()
     finally:
         await ledgers.close()
@@ -61,15 +64,11 @@ def _stop_or_die(stop: asyncio.Event, number: signal.Signals) -> None:
     asyncio.get_running_loop().remove_signal_handler(number)
 
 
-async def _serve_http_until(stop: asyncio.Event, server: Server, settings: ServerSettings) -> None:
+def _http(server: Server, settings: ServerSettings) -> HttpEndpoint | None:
+    """Raises `InvalidArgument` if the address cannot be listened on."""
     if settings.admin_listen is None:
-        await stop.wait()
-        return
+        return None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    endpoint = HttpEndpoint(settings.admin_listen, ready=lambda: server.serving, registry=registry)
-    try:
-        await stop.wait()
-    finally:
-        endpoint.close()
+    return HttpEndpoint(settings.admin_listen, ready=lambda: server.serving, registry=registry)

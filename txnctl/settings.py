@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from txnwire.errors import InvalidArgument
@@ -59,6 +59,13 @@ class ServerSettings(BaseSettings):
             raise ValueError(f"unknown role {', '.join(unknown) or '(none)'}: expected some of {', '.join(ROLES)}")
         return value
 
+    @field_validator("listen", "advertise", "admin_listen")
+    @classmethod
+    def _host_and_port(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            host_and_port(value, part=str(info.field_name))
+        return value
+
     @field_validator("id")
     @classmethod
     def _legal_id(cls, value: str) -> str:
@@ -78,7 +85,10 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
     try:
         return ServerSettings(**chosen)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}, found {one['input']!r}" for one in error.errors()]
+        wrong = [
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}, found {one['input']!r}"
+            for one in error.errors()
+        ]
         raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from error
 
 

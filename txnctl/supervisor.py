@@ -24,6 +24,8 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 STEADY_AFTER_S = 10.0
 STOP_TIMEOUT_S = 15.0
+CRASH_LOOP = 3
+LOG_LINES, LOG_COLUMNS = 5, 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,9 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
+        self._log_start = 0
+        self.looping = asyncio.Event()
+        """Set once it has died `CRASH_LOOP` times."""
 
     @property
     def pid(self) -> int | None:
@@ -89,6 +94,7 @@ class Child:
     async def _spawn(self) -> None:
         self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.spec.log_path.open("ab") as output:
+            self._log_start = output.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *tied_to_parent(self.spec.command),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -109,10 +115,10 @@ class Child:
             if ready.done():
                 ready.result()
             elif died.done():
-                raise InternalError(f"{self.spec.name} exited with {process.returncode} at start:\n{self._log_tail()}")
+                raise InternalError(f"{self.spec.name} exited with {process.returncode} at start; {self.log_tail()}")
             else:
                 raise Timeout(
-                    f"{self.spec.name} was not ready after {self.spec.ready_timeout_s:g} s; {self._log_tail()}"
+                    f"{self.spec.name} was not ready after {self.spec.ready_timeout_s:g} s; {self.log_tail()}"
                 )
         finally:
             for waiter in (ready, died):
@@ -128,15 +134,24 @@ class Child:
             if self._stopping:
                 return
             self.restarts += 1
+            if self.restarts == CRASH_LOOP:
+                self.looping.set()
             log.warning("child_died_restarting", child=self.spec.name, exit_code=code, restarts=self.restarts)
             backoff_s = FIRST_BACKOFF_S if loop.time() - started > STEADY_AFTER_S else backoff_s
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
             await self._spawn()
 
-    def _log_tail(self, lines: int = 15) -> str:
-        text = self.spec.log_path.read_text(errors="replace").splitlines() if self.spec.log_path.exists() else []
-        return "\n".join([f"last lines of {self.spec.log_path}:", *text[-lines:]])
+    def log_tail(self) -> str:
+        """What it said last since it was started last."""
+        try:
+            with self.spec.log_path.open("rb") as log_file:
+                log_file.seek(self._log_start)
+                lines = log_file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+        except FileNotFoundError:
+            lines = []
+        said = [f"  {line[:LOG_COLUMNS]}" for line in lines]
+        return "\n".join([f"the end of {self.spec.log_path}:" if said else f"{self.spec.log_path} is empty", *said])
 
 
 class Supervisor:
@@ -156,6 +171,18 @@ class Supervisor:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    async def wait_crash_loop(self) -> None:
+        """Returns never. Raises `InternalError`, with the end of its log, once a child has died `CRASH_LOOP` times."""
+        waiters = {asyncio.create_task(child.looping.wait()): child for child in self.children.values()}
+        try:
+            done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
+        child = next(waiters[waiter] for waiter in waiters if waiter in done)
+        raise InternalError(f"{child.spec.name} died {CRASH_LOOP} times; {child.log_tail()}")
 
     async def stop(self) -> None:
         for child in reversed(self.children.values()):

@@ -335,7 +335,10 @@ class GrpcTransport:
         try:
             port = server.add_insecure_port(address)
         except RuntimeError as error:
-            raise InvalidArgument(f"cannot listen on {address}: {error}") from error
+            raise InvalidArgument(
+                f"cannot listen on {address}: another program listens there, or it is no address of this machine; "
+                f"give another host:port"
+            ) from error
         listener = GrpcListener(server, f"{address.rpartition(':')[0]}:{port}", handler, self._clock)
         method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(listener.serve)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method}),))

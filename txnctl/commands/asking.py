@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+import txnclient
 from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
@@ -73,3 +74,13 @@ async def asking(url: str) -> AsyncIterator[Asking]:
             await caller.close()
         return
     raise ConnectionLost(f"no server answers ({'; '.join(failures)}). Is the cluster running? `txnctl dev` starts one")
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[txnclient.Client]:
+    """A client of the cluster. A wrong address is found out at once: the client itself would be patient, because a
+    cluster may be restarting under a program, but not under somebody who has just typed a command."""
+    async with asking(url):
+        pass
+    async with txnclient.connect(url) as client:
+        yield client

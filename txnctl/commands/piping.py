@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 import txnclient
-from txnctl.commands.asking import DEFAULT_URL, Url
+from txnctl.commands.asking import DEFAULT_URL, Url, connected
 from txnctl.commands.output import Format
 from txnctl.commands.running import run
 from txnwire.errors import InvalidArgument
@@ -37,7 +37,7 @@ def produce(
     """Send every line of standard input as one message. Says on standard error how many were sent."""
 
     async def work() -> None:
-        async with txnclient.connect(url) as client, await client.producer(topic) as producer:
+        async with connected(url) as client, await client.producer(topic) as producer:
             if txn:
                 sent = await _produce_in_transactions(client, producer, key_field, txn, timeout)
             else:
@@ -63,7 +63,7 @@ def consume(
 
     async def work() -> None:
         async with (
-            txnclient.connect(url) as client,
+            connected(url) as client,
             await client.consumer(topic, subscription, start=start, isolation=isolation) as consumer,
         ):
             await _consume(consumer, count, idle, output)

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-import txnclient
-from txnctl.commands.asking import DEFAULT_URL, Url, asking
+from txnctl.commands.asking import DEFAULT_URL, Url, asking, connected
 from txnctl.commands.output import Format, Output, show_json, show_rows
 from txnctl.commands.running import run
 
@@ -26,7 +25,7 @@ def create(
     """Create a topic; fine if it exists with the same shape."""
 
     async def work() -> None:
-        async with txnclient.connect(url) as client:
+        async with connected(url) as client:
             layout = await client.create_topic(topic, segments=segments)
         print(f"{topic}: {len(layout.segments)} segments, layout epoch {layout.epoch}")
 
@@ -42,7 +41,7 @@ def list_topics(
     """Names of topics."""
 
     async def work() -> None:
-        async with txnclient.connect(url) as client:
+        async with connected(url) as client:
             names = await client.list_topics(prefix)
         show_rows([{"topic": name} for name in names], ["topic"], output, empty="no topics")
 
