@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from segments.ledgers import SegmentLedgers
 from tests.segments.brokering import Client, Cluster, Node, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, is_clean_up, is_write_op
 from txnstore import keys
-from txnstore.store import Commit, Delete
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+from txnstore.store import Commit, Delete, MetadataStore
+from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, TxnConflict
 from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
 
 
 def gate_stores(cluster: Cluster) -> None:
@@ -249,6 +254,40 @@ async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(
     await (await successor.producer(segment)).send("sentinel", sequence_id=9, previous=0)
     await reader.wait("acked", "sentinel")
     assert new.broker.statistics().segments
+
+
+class SteppingClock(SystemClock):
+    """As after a pause of the whole process: time has passed, and no timer has run."""
+
+    def __init__(self) -> None:
+        self.paused_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.paused_s
+
+
+async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_before(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    cluster, clock = memory_cluster, SteppingClock()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, clock, random.Random(1))
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    await (await client.producer(segment)).send("m")
+    reading = pb.SegmentPositions(segment=segment)
+    assert (await client.call(segment_positions=reading)).segment_positions_ok.last_confirmed.entry_id == 0
+    epoch = node.broker.segments[segment].epoch
+    clock.paused_s = 60.0
+    with pytest.raises(NotOwner):
+        await client.call(segment_positions=reading)
+    with pytest.raises(NotOwner):
+        await client.reader(segment)
+    await eventually(lambda: segment in node.broker.segments and node.broker.segments[segment].epoch > epoch)
+    await (await client.reader(segment)).wait("m")
 
 
 async def test_l4_an_op_without_an_entry_does_not_keep_its_transaction(cluster: Cluster) -> None:
