@@ -1,0 +1,85 @@
+"""SCENARIOS "Atomicity", end to end: real client, servers, etcd, ledgers and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+import txnclient
+from tests.cluster import InProcessCluster
+from tests.processes import read_all
+from txnctl.commands.asking import asking
+
+TOPICS = ("topic://acme/orders/placed", "topic://globex/billing/invoices")
+
+
+async def create_topics(client: txnclient.Client) -> None:
+    for topic in TOPICS:
+        await client.create_topic(topic, segments=3)
+
+
+async def write_everywhere(client: txnclient.Client, txn: txnclient.Transaction, value: bytes) -> None:
+    """Six messages of one value, spread over the segments of both topics."""
+    for topic in TOPICS:
+        async with await client.producer(topic) as producer:
+            await producer.send_many([(f"key-{number}", value) for number in range(3)], txn=txn)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a6_one_transaction_over_two_namespaces_of_two_tenants(cluster: InProcessCluster, commit: bool) -> None:
+    async with cluster.connect() as client:
+        await create_topics(client)
+        txn = await client.begin()
+        await write_everywhere(client, txn, b"in the transaction")
+        assert [await read_all(client, topic) for topic in TOPICS] == [[], []]
+        await (txn.commit() if commit else txn.abort())
+        expected = [b"in the transaction"] * 3 if commit else []
+        assert [await read_all(client, topic) for topic in TOPICS] == [expected, expected]
+
+
+async def test_a2_of_a_transaction_of_unknown_outcome_all_or_nothing_is_seen(cluster: InProcessCluster) -> None:
+    """Clients that go away in the middle of their commit: whichever way each ended, it ended whole."""
+    async with cluster.connect() as observer:
+        await create_topics(observer)
+        for number in range(24):
+            client = await cluster.connect()
+            txn = await client.begin()
+            await write_everywhere(client, txn, b"%d" % number)
+            committing = asyncio.ensure_future(txn.commit())
+            for _ in range(number):  # from "not yet sent" to "answered"
+                await asyncio.sleep(0)
+            committing.cancel()
+            await client.close()
+            await asyncio.gather(committing, return_exceptions=True)
+        await nothing_open(cluster)
+        seen = Counter([value for topic in TOPICS for value in await read_all(observer, topic)])
+    assert set(seen.values()) <= {6}, "a transaction is torn"
+
+
+async def nothing_open(cluster: InProcessCluster) -> None:
+    """Vanished clients' transactions have been aborted (after the grace)."""
+    async with asyncio.timeout(30), asking(cluster.url) as ask:
+        while (await ask.ask("transactions.list", state="OPEN"))["transactions"]:
+            await asyncio.sleep(0.1)
+
+
+async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster: InProcessCluster) -> None:
+    """Each message an entry and an op record of its own: etcd's limits of 128 operations and 1.5 MiB never show."""
+    topic, operations = "topic://public/default/many", 10_000
+    async with cluster.connect(timeout=60.0) as client:
+        await client.create_topic(topic, segments=3)
+        async with await client.producer(topic, batch_bytes=1, compression=None) as producer:
+            txn = await client.begin(timeout=100)
+            await producer.send_many([(str(number), b"%d" % number) for number in range(operations)], txn=txn)
+            async with asking(cluster.url) as ask:
+                ops = (await ask.ask("store.counts"))["ops"]
+            result = await txn.commit()
+        assert ops > operations / 2, "the operations were folded into few records: this test proves nothing then"
+        assert sorted(await read_all(client, topic), key=int) == [b"%d" % number for number in range(operations)]
+        info = await client.transaction_info(txn.id)
+        assert info["revision"] == result.revision
+        async with asyncio.timeout(60), asking(cluster.url) as ask:
+            while (await ask.ask("store.counts"))["ops"]:
+                await asyncio.sleep(0.1)
