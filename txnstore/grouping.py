@@ -13,7 +13,7 @@ Rules (DESIGN §4, "Group commit"):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from txnstore.spans import Spans
@@ -33,6 +33,7 @@ class Member:
         "compared",
         "compared_ranges",
         "ops",
+        "ranged",
         "size",
         "wire",
         "withdrawn",
@@ -41,24 +42,31 @@ class Member:
     )
 
     def __init__(self, commit: Commit, wire: bytes) -> None:
+        """Raises `InvalidArgument` for a commit that no etcd would take."""
         self.commit = commit
         self.wire = wire
         self.size = len(wire)
         self.withdrawn = False
         self.alone = False
-        self.compared = [compare.key for compare in commit.compares]
-        self.compared_ranges: list[tuple[bytes, bytes]] = []
-        self.written = [put.key for put in commit.puts]
-        self.written_ranges: list[tuple[bytes, bytes]] = []
+        self.compared: list[bytes] = []
+        self.compared_ranges: tuple[tuple[bytes, bytes], ...] = ()
+        self.written: list[bytes] = []
+        self.written_ranges: tuple[tuple[bytes, bytes], ...] = ()
+        for compare in commit.compares:
+            if compare.range_end is None:
+                self.compared.append(compare.key)
+            else:
+                self.compared_ranges += (_checked_range(compare.key, compare.range_end),)
         for put in commit.puts:
+            self.written.append(put.key)
             if put.lease:
                 self.alone = True
-        for compare in commit.compares:
-            if compare.range_end is not None:
-                self._split_compares()
-                break
-        if commit.deletes:
-            self._add_deletes()
+        for delete in commit.deletes:
+            if delete.range_end is None:
+                self.written.append(delete.key)
+            else:
+                self.written_ranges += (_checked_range(delete.key, delete.range_end),)
+        self.ranged = bool(self.compared_ranges or self.written_ranges)
         self.ops = max(len(commit.compares), len(commit.puts) + len(commit.deletes), len(commit.else_reads))
         if self.ops > MAX_COMMIT_OPS or self.size > MAX_COMMIT_BYTES:
             raise InvalidArgument(
@@ -67,20 +75,6 @@ class Member:
             )
         if len(self.written) > 1 or self.written_ranges:
             self._refuse_duplicates()
-
-    def _split_compares(self) -> None:
-        compares = self.commit.compares
-        self.compared = [compare.key for compare in compares if compare.range_end is None]
-        self.compared_ranges = [(c.key, c.range_end) for c in compares if c.range_end is not None]
-        _check_ranges(self.compared_ranges)
-
-    def _add_deletes(self) -> None:
-        for delete in self.commit.deletes:
-            if delete.range_end is None:
-                self.written.append(delete.key)
-            else:
-                self.written_ranges.append((delete.key, delete.range_end))
-        _check_ranges(self.written_ranges)
 
     def _refuse_duplicates(self) -> None:
         if len(set(self.written)) < len(self.written):
@@ -98,22 +92,23 @@ class Member:
 MemberT = TypeVar("MemberT", bound=Member)
 
 
-def _check_ranges(ranges: Iterable[tuple[bytes, bytes]]) -> None:
-    for start, end in ranges:
-        if start >= end:
-            raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
+def _checked_range(start: bytes, end: bytes) -> tuple[bytes, bytes]:
+    if start >= end:
+        raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
+    return start, end
 
 
 class Group(Generic[MemberT]):
     """Members that travel in one request, in order."""
 
-    __slots__ = ("_compared", "_most_ops", "_size", "members", "parked", "written")
+    __slots__ = ("_compared", "_most_ops", "_ranged", "_size", "members", "parked", "written")
 
     def __init__(self) -> None:
         self.members: list[MemberT] = []
         self.parked: list[MemberT] = []
         self.written = Spans()
         self._compared = Spans()
+        self._ranged = False
         self._size = 0
         self._most_ops = 0
 
@@ -135,27 +130,38 @@ class Group(Generic[MemberT]):
         return True
 
     def _conflicts(self, member: Member) -> bool:
-        written, compared = self.written, self._compared
         # ▲ no compare of one member on a key that another writes, no key written twice
+        written = self.written.keys
+        if not (
+            written.isdisjoint(member.compared)
+            and written.isdisjoint(member.written)
+            and self._compared.keys.isdisjoint(member.written)
+        ):
+            return True
+        return (self._ranged or member.ranged) and self._ranges_conflict(member)
+
+    def _ranges_conflict(self, member: Member) -> bool:
+        """▲ The same where a range takes part."""
+        written, compared = self.written, self._compared
         if written.meets_any(member.compared) or written.meets_any(member.written):
             return True
         if compared.meets_any(member.written):
             return True
-        for start, end in member.compared_ranges:
-            if written.meets_range(start, end):
-                return True
-        for start, end in member.written_ranges:
-            if written.meets_range(start, end) or compared.meets_range(start, end):
-                return True
-        return False
+        if any(written.meets_range(start, end) for start, end in member.compared_ranges):
+            return True
+        return any(
+            written.meets_range(start, end) or compared.meets_range(start, end) for start, end in member.written_ranges
+        )
 
     def _add_footprint(self, member: Member) -> None:
         self.written.add_keys(member.written)
         self._compared.add_keys(member.compared)
-        for start, end in member.written_ranges:
-            self.written.add_range(start, end)
-        for start, end in member.compared_ranges:
-            self._compared.add_range(start, end)
+        if member.ranged:
+            self._ranged = True
+            for start, end in member.written_ranges:
+                self.written.add_range(start, end)
+            for start, end in member.compared_ranges:
+                self._compared.add_range(start, end)
 
 
 class GroupPlanner(Generic[MemberT]):

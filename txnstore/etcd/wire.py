@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from txnstore.store import Commit, Compare, Delete, Put, Read, Relation, Target
+from txnstore.store import Commit, Delete, Read, Relation, Target
 
 
 def _varint(number: int) -> bytes:
@@ -47,37 +47,34 @@ _RANGE_END: Final = b"\x82\x04"  # Compare.range_end (64)
 
 
 class CommitEncoder:
-    """Serializes commits with every key under `prefix`. On the hot path: concatenation, no calls, no objects."""
+    """Serializes commits with every key under `prefix`. The hot path of all writes: written out, without calls."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
 
     def transaction(self, commit: Commit) -> bytes:
         """A `TxnRequest`: compare (1), success (2), failure (3)."""
-        parts = [self._compare(compare) for compare in commit.compares]
-        parts += [self._put(put) for put in commit.puts]
+        prefix, parts = self._prefix, []
+        for compare in commit.compares:
+            key, number, target = prefix + compare.key, compare.value, compare.target
+            body = _COMPARE_HEADS[compare.relation][target] + varint(len(key)) + key + _NUMBER_TAG[target]
+            body += _SMALL[number] if number < _SMALL_END else _varint(number)
+            if compare.range_end is not None:
+                body += framed(_RANGE_END, prefix + compare.range_end)
+            size = len(body)
+            parts.append(b"\x0a" + (_SMALL[size] if size < _SMALL_END else _varint(size)) + body)
+        for put in commit.puts:  # `RequestOp.request_put` (2) with key (1), value (2), lease (3)
+            key, value = prefix + put.key, put.value
+            body = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(value)) + value
+            if put.lease:
+                body += b"\x18" + varint(put.lease)
+            framing = varint(len(body))
+            parts.append(b"\x12" + varint(1 + len(framing) + len(body)) + b"\x12" + framing + body)
         if commit.deletes:
             parts += [framed(b"\x12", framed(b"\x1a", self._span(delete))) for delete in commit.deletes]
         if commit.else_reads:
             parts += [framed(b"\x1a", framed(b"\x0a", self._span(read))) for read in commit.else_reads]
         return b"".join(parts)
-
-    def _compare(self, compare: Compare) -> bytes:
-        key, target = self._prefix + compare.key, compare.target
-        head = _COMPARE_HEADS[compare.relation][target]
-        body = head + varint(len(key)) + key + _NUMBER_TAG[target] + varint(compare.value)
-        if compare.range_end is not None:
-            body += framed(_RANGE_END, self._prefix + compare.range_end)
-        return b"\x0a" + varint(len(body)) + body
-
-    def _put(self, put: Put) -> bytes:
-        """`RequestOp.request_put` (2) with key (1), value (2), lease (3)."""
-        key, value = self._prefix + put.key, put.value
-        body = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(value)) + value
-        if put.lease:
-            body += b"\x18" + varint(put.lease)
-        operation = b"\x12" + varint(len(body)) + body
-        return b"\x12" + varint(len(operation)) + operation
 
     def _span(self, span: Delete | Read) -> bytes:
         """`DeleteRangeRequest` and `RangeRequest` agree on key (1) and range_end (2)."""
