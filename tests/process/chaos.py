@@ -35,6 +35,7 @@ from tests.processes import process_cluster
 from txnctl.dev import DevCluster
 from txnctl.supervisor import Child, ChildSpec
 
+ROOT = Path(__file__).parents[2]
 WORKERS = ("worker-1", "worker-2")
 CLIENTS = 2
 PACE_S = 4.0
@@ -61,11 +62,12 @@ class Verdict:
 
 
 class Chaos:
-    def __init__(self, cluster: DevCluster, folder: Path, seed: int, seconds: float) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path, seed: int, seconds: float, pace_s: float) -> None:
         self._cluster = cluster
         self._folder = folder
         self._seed = seed
         self._seconds = seconds
+        self._pace_s = pace_s
         self._began = time.monotonic()
         self._workers = {name: Child(self._worker_spec(name)) for name in WORKERS}
         self._names = [client_name(worker, number) for worker in WORKERS for number in range(CLIENTS)]
@@ -74,7 +76,9 @@ class Chaos:
     def _worker_spec(self, name: str) -> ChildSpec:
         command = [sys.executable, "-m", "tests.process.chaos_worker", "--url", self._cluster.url, "--name", name]
         command += ["--seed", str(self._seed), "--clients", str(CLIENTS), "--journal", str(self._folder)]
-        return ChildSpec(name=name, command=command, log_path=self._folder / "logs" / f"{name}.log")
+        search = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        log_path = self._folder / "logs" / f"{name}.log"
+        return ChildSpec(name=name, command=command, log_path=log_path, environment={"PYTHONPATH": search})
 
     async def run(self) -> Verdict:
         for worker in self._workers.values():
@@ -101,7 +105,7 @@ class Chaos:
     async def _trouble(self) -> None:
         begin = time.monotonic()
         async with asyncio.TaskGroup() as pauses:
-            for fault in schedule(self._seed, self._seconds, WORKERS, pace_s=PACE_S):
+            for fault in schedule(self._seed, self._seconds, WORKERS, pace_s=self._pace_s):
                 await asyncio.sleep(max(0.0, begin + fault.at_s - time.monotonic()))
                 self._note(str(fault))
                 self.verdict.faults[fault.kind] += 1
@@ -209,9 +213,10 @@ async def _pause(child: Child, for_s: float) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-async def run(folder: Path, seed: int, seconds: float) -> Verdict:
+async def run(folder: Path, seed: int, seconds: float, pace_s: float = PACE_S) -> Verdict:
+    """`pace_s`: mean time between two faults."""
     async with process_cluster(folder, brokers=2) as cluster:
-        return await Chaos(cluster, folder, seed, seconds).run()
+        return await Chaos(cluster, folder, seed, seconds, pace_s).run()
 
 
 def main() -> int:
@@ -219,11 +224,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of work under faults, a run")
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--runs", type=int, default=1, help="how many runs, with seeds counting up")
+    parser.add_argument("--pace", type=float, default=PACE_S, help="mean seconds between two faults")
     arguments = parser.parse_args()
     failed: list[int] = []
     for seed in range(arguments.seed, arguments.seed + arguments.runs):
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-        verdict = asyncio.run(run(folder, seed, arguments.seconds))
+        verdict = asyncio.run(run(folder, seed, arguments.seconds, arguments.pace))
         done = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.operations.items()))
         print(f"seed {seed}: {'FAILED' if verdict.findings else 'ok'} ({verdict.seconds:.0f} s; {done})", flush=True)
         for finding in verdict.findings:
