@@ -344,6 +344,8 @@ class Broker:
             raise self._failed[path]
         topic = SegmentName.from_path(path).topic
         topology = await self._directory.fetch_topic(topic.path)
+        if (found := self._segments.get(path)) is not None:
+            return found  # taken over meanwhile: nobody would wake a waiter any more
         if topology is None:
             raise TopicNotFound(f"{topic} does not exist")
         if path not in topology.paths.values():

@@ -21,7 +21,7 @@ class ProducerSession:
         self._segment = segment
         self._name = name
         self._token = token
-        self._line = line
+        self.line = line
         self._on_closed: Callable[[TxnError], None] | None = on_closed
         self.error: TxnError | None = None
 
@@ -29,7 +29,7 @@ class ProducerSession:
         """See `Pipeline.send`. Raises why the session is over, once it is."""
         if self.error is not None:
             raise self.error
-        self._segment.pipeline.send(self._line, self._token, entry, reply)
+        self._segment.pipeline.send(self.line, self._token, entry, reply)
 
     def end(self, error: TxnError) -> None:
         """From the segment's side: fenced, or the segment is gone."""
@@ -42,4 +42,4 @@ class ProducerSession:
         if self._on_closed is not None:
             self._on_closed = None
             self.error = NotOwner(f"producer {self._name} was closed: open it again")
-            self._segment.producer_closed(self._token, self._line)
+            self._segment.producer_closed(self._token, self.line)

@@ -225,7 +225,13 @@ class Segment:
         self.check()
         connected = self._dedup.connect(name, incarnation, self._shared.clock.monotonic())
         if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
-            fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
+            # ▲ Only another incarnation is another producer. This one may have come twice, in any order: an opening
+            # it gave up on, delayed on its way, must not tell it that it is fenced for good.
+            if fenced.line.key == (name, incarnation):
+                fenced.end(NotOwner(f"producer {name} was opened anew: open it again"))
+            else:
+                fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
+            self.pipeline.retire(fenced.line)
         line = self.pipeline.line(name, incarnation)
         session = ProducerSession(self, name, connected.token, line, on_closed)
         self._sessions[connected.token] = session

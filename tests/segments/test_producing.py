@@ -285,6 +285,21 @@ async def test_l10_a_second_producer_of_the_name_fences_the_first_and_nothing_ac
     await (await gated.client.reader(gated.segment)).wait("of the first", "of the second")
 
 
+async def test_l10_a_producer_does_not_fence_itself(gated: Gated) -> None:
+    """An opening that was given up may arrive behind the one that took its place: then it is opened once more."""
+    first = await gated.client.producer(gated.segment, "p", incarnation=1)
+    await first.send("a")
+    late = await (await gated.cluster.connect(gated.cluster.nodes[0])).producer(gated.segment, "p", incarnation=1)
+    assert late.last == 0
+    await eventually(lambda: first.closed)
+    assert isinstance(first.closed, NotOwner)
+    with pytest.raises(NotOwner):
+        await first.send("b")
+    again = await gated.client.producer(gated.segment, "p", incarnation=1)
+    await again.send("b", sequence_id=1, previous=0)
+    await (await gated.client.reader(gated.segment)).wait("a", "b")
+
+
 async def test_an_entry_that_is_not_what_its_send_says_is_refused(cluster: Cluster) -> None:
     """▲ A successor recovers from the entries' headers: they must name the transaction the op record names."""
     [segment] = await cluster.create_topic()
