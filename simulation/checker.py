@@ -207,6 +207,34 @@ def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
                     reading.seen[read.place] = None
 
 
+def _holder_order(facts: _Facts) -> Iterator[Anomaly]:
+    """Non-monotonic poll between holders: a process reads on before what its predecessor had acked in an open
+    transaction was decided, and is given it afterwards, when that has failed (P12)."""
+    failed_acks: dict[tuple[str, str], str] = {}
+    forgettable = _acked_values(facts, "unknown")
+    for operation in facts.history.operations:
+        if operation.outcome == "failed":
+            for ack in operation.acks:
+                failed_acks[ack.subscription, ack.value] = operation.process
+    seen: dict[tuple[str, str, str], dict[Place, None]] = defaultdict(dict)
+    for index, operation in enumerate(facts.history.operations):
+        for poll in operation.polls:
+            if poll.subscription is None:
+                continue
+            for key, reads in poll.reads.items():
+                before = seen[operation.process, poll.subscription, key]
+                for read in reads:
+                    predecessor = failed_acks.get((poll.subscription, read.value), operation.process)
+                    late = predecessor != operation.process and read.value not in forgettable[poll.subscription]
+                    if late and before and read.place < max(before) and read.place not in before:
+                        yield Anomaly(
+                            "non-monotonic poll",
+                            f"{facts.name(index)} was given {read.value} of {key} at {read.place} after {max(before)}: "
+                            f"{predecessor} had acked it in a transaction that failed",
+                        )
+                    before[read.place] = None
+
+
 def _judge_step(
     facts: _Facts, index: int, key: str, before: Place, read: Read, acked: Mapping[str, None]
 ) -> Iterator[Anomaly]:
@@ -389,6 +417,7 @@ RULES: dict[str, Callable[[_Facts], Iterator[Anomaly]]] = {
     "torn transaction": _torn_transaction,
     "unseen": _unseen,
     "poll skip / non-monotonic poll": _poll_order,
+    "non-monotonic poll": _holder_order,
     "non-monotonic send": _non_monotonic_send,
     "precommitted read": _precommitted_read,
     "G1c": _g1c,

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from simulation.sim_ledger import DiskFaults
 from simulation.world import World
 
-SERVERS = ("control", "broker")
+DATA = "data"
+"""The disk of all brokers."""
 CALM_SHARE = 0.25
 
 
@@ -21,6 +22,8 @@ class Nemesis:
         self._random = random.Random(f"{world.seed}/nemesis")
         self._pace_s = pace_s
         self._clients = [name for name in world.processes if name.startswith("client")]
+        self._brokers = [name for name in world.processes if name.startswith("broker")]
+        self._servers = ["control", *self._brokers]
         self.counts: dict[str, int] = {}
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill a server": self._kill_server,
@@ -83,7 +86,7 @@ class Nemesis:
         await asyncio.sleep(self._random.uniform(shortest_s, longest_s))
 
     async def _kill_server(self) -> None:
-        process = self._world.processes[self._random.choice(SERVERS)]
+        process = self._world.processes[self._random.choice(self._servers)]
         process.kill()
         await self._for_a_while(0.01, 6.0)
         process.start()
@@ -95,14 +98,18 @@ class Nemesis:
         process.start()
 
     async def _power_failure(self) -> None:
-        process = self._world.processes["broker"]
-        process.power_failure()
+        """Of the machine with the disk, and of every broker on it."""
+        processes = [self._world.processes[name] for name in self._brokers]
+        for process in processes:
+            process.kill()
+        self._world.disk(DATA).power_failure()
         await self._for_a_while(0.5, 12.0)
-        process.start()
+        for process in processes:
+            process.start()
 
     async def _pause(self) -> None:
         """Up to longer than a lease: when it wakes it may be a zombie."""
-        process = self._world.processes[self._random.choice([*SERVERS, *self._clients])]
+        process = self._world.processes[self._random.choice([*self._servers, *self._clients])]
         process.pause()
         await self._for_a_while(0.1, 16.0)
         process.resume()
@@ -130,7 +137,7 @@ class Nemesis:
             await self._for_a_while(0.0, 0.3)
 
     async def _lose_etcd(self) -> None:
-        process = self._world.processes[self._random.choice(SERVERS)]
+        process = self._world.processes[self._random.choice(self._servers)]
         process.disconnect_store()
         await self._for_a_while(0.05, 14.0)
         process.reconnect_store()
@@ -177,7 +184,7 @@ class Nemesis:
         await self._with_disk(DiskFaults(sync_s=(0.0002, 0.01), failing_share=0.1))
 
     async def _with_disk(self, faults: DiskFaults) -> None:
-        disk = self._world.disk("broker")
+        disk = self._world.disk(DATA)
         disk.faults = faults
         await self._for_a_while(0.5, 8.0)
         disk.faults = DiskFaults(sync_s=(0.0002, 0.002))

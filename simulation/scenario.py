@@ -1,4 +1,4 @@
-"""One broker, one coordinator and controller, two clients, and everything that can befall them: the production code,
+"""One or two brokers, one coordinator and controller, two clients, and whatever can befall them: the production code,
 assembled over simulated ports, run from one seed and judged by the history checker (DESIGN §13)."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
@@ -20,7 +21,7 @@ from simulation import guards
 from simulation.checker import check
 from simulation.history import History
 from simulation.loop import OWNER, SimLoop, SimulationStuck
-from simulation.nemesis import Nemesis
+from simulation.nemesis import DATA, Nemesis
 from simulation.recorder import Recorder
 from simulation.sim_ledger import DiskFaults, SimLedgerStore
 from simulation.trace import Trace
@@ -33,7 +34,7 @@ from txnctl.server import Server
 from txnctl.settings import ServerSettings
 from txnwire.errors import OutcomeUnknown, StoreUnavailable, Timeout
 
-CONTROL, BROKER = "control:6650", "broker:6650"
+CONTROL = "control:6650"
 WORK_S = 60.0
 QUIET_S = 40.0
 """After healing: longer than any transaction's time limit, the client grace and a lease together."""
@@ -93,10 +94,11 @@ class Scenario:
         self._loop = loop
         self._work_s = work_s
         self._world = World(loop, seed)
-        self._world.disk("broker").faults = DiskFaults(sync_s=(0.0002, 0.002))
+        self._world.disk(DATA).faults = DiskFaults(sync_s=(0.0002, 0.002))
         shape = random.Random(f"{seed}/shape")
+        self._brokers = ["broker-1", "broker-2"][: shape.choice((1, 1, 2))]
         pause_s = shape.choice((0.01, 0.05, 0.15))
-        self.plan = Plan(f"txn://{CONTROL},{BROKER}", Recorder(loop.time), pause_s=pause_s)
+        self.plan = Plan(f"txn://{CONTROL}", Recorder(loop.time), pause_s=pause_s)
         self._add_processes()
         self.nemesis = Nemesis(self._world, pace_s=shape.choice((2.0, 6.0, 12.0)), only=faults)
         self.findings: list[str] = []
@@ -105,9 +107,10 @@ class Scenario:
 
     def _add_processes(self) -> None:
         control = server_settings("control", "coordinator,controller,admin", CONTROL)
-        broker = server_settings("broker", "broker", BROKER)
         self._world.add("control", lambda ports: serve(ports, control))
-        self._world.add("broker", lambda ports: serve(ports, broker))
+        for name in self._brokers:
+            settings = server_settings(name, "broker", f"{name}:6650")
+            self._world.add(name, partial(serve, settings=settings), disk=DATA)
         for name in ("client-1", "client-2"):
             self._world.add(name, lambda ports: ClientLife(ports, self.plan).live())
 
@@ -152,7 +155,7 @@ class Scenario:
         async def program(ports: Ports) -> None:
             picture = await take_picture(ports.store)
             findings = broken_invariants(picture, now_ms=ports.clock.wall_ms())
-            async for finding in broken_ledgers(picture, self._ledgers_of("broker"), lambda _: None):
+            async for finding in broken_ledgers(picture, SimLedgerStore(self._world.disk(DATA)), lambda _: None):
                 findings.append(finding)
             self.findings += [f"{rule}: {text}" for rule, text in findings]
             for txn_id, segment, subscription in picture.ops:
@@ -162,9 +165,6 @@ class Scenario:
         checking.start()
         if not await checking.wait_ended(30.0):
             self.findings.append("checking the records did not end within 30 s")
-
-    def _ledgers_of(self, host: str) -> SimLedgerStore:
-        return SimLedgerStore(self._world.disk(host))
 
     def all_findings(self, history: History) -> list[str]:
         return [

@@ -169,8 +169,10 @@ class ClientLife:
             step = self._random.random()
             try:
                 if step < 0.1:
-                    await self._plain_send(producers)
-                elif step < 0.15:
+                    await self._plain_sends(producers, 1)
+                elif step < 0.2:
+                    await self._plain_sends(producers, self._random.randrange(2, 20))
+                elif step < 0.25:
                     await self._plain_ack(consumer)
                 else:
                     await self._transaction(client, producers, consumer)
@@ -191,12 +193,32 @@ class ClientLife:
         generation = int(self._now() // 10)
         return f"k{(generation + self._random.randrange(KEYS)) % (2 * KEYS)}"
 
-    async def _plain_send(self, producers: list[Producer]) -> None:
-        draft = self._plan.recorder.begin(self._name, "send")
-        producer, key, value = self._random.choice(producers), self._key(), self._plan.value(self._name)
-        draft.sending(key_of(producer.topic, key.encode()), value)
-        draft.stored(value, await producer.send(value.encode(), key=key))
-        self._plan.recorder.end(draft, "ok")
+    async def _plain_sends(self, producers: list[Producer], count: int) -> None:
+        """One after another without waiting: many may be under way when a connection is lost."""
+        producer = self._random.choice(producers)
+        stored: list[asyncio.Future[MessageId]] = []
+        try:
+            for _ in range(count):
+                draft = self._plan.recorder.begin(self._name, "send")
+                key, value = self._key(), self._plan.value(self._name)
+                draft.sending(key_of(producer.topic, key.encode()), value)
+                stored.append(producer.send_nowait(value.encode(), key=key))
+                stored[-1].add_done_callback(self._finish_send(draft, value))
+                if self._random.random() < 0.5:
+                    await asyncio.sleep(self._random.expovariate(1 / 0.003))
+        finally:
+            if stored:
+                await asyncio.wait(stored)
+        for future in stored:
+            future.result()
+
+    def _finish_send(self, draft: Draft, value: str) -> Callable[[asyncio.Future[MessageId]], None]:
+        def finished(future: asyncio.Future[MessageId]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                draft.stored(value, future.result())
+                self._plan.recorder.end(draft, "ok")
+
+        return finished
 
     async def _plain_ack(self, consumer: Consumer) -> None:
         draft = self._plan.recorder.begin(self._name, "ack")

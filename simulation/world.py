@@ -78,9 +78,10 @@ class World:
             self.disks[host] = SimDisk(f"{self.seed}/{host}", trace=self.loop.trace)
         return self.disks[host]
 
-    def add(self, name: str, program: Program, *, restart_s: float | None = 1.0) -> SimProcess:
-        """A process on a host of its own name. `restart_s`: how soon its supervisor starts it again when it ends."""
-        process = SimProcess(self, name, program, restart_s)
+    def add(self, name: str, program: Program, *, restart_s: float | None = 1.0, disk: str | None = None) -> SimProcess:
+        """A process on a host of its own name. `restart_s`: how soon its supervisor starts it again when it ends.
+        `disk`: the one it works on, its own if None; brokers share one, as on one machine."""
+        process = SimProcess(self, name, program, restart_s, disk or name)
         self.processes[name] = process
         return process
 
@@ -99,8 +100,9 @@ class World:
 class SimProcess:
     """One process through its lives. `clock` belongs to its host and keeps its steps over restarts."""
 
-    def __init__(self, world: World, name: str, program: Program, restart_s: float | None) -> None:
+    def __init__(self, world: World, name: str, program: Program, restart_s: float | None, disk: str) -> None:
         self.name = name
+        self._disk = disk
         self.clock = SimClock(world.loop)
         self.life = 0
         self._world = world
@@ -136,7 +138,7 @@ class SimProcess:
         chance = random.Random(f"{world.seed}/{owner.name}")
         store = MemoryStore(world.etcd, self.clock, chance, name=self.name, faults=world.store_faults)
         transport = SimTransport(world.network, owner, self.name)
-        return Ports(owner, transport, self.clock, chance, store, SimLedgerStore(world.disk(self.name)))
+        return Ports(owner, transport, self.clock, chance, store, SimLedgerStore(world.disk(self._disk)))
 
     def _run(self, ports: Ports) -> None:
         task = self._world.loop.create_task(self._live(ports), name=ports.owner.name)
@@ -191,7 +193,7 @@ class SimProcess:
 
     def power_failure(self) -> None:
         self.kill()
-        self._world.disk(self.name).power_failure()
+        self._world.disk(self._disk).power_failure()
 
     def pause(self) -> None:
         if self._ports is not None:

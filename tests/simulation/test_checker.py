@@ -142,6 +142,20 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
         ["non-monotonic poll"],
         [*WROTE, op("r", polls=[poll((0, "a"), (1, "b"))]), op("r", polls=[poll((1, "b"), (2, "c"))])],
     ),
+    "non-monotonic poll, the predecessor's pending ack was not awaited": (
+        ["non-monotonic poll"],
+        [
+            *WROTE,
+            op(
+                "s",
+                "failed",
+                polls=[poll((0, "a"), subscription="sub")],
+                acks=[Ack(subscription="sub", value="a", at=9.0)],
+            ),
+            op("t", polls=[poll((1, "b"), (2, "c"), subscription="sub", at=10.0)]),
+            op("t", polls=[poll((0, "a"), subscription="sub", at=11.0, assignment=1)]),
+        ],
+    ),
     "non-monotonic send": (
         ["non-monotonic send"],
         [op(sends=[B]), op(sends=[A]), op("r", polls=[poll((0, "a"), (1, "b"))])],

@@ -70,7 +70,7 @@ def test_a_failing_run_says_how_to_run_it_again(tmp_path: Path) -> None:
     program = (
         "from simulation import guards; guards.install_guard()\n"
         "import sys, simulation.__main__ as main, simulation.scenario as scenario\n"
-        "scenario.Nemesis.heal = lambda nemesis: nemesis._world.processes['broker'].kill()\n"
+        "scenario.Nemesis.heal = lambda nemesis: nemesis._world.processes['broker-1'].kill()\n"
         "scenario.DRAIN_S = 20.0\n"
         "main.guards.install_guard = lambda: None\n"
         "sys.argv = ['simulation', '--seed', '3', '--seconds', '2']\n"
