@@ -16,12 +16,12 @@ from coordinator_v5 import queries
 from segments import subscription_queries
 from segments.directory import Directory
 from segments.topology import Topology
+from txnctl.admin_rows import held_readers, nothing_held, outcome, pinning, segment_row, subscription_row
 from txnctl.role_calls import RoleCalls
 from txnstore import keys
-from txnstore.records import OPEN
+from txnstore.records import ABORTED, COMMITTED, OPEN, SegmentEntry
 from txnstore.store import MetadataStore
-from txnstore.transitions import Decision
-from txnwire.errors import InvalidArgument, TopicNotFound, TxnError
+from txnwire.errors import InvalidArgument, TopicNotFound, TxnError, TxnNotFound
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName
 from txnwire.ports import Clock
@@ -30,6 +30,8 @@ Arguments = Mapping[str, Any]
 Answer = Callable[[Arguments], Awaitable[dict[str, Any]]]
 
 HANGING_OLDER_THAN_S = 5.0
+PINS_SHOWN = 10
+STATES = (OPEN, COMMITTED, ABORTED)
 
 
 class Administration:
@@ -65,29 +67,36 @@ class Administration:
     async def _describe_topic(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
         stats = await self._segment_stats(list(topology.paths.values()))
-        segments = [
-            {
-                "id": entry.id,
-                "segment": topology.paths[entry.id],
-                "descriptor": SegmentName.from_path(topology.paths[entry.id]).descriptor,
-                "lo": entry.lo,
-                "hi": entry.hi,
-                "state": entry.state,
-                "parents": entry.parents,
-                "children": entry.children,
-                "owner": self._owner(topology.paths[entry.id]),
-                "last_confirmed": stats[topology.paths[entry.id]].get("last_confirmed"),
-                "error": stats[topology.paths[entry.id]].get("error"),
-                "pinned_by": await self._pins(stats[topology.paths[entry.id]]),
-            }
-            for entry in topology.segments.values()
-        ]
+        in_order = sorted(topology.segments.values(), key=lambda entry: (entry.lo, entry.id))
+        segments = [await self._described(topology, entry, stats[topology.paths[entry.id]]) for entry in in_order]
         return {"topic": str(topology.topic), "epoch": topology.epoch, "segments": segments}
+
+    async def _described(self, topology: Topology, entry: SegmentEntry, stats: Mapping[str, Any]) -> dict[str, Any]:
+        path, row = topology.paths[entry.id], segment_row(stats)
+        return {
+            "id": entry.id,
+            "segment": path,
+            "descriptor": SegmentName.from_path(path).descriptor,
+            "lo": entry.lo,
+            "hi": entry.hi,
+            "state": entry.state,
+            "parents": entry.parents,
+            "children": entry.children,
+            "owner": self._owner(path),
+            "entries": row.get("entries"),
+            "last_confirmed": row.get("last_confirmed"),
+            "max_read_position": row.get("max_read_position"),
+            "pinned_by": await self._pins(stats),
+            "error": row.get("error"),
+        }
 
     async def _topic_stats(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
         stats = await self._segment_stats(list(topology.paths.values()))
-        rows = [{"segment": path, "owner": self._owner(path), **stats[path]} for path in topology.paths.values()]
+        rows = [
+            {"segment": path, "owner": self._owner(path), **segment_row(stats[path])}
+            for path in topology.paths.values()
+        ]
         return {"topic": str(topology.topic), "segments": rows}
 
     async def _segment_stats(self, paths: list[str]) -> dict[str, dict[str, Any]]:
@@ -98,24 +107,25 @@ class Administration:
                 answer = await self._calls.ask_owner(path, "segment.stats")
             except TxnError as error:
                 return {"error": f"{type(error).__name__}: {error}"}
-            found: dict[str, Any] = _readable(answer["segments"][path])
+            found: dict[str, Any] = answer["segments"][path]
             return found
 
         return dict(zip(paths, await asyncio.gather(*map(one, paths)), strict=True))
 
     async def _pins(self, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The open transactions that hold readers back first, with their owners."""
-        pins = [(TxnId(*txn), position) for txn, position in stats.get("pinning", [])][:10]
+        pins = pinning(stats)[:PINS_SHOWN]
         if not pins:
             return []
-        _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id, _ in pins])
+        _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id, _, _ in pins])
         return [
             {
                 "txn": str(txn_id),
-                "position": _position(position),
+                "position": held_at,
+                "entries_behind": behind,
                 "owner": msgspec.json.decode(header.value).get("owner") if header is not None else None,
             }
-            for (txn_id, position), header in zip(pins, headers, strict=True)
+            for (txn_id, held_at, behind), header in zip(pins, headers, strict=True)
         ]
 
     def _owner(self, path: str) -> str | None:
@@ -150,24 +160,33 @@ class Administration:
                 (one for one in stats[path].get("subscriptions", []) if one["name"] == name), {}
             )
             error = {"error": stats[path]["error"]} if "error" in stats[path] else {}
-            rows.append({"segment": path, "consumer": info.consumer_of(path), **_readable(known), **error})
+            rows.append({"segment": path, "assigned_to": info.consumer_of(path), **subscription_row(known), **error})
         return {"subscription": name, "type": info.record.type, "start": info.record.start, "segments": rows}
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     async def _list_transactions(self, args: Arguments) -> dict[str, Any]:
-        state = args.get("state")
-        segment = args.get("segment")
+        state = None if args.get("state") is None else str(args["state"]).upper()
+        if state is not None and state not in STATES:
+            raise InvalidArgument(f"state {args['state']!r}: expected one of {', '.join(STATES)}")
+        segment = None if args.get("segment") is None else SegmentName.parse(str(args["segment"]))
+        if segment is not None:
+            await self._expect_segment(segment)
         found = await queries.list_transactions(
             self._store,
             now_ms=self._clock.wall_ms(),
-            state=None if state is None else str(state).upper(),
+            state=state,
             older_than_ms=int(float(args.get("older_than_s") or 0) * 1000),
             owner=args.get("owner"),
-            segment=None if segment is None else SegmentName.parse(segment).path,
+            segment=None if segment is None else segment.path,
             limit=int(args.get("limit") or 1000),
         )
         return {"transactions": [self._row(record) for record in found]}
+
+    async def _expect_segment(self, segment: SegmentName) -> None:
+        topology = await self._topic({"topic": str(segment.topic)})
+        if segment.path not in topology.paths.values():
+            raise InvalidArgument(f"{segment} is no segment of {topology.topic}; `txnctl topics describe` shows those")
 
     def _row(self, record: queries.TransactionRecord) -> dict[str, Any]:
         header, now_ms = record.header, self._clock.wall_ms()
@@ -185,12 +204,17 @@ class Administration:
     async def _describe_transaction(self, args: Arguments) -> dict[str, Any]:
         txn_id = TxnId.parse(_text(args, "txn"))
         found = await queries.describe_transaction(self._store, txn_id)
+        if found.record is None and found.outcome is None and not found.ops:
+            raise TxnNotFound(
+                f"nothing is known of transaction {txn_id}: it was never begun, or ended so long ago that its outcome "
+                f"has been forgotten"
+            )
         return {
             "txn": str(txn_id),
-            "outcome": _outcome(found.outcome, is_open=found.record is not None),
+            "outcome": outcome(found.outcome, is_open=found.record is not None),
             "header": msgspec.to_builtins(found.record.header) if found.record is not None else None,
             "revision": found.record.revision if found.record is not None else None,
-            "operations": [msgspec.to_builtins(op) for op in found.ops],
+            "operations": [msgspec.structs.asdict(op) for op in found.ops],
         }
 
     async def _outcomes(self, args: Arguments) -> dict[str, Any]:
@@ -199,14 +223,15 @@ class Administration:
         _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id in ids])
         return {
             "outcomes": {
-                str(txn_id): _outcome(decision, is_open=header is not None)
+                str(txn_id): outcome(decision, is_open=header is not None)
                 for txn_id, decision, header in zip(ids, decisions, headers, strict=True)
             }
         }
 
     async def _hanging(self, args: Arguments) -> dict[str, Any]:
-        """One row for each place where a transaction holds something back (SCENARIOS E6)."""
-        older_than_s = float(args.get("older_than_s") or HANGING_OLDER_THAN_S)
+        """One row for each place where a transaction holds something back, oldest transaction first (SCENARIOS E6)."""
+        given = args.get("older_than_s")
+        older_than_s = HANGING_OLDER_THAN_S if given is None else float(given)
         found = await queries.hanging(self._store, now_ms=self._clock.wall_ms(), older_than_ms=int(older_than_s * 1000))
         paths = {path: None for one in found for path in (*one.writes, *(segment for segment, _ in one.acks))}
         stats = await self._segment_stats(list(paths))
@@ -214,25 +239,18 @@ class Administration:
         return {"hanging": rows}
 
     def _held_back(self, one: queries.Hanging, stats: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        common = self._row(one.record)
-        reason = "open" if one.record.header.state == OPEN else "decided, not cleaned up"
-        rows = []
-        for path in one.writes:
-            pins = {TxnId(*txn): position for txn, position in stats[path].get("pinning", [])}
-            rows.append(
-                {
-                    **common,
-                    "segment": path,
-                    "held_at": _position(pins[one.record.txn_id]) if one.record.txn_id in pins else None,
-                    "entries_behind": stats[path].get("entries_behind_pin"),
-                    "waiting": [each["name"] for each in stats[path].get("subscriptions", [])],
-                    "why": f"{reason}; nobody owns the segment" if path in one.ownerless else reason,
-                }
-            )
-        for path, subscription in one.acks:
-            why = f"{reason}, with acks" + ("; nobody owns the segment" if path in one.ownerless else "")
-            rows.append({**common, "segment": path, "held_at": None, "waiting": [subscription], "why": why})
-        return rows or [{**common, "segment": None, "why": f"{reason}, without operations"}]
+        is_open = one.record.header.state == OPEN
+        rows = [held_readers(one.record.txn_id, stats[path]) | {"segment": path} for path in one.writes]
+        rows += [
+            nothing_held(f"has acks of {name} that are pending") | {"segment": path, "waiting": [name]}
+            for path, name in one.acks
+        ]
+        if not rows:
+            rows = [nothing_held("holds nothing back yet") | {"segment": None}]
+        for row in rows:
+            row["why"] += "" if is_open else f"; {one.record.header.state}, but not cleaned up"
+            row["why"] += "; nobody owns the segment" if row["segment"] in one.ownerless else ""
+        return [self._row(one.record) | row for row in rows]
 
     async def _counts(self, _: Arguments) -> dict[str, Any]:
         """How many op records and headers there are: the backlog of clean-up and collection."""
@@ -248,20 +266,3 @@ def _text(args: Arguments, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidArgument(f"{name} is missing: expected text, found {value!r}")
     return value
-
-
-def _position(pair: Any) -> str:
-    ledger_id, entry_id = pair
-    return f"{ledger_id}:{entry_id}"
-
-
-def _readable(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions, pairs on the wire, as people write them."""
-    places = ("last_confirmed", "max_read_position", "mark_delete")
-    return {name: _position(value) if name in places and value is not None else value for name, value in stats.items()}
-
-
-def _outcome(decision: Decision | None, *, is_open: bool) -> str:
-    if decision is not None:
-        return decision.state
-    return OPEN if is_open else "UNKNOWN"

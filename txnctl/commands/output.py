@@ -1,4 +1,4 @@
-"""How listings are shown: a table for people, JSON for programs."""
+"""How listings are shown: a table for people, JSON for programs (fields: docs/commands.md)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+PIPE_COLUMNS = 10_000
 
 
 class Format(StrEnum):
@@ -29,21 +32,13 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
     if not rows:
         print(empty, file=sys.stderr)
         return
-    table = Table(*columns)
+    table = Table()
+    for column in columns:
+        numbers = all(isinstance(row.get(column), int | float | None) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    _console().print(table)
-
-
-def show_record(record: Mapping[str, Any], output: Format) -> None:
-    """One record as name and value lines, or as a JSON object."""
-    if output is Format.JSON:
-        show_json(record)
-        return
-    table = Table(show_header=False, box=None)
-    for name, value in record.items():
-        table.add_row(name, _cell(value))
-    _console().print(table)
+        table.add_row(*(Text(cell(row.get(column))) for column in columns))
+    console().print(table)
 
 
 def show_json(value: Any) -> None:
@@ -51,14 +46,23 @@ def show_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def _cell(value: Any) -> str:
-    if value is None:
+def cell(value: Any) -> str:
+    """As people read it: thousands apart, a list without brackets, nothing as a dash."""
+    if value is None or value == [] or value == "":
         return "-"
-    if isinstance(value, Mapping | list | tuple):
-        return msgspec.json.encode(value).decode()
-    return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(one) for one in value)
+    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
 
 
-def _console() -> Console:
-    """Wide where nobody looks: a pipe must not have its cells folded."""
-    return Console(soft_wrap=False) if sys.stdout.isatty() else Console(width=250)
+def console() -> Console:
+    """Wide where nobody looks: in a pipe one row is one line, whatever its length."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=PIPE_COLUMNS)

@@ -44,7 +44,8 @@ def describe(
             show_json(answer)
             return
         print(f"{subscription} on {topic}: {answer['type']}, starts at {answer['start']['kind']}")
-        columns = ["segment", "consumer", "mark_delete", "backlog_entries", "acked_beyond", "pending_acks"]
-        show_rows(answer["segments"], columns, output, empty="no segments")
+        rows = [row | {"segment": row["segment"].rpartition("/")[2]} for row in answer["segments"]]
+        columns = ["segment", "assigned_to", "mark_delete", "backlog", "delivered", "pending_acks", "pending_in"]
+        show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
 
     run(work())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 
 from txnctl.commands.asking import DEFAULT_URL, Url, asking, connected
-from txnctl.commands.output import Format, Output, show_json, show_rows
+from txnctl.commands.output import Format, Output, cell, console, show_json, show_rows
 from txnctl.commands.running import run
+
+BAR_WIDTH = 16
+HASHES = 0x10000
 
 app = typer.Typer(help="Topics and their segments.", no_args_is_help=True)
 
@@ -50,7 +53,7 @@ def list_topics(
 
 @app.command()
 def describe(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """The topic's segments as a DAG: ranges, states, owners, backlog, and what pins each."""
+    """The topic's segments as a DAG: ranges, states, owners, positions, and which transactions hold readers back."""
 
     async def work() -> None:
         async with asking(url) as cluster:
@@ -65,33 +68,52 @@ def describe(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL
 
 @app.command()
 def stats(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """Per segment: entries, bytes, positions, open transactions, subscriptions."""
+    """Per segment: entries, ledgers, positions, open transactions, producers, readers, subscriptions."""
 
     async def work() -> None:
         async with asking(url) as cluster:
             answer = await cluster.ask("topics.stats", topic=topic)
-        columns = ["segment", "owner", "entries", "bytes", "last_confirmed", "max_read_position", "open_transactions"]
-        show_rows(answer["segments"], columns, output, empty="no segments")
+        if output is Format.JSON:
+            show_json(answer)
+            return
+        rows = [row | {"segment": row["segment"].rpartition("/")[2]} for row in answer["segments"]]
+        columns = ["segment", "owner", "entries", "ledgers", "last_confirmed", "max_read_position", "open_transactions"]
+        columns += ["producers", "readers", "subscriptions", "clean_up_backlog"]
+        print(answer["topic"])
+        show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
 
     run(work())
 
 
 def _draw(answer: dict[str, Any]) -> None:
-    console = Console(highlight=False)
-    console.print(f"{answer['topic']}  layout epoch {answer['epoch']}")
+    """The DAG, one line a segment and never folded: parents first, children below them."""
+    say(f"{answer['topic']}  layout epoch {answer['epoch']}")
     by_id = {segment["id"]: segment for segment in answer["segments"]}
-    roots = [segment for segment in answer["segments"] if not segment["parents"]]
-    for root in roots:
-        _draw_segment(console, root, by_id, depth=0)
+    for segment in answer["segments"]:
+        if not segment["parents"]:
+            _draw_segment(segment, by_id, depth=0)
 
 
-def _draw_segment(console: Console, segment: dict[str, Any], by_id: dict[int, dict[str, Any]], *, depth: int) -> None:
-    share = (segment["hi"] - segment["lo"] + 1) / 0x10000
-    bar = "█" * max(1, round(share * 32))
-    owner = segment["owner"] or "nobody"
-    facts = f"{segment['state']:<7} owner {owner}  end {segment.get('last_confirmed') or '?'}"
-    console.print(f"{'   ' * depth}{'└─ ' if depth else ''}{segment['descriptor']:<16} {bar:<32} {facts}")
-    for pin in segment.get("pinned_by", []):
-        console.print(f"{'   ' * depth}      held at {pin['position']} by {pin['txn']} (owner {pin['owner']})")
+def _draw_segment(segment: dict[str, Any], by_id: dict[int, dict[str, Any]], *, depth: int) -> None:
+    first, last = segment["lo"] * BAR_WIDTH // HASHES, max(1, -(-(segment["hi"] + 1) * BAR_WIDTH // HASHES))
+    bar = "·" * first + "█" * (last - first) + "·" * (BAR_WIDTH - last)
+    indent = "   " * (depth - 1) + "└─ " if depth else ""
+    say(f"{indent + segment['descriptor']:<20} {bar} {segment['state'].lower():<6}  {_facts(segment)}")
+    for pin in segment["pinned_by"]:
+        held = f"held at {pin['position']} by {pin['txn']} of {pin['owner']}"
+        say(f"{'':<20} {held}, {cell(pin['entries_behind'])} entries behind it")
     for child in segment["children"]:
-        _draw_segment(console, by_id[child], by_id, depth=depth + 1)
+        if min(by_id[child]["parents"]) == segment["id"]:  # a merged one is drawn once
+            _draw_segment(by_id[child], by_id, depth=depth + 1)
+
+
+def _facts(segment: dict[str, Any]) -> str:
+    owner = f"on {segment['owner']}" if segment["owner"] else "nobody owns it"
+    if segment["error"]:
+        return f"{owner}  {segment['error']}"
+    end, readable = segment["last_confirmed"], segment["max_read_position"]
+    return f"{owner}  {cell(segment['entries'])} entries to {end}, readable to {readable}"
+
+
+def say(line: str) -> None:
+    console().print(escape(line), soft_wrap=True)

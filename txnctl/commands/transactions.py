@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +21,7 @@ Id = Annotated[str, typer.Argument(help="transaction id, as 0003-00000000000004d
 @app.command(name="list")
 def list_transactions(
     state: Annotated[str | None, typer.Option(help="OPEN, COMMITTED or ABORTED")] = None,
-    older_than: Annotated[float | None, typer.Option(help="begun more than so many seconds ago")] = None,
+    older_than: Annotated[float | None, typer.Option(min=0, help="begun more than so many seconds ago")] = None,
     owner: Annotated[str | None, typer.Option(help="of this owner")] = None,
     segment: Annotated[str | None, typer.Option(help="with operations on segment://…")] = None,
     limit: Annotated[int, typer.Option(min=1, help="at most so many")] = 1000,
@@ -50,22 +51,23 @@ def describe(txn: Id, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> 
         if output is Format.JSON:
             show_json(answer)
             return
-        header = answer.get("header") or {}
-        print(f"{txn}: {answer['outcome']}" + (f", reason {header['reason']}" if header.get("reason") else ""))
-        columns = ["kind", "segment", "subscription", "producer", "messages", "bytes"]
-        show_rows(answer["operations"], columns, output, empty="no operation records (none yet, or cleaned up)")
+        _describe(answer)
 
     run(work())
 
 
 @app.command()
-def hanging(output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
+def hanging(
+    older_than: Annotated[float, typer.Option(min=0, help="open, or left behind, for more than so many seconds")] = 5.0,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
     """Which readers are held back, where, by which open transaction, and whose it is; and leftovers that are stuck."""
 
     async def work() -> None:
         async with asking(url) as cluster:
-            answer = await cluster.ask("transactions.hanging")
-        columns = ["txn", "age_s", "owner", "segment", "held_at", "entries_behind", "waiting", "why"]
+            answer = await cluster.ask("transactions.hanging", older_than_s=older_than)
+        columns = ["txn", "age_s", "owner", "segment", "held_at", "entries_behind", "waiting", "readers", "why"]
         show_rows(answer["hanging"], columns, output, empty="nothing hangs")
 
     run(work())
@@ -88,3 +90,21 @@ def abort(txn: Id, url: Url = DEFAULT_URL) -> None:
         print(f"{txn}: ABORTED")
 
     run(work())
+
+
+def _describe(answer: dict[str, Any]) -> None:
+    header = answer["header"]
+    reason = f", reason: {header['reason']}" if header and header["reason"] else ""
+    print(f"{answer['txn']}: {answer['outcome']}{reason}")
+    if header is None:
+        print("its header has been collected: no more than the outcome is kept")
+    else:
+        ended = f", ended {_when(header['finalized_ms'])}" if header["finalized_ms"] else ""
+        deadline = "" if ended else f", aborted at the latest {_when(header['timeout_ms'])}"
+        print(f"owner {header['owner']}, begun {_when(header['created_ms'])}{ended}{deadline}")
+    columns = ["kind", "segment", "subscription", "producer", "consumer", "messages", "bytes"]
+    show_rows(answer["operations"], columns, Format.TABLE, empty="no operation records (none yet, or cleaned up)")
+
+
+def _when(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
