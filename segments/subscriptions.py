@@ -214,7 +214,11 @@ class Subscription:
             op,
             first_in_subscription=first,
         )
-        future = self._store.commit_nowait(commit)
+        try:
+            future = self._store.commit_nowait(commit)
+        except InvalidArgument as error:  # more bitmaps than one record may hold: refused like any other, released
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
         future.add_done_callback(partial(self._op_done, ack, commit, first))
 
     def _op_done(self, ack: _AckOp, commit: Commit, first: bool, future: asyncio.Future[CommitResult]) -> None:

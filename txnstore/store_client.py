@@ -27,7 +27,7 @@ from txnstore.store import (
     Read,
     absent,
 )
-from txnwire.errors import InvalidArgument, NotOwner, StoreFull, StoreUnavailable, TxnError, Unauthorized
+from txnwire.errors import InternalError, InvalidArgument, NotOwner, StoreFull, StoreUnavailable, TxnError, Unauthorized
 from txnwire.ports import Clock, Random
 
 PAGE_RECORDS: Final = 5000
@@ -138,7 +138,14 @@ class StoreClient:
         return await self._submit(commit, timeout_s)
 
     def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
-        return self._submit(commit, None)
+        try:
+            return self._submit(commit, None)
+        except (StoreFull, StoreUnavailable, InternalError) as error:
+            # ▲ A refusal comes the way an answer would: who plans a write has registered it by then (▲ §6, before the
+            # op is sent), and has but one place where it takes that back.
+            refused: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
 
     def _submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitResult]:
         if not commit.reserve and self._soft_limit.exceeded():

@@ -1,0 +1,75 @@
+"""What the store refuses at once leaves nothing behind in the broker: it can be sent again, and by others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.segments.brokering import Client, Cluster
+from txnstore.memory_etcd import MemoryEtcd
+from txnwire.errors import InvalidArgument, StoreFull
+from txnwire.proto import txn_pb2 as pb
+
+
+async def sampled(etcd: MemoryEtcd, quota_bytes: int) -> None:
+    """Until every client of the store has noticed this quota."""
+    etcd.quota_bytes = quota_bytes
+    await asyncio.sleep(1.3)
+
+
+async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_again(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    txn, other = await cluster.begin(), await cluster.begin()
+    await producer.send("a", txn=txn)
+    await cluster.commit(txn)
+    await consumer.wait("a")
+    txn = await cluster.begin()
+    plenty = memory_etcd.quota_bytes
+    await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4)
+    with pytest.raises(StoreFull):
+        await producer.send("b", txn=txn)
+    with pytest.raises(StoreFull):
+        await consumer.ack(consumer.messages[0], txn=txn)
+    await sampled(memory_etcd, plenty)
+    async with asyncio.timeout(5):
+        await producer.send("b", txn=txn, sequence_id=1, previous=0)
+    await consumer.ack(consumer.messages[0], txn=other)
+    await cluster.commit(txn)
+    await cluster.commit(other)
+    await cluster.wait_no_ops(txn)
+    await consumer.wait("a", "b")
+    await (await cluster.subscribe(client, segment, epoch=2)).wait("b")
+
+
+async def test_an_ack_too_large_for_a_record_is_refused_and_releases_what_it_names(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, permits=10_000)
+    await producer.send("a")
+    await consumer.wait("a")
+    txn, other = await cluster.begin(), await cluster.begin()
+    with pytest.raises(InvalidArgument):
+        await _ack_oversized(client, consumer.id, txn.most_bits, txn.least_bits)
+    await consumer.ack(consumer.messages[0], txn=txn)
+    with pytest.raises(InvalidArgument):
+        await _ack_oversized(client, consumer.id, txn.most_bits, txn.least_bits)
+    await cluster.abort(txn)
+    await cluster.wait_no_ops(txn)
+    await consumer.wait("a")
+    await consumer.ack(consumer.messages[0], txn=other)
+
+
+async def _ack_oversized(client: Client, consumer_id: int, most: int, least: int) -> None:
+    """All but one of many messages, of one entry, named over and over."""
+    count = 80_000
+    indexes = ((1 << count) - 2).to_bytes(count // 8, "little")
+    positions = [pb.AckPosition(ledger_id=1, entry_id=0, count=count, indexes=indexes) for _ in range(100)]
+    await client.call(
+        ack=pb.Ack(consumer_id=consumer_id, positions=positions, txnid_most_bits=most, txnid_least_bits=least)
+    )
