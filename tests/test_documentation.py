@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cluster import InProcessCluster
-from txnctl.main import app
+from txnctl.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)

@@ -1,123 +1,29 @@
-"""The command line. Exit codes: 0 done, 1 refused or broken, 2 usage, 130 interrupted."""
+"""Runs the command line: an error of ours, or of the machine, goes to standard error without a traceback.
+
+Exit codes: 0 done, 1 refused or broken, 2 usage, 130 Ctrl-C, 143 SIGTERM before the work was done.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
-from typing import Annotated
 
-import typer
-import uvloop
-
-from txnctl import logs
-from txnctl.commands import check, piping, subscriptions, topics, transactions
-from txnctl.commands.running import run
-from txnctl.settings import load
 from txnwire.errors import InvalidArgument, TxnError
 
-REFUSED, USAGE = 1, 2
-
-app = typer.Typer(
-    help="txnstore: transactions for streams that live in metadata, not in the data.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-app.add_typer(topics.app, name="topics")
-app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(transactions.app, name="transactions")
-app.command()(check.check)
-app.command()(piping.produce)
-app.command()(piping.consume)
-
-
-@app.command()
-def serve(
-    roles: Annotated[str | None, typer.Option(help="some of coordinator,controller,broker,admin; default: all")] = None,
-    etcd: Annotated[str | None, typer.Option(help="etcd endpoints, comma-separated")] = None,
-    etcd_prefix: Annotated[str | None, typer.Option(help="put before every key")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="where ledgers are kept")] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port to serve")] = None,
-    advertise: Annotated[str | None, typer.Option(help="host:port told to others; default: what was bound")] = None,
-    admin_listen: Annotated[str | None, typer.Option(help="host:port of /healthz, /readyz and /metrics")] = None,
-    id: Annotated[str | None, typer.Option(help="name of this server, unique in the cluster")] = None,
-    tcids: Annotated[int | None, typer.Option(help="coordinator ids of the whole cluster")] = None,
-    lease_ttl_s: Annotated[float | None, typer.Option(help="seconds a dead server's work stays unowned")] = None,
-    header_retention_s: Annotated[float | None, typer.Option(help="seconds decided headers are kept")] = None,
-    client_grace_s: Annotated[float | None, typer.Option(help="seconds until a vanished client is given up")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
-    allow_development_etcd: Annotated[
-        bool | None, typer.Option("--allow-development-etcd", help="accept etcd 3.5.0-3.5.2, which can lose data")
-    ] = None,
-) -> None:
-    """One server process. Settings: --config file, then environment TXN_…, then flags."""
-    from txnctl.serve import serve as serve_until_stopped
-
-    settings = load(
-        config,
-        roles=roles,
-        etcd=etcd,
-        etcd_prefix=etcd_prefix,
-        data_dir=data_dir,
-        listen=listen,
-        advertise=advertise,
-        admin_listen=admin_listen,
-        id=id,
-        tcids=tcids,
-        lease_ttl_s=lease_ttl_s,
-        header_retention_s=header_retention_s,
-        client_grace_s=client_grace_s,
-        log_level=log_level,
-        allow_development_etcd=allow_development_etcd,
-    )
-    logs.configure(settings.log_level)
-    uvloop.run(serve_until_stopped(settings))
-
-
-@app.command()
-def dev(
-    data_dir: Annotated[Path, typer.Option(help="where everything is kept")] = Path("txnstore-data"),
-    listen: Annotated[str, typer.Option(help="host:port for clients (port 0: any)")] = "127.0.0.1:6650",
-    admin: Annotated[
-        str, typer.Option(help="host:port of /healthz, /readyz, /metrics (port 0: any)")
-    ] = "127.0.0.1:6660",
-    etcd_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="client port of the etcd that is started (0: any)")
-    ] = 2379,
-    brokers: Annotated[int, typer.Option(min=1, help="broker processes")] = 1,
-) -> None:
-    """A whole cluster on one machine, with its own etcd. Prints one line when ready; Ctrl-C stops everything."""
-    from txnctl.dev import DevSettings, run_until_cancelled
-
-    logs.configure("warning")
-    settings = DevSettings(data_dir=data_dir, listen=listen, admin=admin, etcd_port=etcd_port, brokers=brokers)
-    run(run_until_cancelled(settings))
-
-
-@app.command()
-def demo(
-    keep: Annotated[Path | None, typer.Option(help="keep the cluster's data in this folder")] = None,
-    workers: Annotated[int, typer.Option(min=2, help="worker processes")] = 3,
-    flights: Annotated[int | None, typer.Option(min=1000, help="only the first so many flights")] = None,
-) -> None:
-    """The main job on real data: 336,776 flights consumed, transformed and produced in transactions, under kills."""
-    from txnctl.demo.demo import DemoSettings, run_demo
-
-    logs.configure("error")
-    run(run_demo(DemoSettings(keep=keep, workers=workers, flights=flights)))
+REFUSED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def main() -> None:
-    """Entry point of `txnctl`: an error of ours, or of the machine, goes to standard error without a traceback."""
+    """Entry point of `txnctl`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without box characters is no reason to fail
     try:
+        from txnctl.cli import app  # here, for Ctrl-C may well come while the libraries are imported
+
         app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         sys.stdout = None  # whoever read us has gone; the interpreter would complain when it flushes at exit
         sys.exit(REFUSED)

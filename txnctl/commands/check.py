@@ -8,16 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from segments.file_ledger import FileLedgerStore
-from txnctl.checking.invariants import broken_invariants
-from txnctl.checking.ledgers import broken_ledgers
-from txnctl.checking.picture import take_picture
 from txnctl.commands.output import Format, Output, show_json
 from txnctl.commands.running import run
-from txnctl.serve import etcd_settings
 from txnctl.settings import load
-from txnstore.etcd_store import EtcdStore
-from txnwire.clock import SystemClock, SystemRandom
 
 
 def check(
@@ -28,22 +21,14 @@ def check(
     output: Output = Format.TABLE,
 ) -> None:
     """List every broken invariant of etcd and the ledgers; exit 1 if any is. Changes nothing, may run any time."""
+    from txnctl.checking.everything import check_everything
+
     settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
 
     async def work() -> int:
-        clock, console = SystemClock(), Console(stderr=True)
-        store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=SystemRandom())
-        ledgers = FileLedgerStore(settings.data_dir)
-        try:
-            with console.status("reading etcd") as status:
-                picture = await take_picture(store)
-                findings = broken_invariants(picture, now_ms=clock.wall_ms())
-                async for finding in broken_ledgers(picture, ledgers, lambda text: status.update(f"reading {text}")):
-                    findings.append(finding)
-        finally:
-            await ledgers.close()
-            await store.close()
-        _show(findings, picture.revision, output)
+        with Console(stderr=True).status("reading etcd") as status:
+            revision, findings = await check_everything(settings, lambda what: status.update(f"reading {what}"))
+        _show(findings, revision, output)
         return 1 if findings else 0
 
     run(work())

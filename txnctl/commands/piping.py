@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from txnwire.errors import InvalidArgument
 CHUNK_MESSAGES = 1000
 READ_BYTES = 65536
 CHUNKS_AHEAD = 4
+SHOWN_BYTES = 80
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
 
@@ -37,12 +39,15 @@ def produce(
     """Send every line of standard input as one message. Says on standard error how many were sent."""
 
     async def work() -> None:
+        sent = _Sent()
         async with connected(url) as client, await client.producer(topic) as producer:
-            if txn:
-                sent = await _produce_in_transactions(client, producer, key_field, txn, timeout)
-            else:
-                sent = await _produce_plain(producer, key_field)
-        print(f"{sent} messages sent to {topic}", file=sys.stderr)
+            try:
+                if txn:
+                    await _produce_in_transactions(client, producer, key_field, txn, timeout, sent)
+                else:
+                    await _produce_plain(producer, key_field, sent)
+            finally:  # also after an error or Ctrl-C: whoever goes on must know from where
+                print(f"{sent.messages} messages sent to {topic}", file=sys.stderr)
 
     run(work())
 
@@ -71,41 +76,61 @@ def consume(
     run(work())
 
 
-async def _produce_plain(producer: txnclient.Producer, key_field: str | None) -> int:
-    sent = 0
+@dataclass
+class _Sent:
+    """`lines` have been read, `messages` are stored (in a transaction: committed)."""
+
+    lines: int = 0
+    messages: int = 0
+
+    def keyed(self, lines: list[bytes], key_field: str | None) -> Iterator[tuple[bytes | None, bytes]]:
+        for line in lines:
+            self.lines += 1
+            yield _keyed(line, key_field, self.lines)
+
+
+async def _produce_plain(producer: txnclient.Producer, key_field: str | None, sent: _Sent) -> None:
     async for lines in _stdin_chunks():
-        await producer.send_many([_keyed(line, key_field) for line in lines])
-        sent += len(lines)
-    return sent
+        await producer.send_many(list(sent.keyed(lines, key_field)))
+        sent.messages = sent.lines
 
 
 async def _produce_in_transactions(
-    client: txnclient.Client, producer: txnclient.Producer, key_field: str | None, size: int, timeout_s: float
-) -> int:
-    sent, waiting = 0, list[tuple[bytes | None, bytes]]()
+    client: txnclient.Client,
+    producer: txnclient.Producer,
+    key_field: str | None,
+    size: int,
+    timeout_s: float,
+    sent: _Sent,
+) -> None:
+    waiting = list[tuple[bytes | None, bytes]]()
 
-    async def send(messages: list[tuple[bytes | None, bytes]]) -> int:
+    async def send(messages: list[tuple[bytes | None, bytes]]) -> None:
         async with client.transaction(timeout=timeout_s) as txn:
             await producer.send_many(messages, txn=txn)
-        return len(messages)
+        sent.messages += len(messages)
 
     async for lines in _stdin_chunks():
-        waiting += [_keyed(line, key_field) for line in lines]
-        while len(waiting) >= size:
-            sent += await send(waiting[:size])
-            del waiting[:size]
-    return sent + (await send(waiting) if waiting else 0)
+        for message in sent.keyed(lines, key_field):
+            waiting.append(message)
+            if len(waiting) == size:
+                await send(waiting)
+                waiting.clear()
+    if waiting:
+        await send(waiting)
 
 
-def _keyed(line: bytes, key_field: str | None) -> tuple[bytes | None, bytes]:
+def _keyed(line: bytes, key_field: str | None, number: int) -> tuple[bytes | None, bytes]:
     if key_field is None:
         return None, line
     try:
         record = msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"--key-field needs JSON objects, one a line; found {line[:80]!r}: {error}") from error
+        found = line[:SHOWN_BYTES].decode(errors="replace")
+        raise InvalidArgument(f"line {number}: --key-field needs one JSON object a line, found {found!r}") from error
     if key_field not in record:
-        raise InvalidArgument(f"--key-field {key_field}: no such field in {line[:80]!r}")
+        found = line[:SHOWN_BYTES].decode(errors="replace")
+        raise InvalidArgument(f"line {number}: no field {key_field!r} for --key-field in {found!r}")
     key = record[key_field]
     return (None if key is None else str(key).encode()), line
 

@@ -11,18 +11,19 @@ import typer
 import uvloop
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 
-def run(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run to the end and exit with the returned code (None: 0)."""
+def run(work: Coroutine[Any, Any, int | None], *, terminated: int = TERMINATED) -> None:
+    """Run to the end and exit with the returned code (None: 0), or with `terminated` where SIGTERM ended it."""
     try:
-        code = uvloop.run(_until_terminated(work))
+        code = uvloop.run(_until_terminated(work, terminated))
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(code or 0)
 
 
-async def _until_terminated(work: Coroutine[Any, Any, int | None]) -> int | None:
+async def _until_terminated(work: Coroutine[Any, Any, int | None], terminated: int) -> int | None:
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
@@ -31,4 +32,4 @@ async def _until_terminated(work: Coroutine[Any, Any, int | None]) -> int | None
         current = asyncio.current_task()
         if current is not None and current.cancelling():
             raise  # Ctrl-C: asyncio's runner turns this into KeyboardInterrupt
-        return 0  # SIGTERM: everything has been stopped in order
+        return terminated  # everything has been stopped in order
