@@ -48,6 +48,7 @@ SLOW_STOP_S = 14.0
 ALARM = re.compile(
     rb"(?m)^(?:.*\[error.*|.*\[critical.*|.*Traceback .*|%b.*|.*never retrieved.*)$" % UNEXPECTED.encode()
 )
+MET = re.compile(r"(?m)^\S+ \S+ met (\w+):(?:.*\(reason: (\w+)\))?")
 
 
 @dataclass
@@ -58,6 +59,8 @@ class Verdict:
     findings: list[str]
     operations: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    """What clients met, with the reason where a transaction had been aborted."""
     seconds: float = 0.0
 
 
@@ -200,6 +203,8 @@ class Chaos:
 
     def _read_logs(self) -> None:
         for path in sorted((self._folder / "logs").glob("*.log")):
+            for kind, reason in MET.findall(path.read_text(errors="replace")):
+                self.verdict.errors[f"{kind} {reason}".strip()] += 1
             if path.stem != "etcd":
                 for line, count in Counter(ALARM.findall(path.read_bytes())).items():
                     self._find(f"log of {path.stem}: {line.decode(errors='replace')} ({count} times)")
@@ -232,6 +237,7 @@ def main() -> int:
         verdict = asyncio.run(run(folder, seed, arguments.seconds, arguments.pace))
         done = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.operations.items()))
         print(f"seed {seed}: {'FAILED' if verdict.findings else 'ok'} ({verdict.seconds:.0f} s; {done})", flush=True)
+        print("    met " + (", ".join(f"{count} {kind}" for kind, count in verdict.errors.most_common()) or "no error"))
         for finding in verdict.findings:
             print(f"    {finding}")
         if verdict.findings:
