@@ -121,6 +121,10 @@ async def _is_healthy(host: str, port: int) -> bool:
         return False
 
 
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 class EmbeddedEtcd:
     """An etcd child process that dies with this one, however this one dies. Not bound to an event loop.
 
