@@ -78,7 +78,7 @@ class Broker:
             store=store,
             clock=clock,
             settings=self.settings,
-            decisions=DecisionWatch(store, clock, on_failed=self._decisions_failed),
+            decisions=DecisionWatch(store, clock, on_failed=self._broken),
             clean_up=CleanUp(store, clock),
             budget=Budget(self.settings.broker_inflight_bytes),
             op_counter=counter.__next__,
@@ -114,6 +114,7 @@ class Broker:
         self._registration = await self._register()
         self._unsubscribe = self._directory.add_listener(self._directory_changed)
         self._main = asyncio.create_task(self._run(), name=f"broker {self.broker_id}")
+        self._main.add_done_callback(self._main_ended)
 
     async def close(self, *, graceful: bool = True) -> None:
         """Idempotent, bounded. Ungraceful: leave everything as a crash would, but end tasks and watches."""
@@ -135,11 +136,16 @@ class Broker:
         await self._shared.clean_up.close()
         await self._shared.decisions.close()
 
-    def _decisions_failed(self, error: BaseException) -> None:
-        """A broker that hears of no decision is of no use: its lease goes, and others take its segments."""
+    def _broken(self, error: BaseException) -> None:
+        """Of no use any more, as it hears of no decision, say: its lease goes, and others take its segments."""
         log.critical("broker_gives_up", broker=self.broker_id, error=repr(error))
         if not self._closed:
             self._own(self._give_up())
+
+    def _main_ended(self, task: asyncio.Task[None]) -> None:
+        """By a defect: without it nothing is claimed any more, and the lease would keep others from it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
 
     async def _give_up(self) -> None:
         registration = self._registration

@@ -14,6 +14,7 @@ from segments.ownership import preferred_owner
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, is_write_op
 from txnstore import keys
+from txnwire.clock import SystemClock
 from txnwire.errors import InternalError
 
 
@@ -92,3 +93,25 @@ async def test_a_defect_in_a_take_over_is_told_and_tried_again_with_growing_paus
         ledgers.broken = False
         await eventually(lambda: segment in node.broker.segments)
     assert "take_over_broken" in [line["event"] for line in logs]
+
+
+class BreakingClock(SystemClock):
+    broken = False
+
+    def monotonic(self) -> float:
+        if self.broken:
+            raise ZeroDivisionError("a defect")
+        return super().monotonic()
+
+
+async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others(memory_cluster: Cluster) -> None:
+    cluster, clock = memory_cluster, BreakingClock()
+    [segment] = await cluster.create_topic()
+    cluster.clock = clock
+    one = await cluster.start("b1")
+    await eventually(lambda: segment in one.broker.segments)
+    cluster.clock = SystemClock()
+    two = await cluster.start("b2")
+    clock.broken = True
+    await eventually(lambda: segment in two.broker.segments)
+    clock.broken = False
