@@ -195,9 +195,13 @@ class EmbeddedEtcd:
             self._process.kill()
             self._reap()
 
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered."""
+    async def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing is answered. Returns once every thread has stopped: a signal takes
+        its time on a busy machine."""
         self._signal(signal.SIGSTOP)
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):  # noqa: ASYNC240
+                await asyncio.sleep(_POLL_S)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
