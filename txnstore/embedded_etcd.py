@@ -200,7 +200,7 @@ class EmbeddedEtcd:
         its time on a busy machine."""
         self._signal(signal.SIGSTOP)
         async with asyncio.timeout(_STOP_TIMEOUT_S):
-            while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):  # noqa: ASYNC240
+            while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):  # noqa: ASYNC110, ASYNC240
                 await asyncio.sleep(_POLL_S)
 
     def resume(self) -> None:
