@@ -21,6 +21,7 @@ from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit
 from txnwire.errors import InvalidArgument
 
 MAX_MEMBERS: Final = 500
+UNDIVIDED: Final = 64
 _LOOK_AHEAD: Final = 500  # members looked at in vain before a group is closed
 
 
@@ -202,7 +203,8 @@ class GroupPlanner(Generic[MemberT]):
         group: Group[MemberT] = Group()
         queue = self._queue
         passed: list[MemberT] = []
-        while queue and len(group.members) < self._max_members and len(passed) < _LOOK_AHEAD:
+        most = self._most_members()
+        while queue and len(group.members) < most and len(passed) < _LOOK_AHEAD:
             member = queue.popleft()
             if member.withdrawn:
                 continue
@@ -225,6 +227,12 @@ class GroupPlanner(Generic[MemberT]):
             for key in member.written:
                 del self._held[key]
         self._queue.extendleft(reversed(group.parked))
+
+    def _most_members(self) -> int:
+        """Of many that are outstanding only half travel together: etcd applies one half while this process deals with
+        the other. Fewer do not make up for the cost of a request."""
+        outstanding = len(self._queue) + sum(len(group.members) for group in self._in_flight)
+        return min(self._max_members, max(UNDIVIDED, (outstanding + 1) // 2))
 
     def _hold(self, group: Group[MemberT]) -> None:
         self._in_flight[group] = None

@@ -144,8 +144,20 @@ def test_who_was_parked_comes_before_who_came_later() -> None:
 )
 def test_a3_nested_budgets_are_the_limit_minus_the_outer(limit: int, ops_each: int, expected: int) -> None:
     plan = planner(max_txn_ops=limit)
-    offered(plan, *[commit(puts=[b"/%d/%d" % (n, m) for m in range(ops_each)]) for n in range(600)])
+    offered(plan, *[commit(puts=[b"/%d/%d" % (n, m) for m in range(ops_each)]) for n in range(1000)])
     assert len(taken(plan).members) == expected
+
+
+@pytest.mark.parametrize(
+    ("callers", "sizes"), [(1, [1]), (64, [64]), (100, [64, 36]), (256, [128, 128]), (2000, [500] * 4)]
+)
+def test_many_callers_are_served_in_halves(callers: int, sizes: list[int]) -> None:
+    """So that etcd works on one half while this process works on the other."""
+    plan = planner()
+    offered(plan, *[commit(puts=[b"/%d" % n]) for n in range(callers)])
+    groups = [taken(plan) for _ in sizes]
+    assert [len(group.members) for group in groups] == sizes
+    assert plan.take() is None
 
 
 def test_a_group_stays_within_the_bytes() -> None:
