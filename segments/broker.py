@@ -325,6 +325,8 @@ class Broker:
             owner, segment = self._directory.owner(path), self._segments.get(path)
             if segment is not None and (owner is None or owner.epoch != segment.epoch):
                 self._segment_in_doubt(segment)  # perhaps only an older change: the store is asked
+            if segment is None and owner is not None and owner.broker != self.broker_id:
+                self._fail_waiter(path, NotOwner(f"{path} is owned by {owner.broker} by now, look up the owner again"))
         for name in change.assignments:
             self._assignment_changed(name)
         self._changed.set()

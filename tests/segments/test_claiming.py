@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from segments.file_ledger import FileLedgerStore
@@ -13,9 +14,10 @@ from segments.file_ledger_writer import FileLedgerWriter
 from segments.ownership import preferred_owner
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, is_write_op
-from txnstore import keys
+from txnstore import keys, records
+from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import InternalError
+from txnwire.errors import InternalError, NotOwner
 
 
 async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served_again(cluster: Cluster) -> None:
@@ -64,6 +66,26 @@ async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epo
     await sending
     await eventually(lambda: misplaced in one.broker.segments)
     assert one.broker.segments[misplaced].epoch > epoch
+
+
+async def test_who_waits_for_a_segment_hears_at_once_that_another_broker_has_taken_it(cluster: Cluster) -> None:
+    settings = replace(cluster.settings, settle_s=0.1, recover_wait_s=60.0)
+    segments = await cluster.create_topic(segments=8)
+    node = await cluster.start("b1", settings=settings)
+    await eventually(lambda: len(node.broker.segments) == 8)
+    moved = next(path for path in segments if preferred_owner(path, ["b1", "b2"]) == "b2")
+    b2 = records.encode(records.Registration(id="b2", address="b2:1"))
+    await cluster.store.commit(Commit(puts=(Put(keys.broker("b2"), b2),)))
+    await eventually(lambda: moved not in node.broker.segments and node.directory.owner(moved) is None)
+    client = await cluster.connect(node)
+    opening = asyncio.ensure_future(client.producer(moved))
+    await asyncio.sleep(0.2)
+    assert not opening.done()
+    owner = records.encode(records.Owner(broker="b2", address="b2:1"))
+    await cluster.store.commit(Commit(puts=(Put(keys.owner(moved), owner),)))
+    async with asyncio.timeout(5):
+        with pytest.raises(NotOwner, match="b2"):
+            await opening
 
 
 class BrokenLedgers(FileLedgerStore):
