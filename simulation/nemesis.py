@@ -11,6 +11,7 @@ from simulation.world import World
 
 DATA = "data"
 """The disk of all brokers."""
+OFTEN = ("kill a server", "pause", "reset", "lose replies")
 CALM_SHARE = 0.25
 
 
@@ -24,6 +25,7 @@ class Nemesis:
         self._clients = [name for name in world.processes if name.startswith("client")]
         self._brokers = [name for name in world.processes if name.startswith("broker")]
         self._servers = ["control", *self._brokers]
+        self._usual_disk = world.disk(DATA).faults
         self.counts: dict[str, int] = {}
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill a server": self._kill_server,
@@ -56,7 +58,7 @@ class Nemesis:
             while True:
                 calm = 4.0 if self._random.random() < CALM_SHARE else 1.0
                 await asyncio.sleep(self._random.expovariate(1 / (self._pace_s * calm)))
-                name = self._random.choice(list(self._faults))
+                name = self._random.choice([*self._faults, *(name for name in OFTEN if name in self._faults)])
                 self.counts[name] = self.counts.get(name, 0) + 1
                 self._world.note(f"fault: {name}")
                 task = asyncio.get_running_loop().create_task(_run(self._faults[name]))
@@ -72,7 +74,7 @@ class Nemesis:
         world.network.heal()
         world.store_faults.share = world.store_faults.slow_watches = 0.0
         for disk in world.disks.values():
-            disk.faults = DiskFaults(sync_s=(0.0002, 0.002))
+            disk.faults = self._usual_disk
         if not world.etcd.running:
             world.etcd.restart()
         world.etcd.resume()
@@ -124,17 +126,20 @@ class Nemesis:
         self._world.network.heal()
 
     async def _reset(self) -> None:
-        links = self._world.network.links()
-        if links:
-            self._random.choice(links).reset("connection reset")
+        """One connection, or one after another for some seconds, between the same retries."""
+        for _ in range(self._random.choice((1, 1, 20))):
+            links = self._world.network.links()
+            if links:
+                self._random.choice(links).reset("connection reset")
+            await self._for_a_while(0.0, 0.4)
 
     async def _lose_replies(self) -> None:
         """▲ Requests are applied and nobody hears of it."""
-        for _ in range(self._random.randrange(1, 4)):
+        for _ in range(self._random.choice((1, 3, 15))):
             links = self._world.network.links()
             if links:
                 self._random.choice(links).lose_replies(1, self._random.uniform(0.005, 0.5))
-            await self._for_a_while(0.0, 0.3)
+            await self._for_a_while(0.0, 0.4)
 
     async def _lose_etcd(self) -> None:
         process = self._world.processes[self._random.choice(self._servers)]
@@ -181,13 +186,13 @@ class Nemesis:
         await self._with_disk(DiskFaults(sync_s=(0.0002, 0.05), slow_share=0.2))
 
     async def _failing_disk(self) -> None:
-        await self._with_disk(DiskFaults(sync_s=(0.0002, 0.01), failing_share=0.1))
+        await self._with_disk(DiskFaults(sync_s=self._usual_disk.sync_s, failing_share=0.1))
 
     async def _with_disk(self, faults: DiskFaults) -> None:
         disk = self._world.disk(DATA)
         disk.faults = faults
         await self._for_a_while(0.5, 8.0)
-        disk.faults = DiskFaults(sync_s=(0.0002, 0.002))
+        disk.faults = self._usual_disk
 
     async def _wall_clock(self) -> None:
         """An hour forth or back; nothing may be aborted, or kept, by it (D6)."""

@@ -94,8 +94,8 @@ class Scenario:
         self._loop = loop
         self._work_s = work_s
         self._world = World(loop, seed)
-        self._world.disk(DATA).faults = DiskFaults(sync_s=(0.0002, 0.002))
         shape = random.Random(f"{seed}/shape")
+        self._world.disk(DATA).faults = DiskFaults(sync_s=shape.choice(((0.0002, 0.002), (0.002, 0.05))))
         self._brokers = ["broker-1", "broker-2"][: shape.choice((1, 1, 2))]
         pause_s = shape.choice((0.01, 0.05, 0.15))
         self.plan = Plan(f"txn://{CONTROL}", Recorder(loop.time), pause_s=pause_s)
