@@ -155,7 +155,8 @@ async def _measure(store: EtcdStore, connection: RecordingConnection, records: O
     measured = Measured()
     for _ in range(SLICES):
         commits = [records.next() for _ in range(OPERATIONS[callers] // SLICES)]
-        connection.sent = sent = []
+        sent: list[bytes] = []
+        connection.sent = sent
         await _through_store(store, commits, callers, measured)
         connection.sent = None
         again = [request.replace(_OURS, _THEIRS) for request in sent]

@@ -495,6 +495,8 @@ class StoreContract:
         with pytest.raises(StoreUnavailable):
             await other_store.commit(put(A))
         with pytest.raises(StoreUnavailable):
+            await other_store.commit_nowait(put(A))
+        with pytest.raises(StoreUnavailable):
             await other_store.get(A)
         for future in waiting:
             future.exception()

@@ -62,7 +62,7 @@ class Certificates:
         return self.directory / name
 
 
-def openssl(*arguments: str | Path) -> None:
+def openssl(*arguments: object) -> None:
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=30)
 
 
