@@ -106,12 +106,21 @@ class Transaction:
         try:
             reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline)
         except InvalidTxnState:
-            self._over(TransactionState.ABORTED)
+            self._over(TransactionState.ABORTED, await self._aborted_at(deadline))
             raise
         self._session.committed_at(reply.revision)
         self._result = CommitResult(reply.revision)
         self._over(TransactionState.COMMITTED, reply.revision)
         return self._result
+
+    async def _aborted_at(self, deadline: Deadline) -> int:
+        """When somebody else has aborted it, 0 if that cannot be told. ▲ Consumers start over only where that is known:
+        a broker that has yet to hear of it would go on behind what was acked here, and out of order."""
+        try:
+            return (await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)).revision
+        except TxnError as error:
+            _log.debug("when transaction %s was aborted: %s", self.id, error)
+            return 0
 
     async def abort(self, *, timeout: float | None = None) -> None:
         """Cancel what is not sent, abort, and wait for what was sent as long as time allows. Aborting again is ok.

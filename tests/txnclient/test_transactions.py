@@ -228,6 +228,28 @@ def test_an_abort_brings_back_what_was_acked_though_a_send_is_never_answered() -
     run(scenario())
 
 
+def test_after_an_abort_by_the_service_consumers_start_over_where_it_is_known() -> None:
+    """▲ A broker that has not heard of it yet would go on behind what was acked in it: out of order."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            consumer = await client.consumer(TOPIC, "sub")
+            await until(lambda: server.seen["subscribe"] == len(SEGMENTS))
+            server.deliver(SEGMENTS[0], 0, b"m")
+            txn = await client.begin()
+            await consumer.ack(await consumer.receive(), txn=txn)
+            cluster.states[txn.id], cluster.decided_at[txn.id] = "ABORTED", 4711
+            with pytest.raises(txnclient.InvalidTxnState):
+                await txn.commit()
+            assert txn.state == TransactionState.ABORTED
+            await until(lambda: server.seen["subscribe"] == len(SEGMENTS) + 1)
+            again = [command.subscribe for command in server.commands if command.HasField("subscribe")][-1]
+            assert again.min_revision >= 4711
+
+    run(scenario())
+
+
 def test_an_exception_in_the_block_aborts_and_is_raised_again() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
