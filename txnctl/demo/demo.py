@@ -19,18 +19,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import txnclient
+from txnctl.commands.asking import asking
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, read_flights
 from txnctl.demo.journal import ABORTED, COMMITTED, Line, read_lines
+from txnctl.demo.lags import lags, unfinished
 from txnctl.demo.load import load
 from txnctl.demo.verify import Findings
+from txnctl.demo.worker import BATCH
 from txnctl.dev import DevCluster, DevSettings
 from txnctl.supervisor import ChildSpec, Supervisor
 from txnstore.lifetime import tied_to_parent
-from txnwire.errors import InternalError, Timeout
+from txnwire.errors import InternalError, NotAllowed, Timeout
 
 WORK_TIMEOUT_S = 600.0
 VERIFY_TIMEOUT_S = 180.0
 STALLED_AFTER_S = 60.0
+LAG_CAPTION = (
+    "A committed transaction can be read once all that wrote before it have ended. The first lag holds the wait for "
+    "other workers' transactions (a killed one's ends after a grace), the second begins when they had ended. Both hold "
+    "the kills, and the load of everything on this machine's cores."
+)
 KILL_WORKER_AT = 0.3
 KILL_BROKER_AT = 0.5
 
@@ -45,10 +53,11 @@ class DemoSettings:
 
 @dataclass
 class Followed:
-    """What a READ_COMMITTED reader of the outcomes has seen while the job runs. `first_seen_s`: monotonic, by id."""
+    """What a READ_COMMITTED reader of the outcomes has seen while the job runs. `last_seen_s`: when the last message of
+    each transaction was read, by id, on the machine's monotonic clock."""
 
     outcomes: int = 0
-    first_seen_s: dict[str, float] = field(default_factory=dict)
+    last_seen_s: dict[str, float] = field(default_factory=dict)
 
 
 class Demo:
@@ -61,6 +70,7 @@ class Demo:
         self._followed = Followed()
         self._progressed = asyncio.Event()
         self._worked_s = 0.0
+        self._given_up_s: dict[str, float] = {}
 
     async def run(self) -> int:
         """0 if every total agrees, 1 on any difference."""
@@ -85,7 +95,8 @@ class Demo:
             async with Supervisor(self._worker_specs(cluster.url)) as workers:
                 with self._progress() as progress:
                     await self._work_under_kills(client, cluster, workers, progress)
-        self._worked_s = time.monotonic() - started
+                self._worked_s = time.monotonic() - started
+            await self._ask_what_was_given_up(cluster.url)
 
     async def _work_under_kills(
         self, client: txnclient.Client, cluster: DevCluster, workers: Supervisor, progress: Progress
@@ -110,7 +121,7 @@ class Demo:
                     raise Timeout(f"no new outcome became visible in {STALLED_AFTER_S:g} s; {there}")
                 now = time.monotonic()
                 for message in messages:
-                    self._followed.first_seen_s.setdefault(str(message.txn_id), now)
+                    self._followed.last_seen_s[str(message.txn_id)] = now
                     seen.add(msgspec.json.decode(message.value)["row_id"])
                 self._followed.outcomes = len(seen)
                 self._progressed.set()
@@ -125,6 +136,15 @@ class Demo:
                 await self._progressed.wait()
             self._say(f"SIGKILL to {victim.spec.name} (pid {victim.pid}) after {self._followed.outcomes:,} outcomes")
             victim.signal(signal.SIGKILL)
+
+    async def _ask_what_was_given_up(self, url: str) -> None:
+        """When the coordinator ended what a killed worker had left open, as far as its header is still there."""
+        monotonic_of_epoch_s = time.monotonic() - time.time()
+        async with asking(url) as cluster:
+            for txn_id in unfinished(read_lines(self._journals)):
+                header = (await cluster.ask("transactions.describe", txn=txn_id))["header"]
+                if header is not None and header["finalized_ms"]:
+                    self._given_up_s[txn_id] = header["finalized_ms"] / 1000 + monotonic_of_epoch_s
 
     def _worker_specs(self, url: str) -> list[ChildSpec]:
         module = [sys.executable, "-m", "txnctl.demo.worker", url]
@@ -158,7 +178,7 @@ class Demo:
         lines = list(read_lines(self._journals))
         committed = [line for line in lines if line.event == COMMITTED]
         aborted = [line for line in lines if line.event == ABORTED]
-        table = Table(title="txnstore demo", show_header=False)
+        table = Table(title="txnstore demo", show_header=False, caption=LAG_CAPTION, caption_justify="left")
         for name, value in self._rows(committed, aborted, findings):
             table.add_row(name, value)
         good = not findings.differences
@@ -169,18 +189,19 @@ class Demo:
 
     def _rows(self, committed: list[Line], aborted: list[Line], findings: Findings) -> list[tuple[str, str]]:
         on_purpose = sum(line.on_purpose for line in aborted)
-        commits = [line.commit_ms for line in committed]
-        seen = self._followed.first_seen_s
-        lags = [max(0.0, seen[line.txn_id] - line.answered_s) * 1000 for line in committed if line.txn_id in seen]
+        total = len(committed) + len(aborted)
+        lag = lags(read_lines(self._journals), self._followed.last_seen_s, self._given_up_s)
         return [
             ("flights", f"{len(self._flights):,}"),
             ("outcomes read by the judge", f"{findings.outcomes:,} in {findings.transactions_seen:,} transactions"),
-            ("transactions committed", f"{len(committed):,}"),
-            ("transactions aborted", f"{len(aborted):,}, {on_purpose:,} of them on purpose"),
-            ("transactions/s", f"{(len(committed) + len(aborted)) / max(self._worked_s, 1e-9):,.1f}"),
+            ("workers' transactions committed", f"{len(committed):,}"),
+            ("workers' transactions aborted", f"{len(aborted):,}, {on_purpose:,} of them on purpose"),
+            ("left open by a killed worker", f"{len(unfinished(read_lines(self._journals))):,}"),
+            ("workers' transactions/s", f"{total / max(self._worked_s, 1e-9):,.1f}, of up to {BATCH:,} flights each"),
             ("flights/s, loaded and worked on", f"{len(self._flights) / max(self._worked_s, 1e-9):,.0f}"),
-            ("commit p50 / p99", _milliseconds(commits)),
-            ("visibility lag p50 / p99", _milliseconds(lags)),
+            ("commit p50 / p99", _milliseconds([line.commit_ms for line in committed])),
+            ("commit → all of it read p50 / p99", _milliseconds(lag.since_commit)),
+            ("all before it ended → read p50 / p99", _milliseconds(lag.since_free)),
         ]
 
     def _progress(self) -> Progress:
@@ -193,7 +214,7 @@ class Demo:
         )
 
     def _say(self, text: str) -> None:
-        self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}", highlight=False)
+        self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}", highlight=False, soft_wrap=True)
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
@@ -211,6 +232,8 @@ async def run_demo(settings: DemoSettings) -> int:
     """Exit code of the demo; its folder is removed afterwards unless `keep` names one."""
     console = Console()
     if settings.keep is not None:
+        if settings.keep.exists() and (not settings.keep.is_dir() or any(settings.keep.iterdir())):
+            raise NotAllowed(f"--keep {settings.keep}: there is something already; name a folder that is new or empty")
         settings.keep.mkdir(parents=True, exist_ok=True)
         code = await Demo(settings, settings.keep, console).run()
         console.print(f"kept in {settings.keep}: run `txnctl dev --data-dir {settings.keep}` to look around")

@@ -12,20 +12,22 @@ from typing import IO
 
 import msgspec
 
+BEGUN = "begun"
 INTENT = "intent"
 COMMITTED = "committed"
 ABORTED = "aborted"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """`commit_ms`: from asking to answer. `answered_s`: when, on the machine's monotonic clock."""
+    """`commit_ms`: from asking to answer. `at_s`: when it happened (for an end: was answered), on the machine's
+    monotonic clock."""
 
     txn_id: str
     event: str
     flights: int
     on_purpose: bool = False
     commit_ms: float = 0.0
-    answered_s: float = 0.0
+    at_s: float = 0.0
 
 
 class Journal:

@@ -83,8 +83,8 @@ class Worker:
             consumer.rewind()  # had it failed before the ack, nothing else would bring these flights again
 
     async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:
-        self._journal.write(Line(str(txn.id), INTENT, flights))
         asked = time.monotonic()
+        self._journal.write(Line(str(txn.id), INTENT, flights, at_s=asked))
         await asking_again(f"commit {txn.id}")(txn.commit)
         answered = time.monotonic()
         self._journal.write(Line(str(txn.id), COMMITTED, flights, False, (answered - asked) * 1000, answered))
@@ -95,7 +95,7 @@ class Worker:
         except txnclient.TxnError as error:
             log.warning("abort_unanswered", txn=str(txn.id), error=str(error))
         if txn.state == "ABORTED":
-            self._journal.write(Line(str(txn.id), ABORTED, flights, on_purpose))
+            self._journal.write(Line(str(txn.id), ABORTED, flights, on_purpose, at_s=time.monotonic()))
 
 
 async def main(url: str, name: str, journal_path: Path) -> None:
