@@ -34,7 +34,7 @@ async def test_it_is_sound_under_load_and_stopped_and_a_flipped_bit_is_found(clu
     async with cluster.connect() as client:
         await client.create_topic(TOPIC, segments=2)
         load = asyncio.create_task(work(client))
-        for _ in range(3):
+        for _ in range(2):
             checked = await check(cluster, cluster.data_dir)
             assert (checked.code, checked.out.startswith("sound at revision")) == (0, True), checked
             assert not load.done()

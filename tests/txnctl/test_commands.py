@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -200,6 +201,40 @@ async def test_consume_ends_quietly_when_its_reader_has_gone(cluster: InProcessC
     )
     out, err = await asyncio.wait_for(process.communicate(), 30)
     assert (out, err) == (b"0\n", b"")
+
+
+def documented(command: str) -> list[set[str]]:
+    """The field lists of a command's row in docs/commands.md, in their order."""
+    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    (row,) = (line for line in text.splitlines() if line.startswith(f"| `{command}"))
+    quoted = re.findall(r"`([^`]*)`", row.split("|")[2])
+    return [set(fields.strip("{}").split(", ")) for fields in quoted if ", " in fields]
+
+
+async def test_what_is_documented_is_there(cluster: InProcessCluster, producer: txnclient.Producer) -> None:
+    async with cluster.connect() as other, await other.consumer(TOPIC, "billing"):
+        txn = await other.begin()
+        await (await other.producer(TOPIC)).send(b"x", key="k", txn=txn)
+        commands = {
+            "topics describe": [TOPIC],
+            "topics stats": [TOPIC],
+            "subscriptions list": [TOPIC],
+            "subscriptions describe": [TOPIC, "billing"],
+            "transactions list": [],
+            "transactions describe": [str(txn.id)],
+            "transactions hanging": ["--older-than", "0"],
+        }
+        words = [[*command.split(), *more, "-o", "json"] for command, more in commands.items()]
+        answers = await asyncio.gather(*(done(*one, url=cluster.url) for one in words))
+        await txn.abort()
+    for command, answer in zip(commands, answers, strict=True):
+        (whole, *parts) = documented(command)
+        shown = answer.json[0] if isinstance(answer.json, list) else answer.json
+        assert whole <= set(shown), command
+        if "segments" in shown:
+            assert parts[0] <= set(shown["segments"][0]), command
+    held = next(segment["pinned_by"] for segment in answers[0].json["segments"] if segment["pinned_by"])
+    assert set(held[0]) == documented("topics describe")[2]
 
 
 REFUSED = [
