@@ -63,7 +63,9 @@ class Broker:
         broker_id: str,
         address: str,
         directory: Directory,
+        on_failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
+        """`on_failed` is called when a defect has ended it: the process is of no use then and should end."""
         self.settings = settings or BrokerSettings()
         self.broker_id = broker_id
         self.address = address
@@ -72,6 +74,7 @@ class Broker:
         self._clock = clock
         self._random = random
         self._directory = directory
+        self._on_failed = on_failed
         # ▲ One counter for the process, never restarted: it is part of every op key.
         counter: Iterator[int] = count(1)
         self._shared = Shared(
@@ -141,6 +144,7 @@ class Broker:
         log.critical("broker_gives_up", broker=self.broker_id, error=repr(error))
         if not self._closed:
             self._own(self._give_up())
+            self._on_failed(error)
 
     def _main_ended(self, task: asyncio.Task[None]) -> None:
         """By a defect: without it nothing is claimed any more, and the lease would keep others from it."""

@@ -14,6 +14,7 @@ from txnctl.server import Server
 from txnctl.settings import ServerSettings
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import InternalError
 from txnwire.grpc_transport import GrpcTransport
 
 log = structlog.get_logger()
@@ -48,7 +49,7 @@ async def serve(settings: ServerSettings) -> None:
         http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
         try:
             await server.start()
-            await stop.wait()
+            await _wait_stopped_or_failed(stop, server)
         finally:
             if http is not None:
                 http.close()
@@ -57,6 +58,18 @@ async def serve(settings: ServerSettings) -> None:
         await ledgers.close()
         await store.close()
     log.info("stopped", id=settings.id)
+
+
+async def _wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
+    """Raises `InternalError` where a role has failed: the process ends, and whoever supervises it starts it again."""
+    stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.wait_failed())
+    try:
+        await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            raise InternalError(f"a role of this server has failed: {failed.result()!r}") from failed.result()
+    finally:
+        stopped.cancel()
+        failed.cancel()
 
 
 def _stop_or_die(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -27,6 +27,7 @@ from txnctl.settings import ServerSettings
 from txnctl.sweeper import Sweeper
 from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
+from txnwire.errors import InternalError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
 
 log = structlog.get_logger()
@@ -59,6 +60,8 @@ class Server:
         self._closing = AsyncExitStack()
         self._ready = asyncio.Event()
         self._closed = False
+        self._failure = asyncio.Event()
+        self._failed_with: BaseException | None = None
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
@@ -70,6 +73,15 @@ class Server:
     def serving(self) -> bool:
         """Whether every role has been taken up, and none given up yet."""
         return self._ready.is_set() and not self._closed
+
+    async def wait_failed(self) -> BaseException:
+        """Return once a role has ended by a defect: a process that goes on would keep its name and serve nothing."""
+        await self._failure.wait()
+        return self._failed_with or InternalError("a role has failed")
+
+    def _role_failed(self, error: BaseException) -> None:
+        self._failed_with = self._failed_with or error
+        self._failure.set()
 
     async def start(self) -> None:
         """Bind, follow the cluster, take up every role. Raises whatever a role could not do; nothing is left behind."""
@@ -160,6 +172,7 @@ class Server:
             broker_id=self._settings.id,
             address=self.advertised,
             directory=self.directory,
+            on_failed=self._role_failed,
         )
         await self.broker.start()
         self._closing.push_async_callback(self.broker.close)
