@@ -16,9 +16,10 @@ from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, Line
 
 @dataclass(slots=True)
 class _Life:
-    """Times on the machine's monotonic clock; `written`: every write had been acknowledged."""
+    """Times on the machine's monotonic clock; `written`: every write had been acknowledged. What began unknown when is
+    taken to have held nobody back, so that its part of a lag counts as the system's."""
 
-    begun: float = -math.inf
+    begun: float = math.inf
     written: float = math.inf
     ended: float = math.inf
     committed: bool = False

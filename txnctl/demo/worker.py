@@ -18,7 +18,7 @@ import uvloop
 import txnclient
 from txnctl.demo.asking_again import asking_again
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, outcome_of, tallies_of
-from txnctl.demo.journal import ABORTED, COMMITTED, INTENT, Journal, Line
+from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, Journal, Line
 
 log = structlog.get_logger()
 
@@ -64,6 +64,7 @@ class Worker:
         self._transactions += 1
         on_purpose = self._transactions % ABORT_EVERY == 0
         txn: txnclient.Transaction = await asking_again("begin")(self._client.begin, timeout=TRANSACTION_TIMEOUT_S)
+        self._journal.write(Line(str(txn.id), BEGUN, len(flights), at_s=time.monotonic()))
         try:
             await outcomes.send_many(
                 [(message.key, _encode(outcome_of(flight))) for message, flight in zip(messages, flights, strict=True)],
@@ -75,11 +76,11 @@ class Worker:
                 raise AbortedOnPurpose
             await self._commit(txn, len(flights))
         except (AbortedOnPurpose, txnclient.TxnError) as error:
-            if isinstance(error, txnclient.TxnError):
-                if error.fatal:
-                    raise
+            if not on_purpose:
                 log.warning("transaction_failed", txn=str(txn.id), error=f"{type(error).__name__}: {error}")
             await self._abort(txn, len(flights), on_purpose)
+            if isinstance(error, txnclient.TxnError) and error.fatal and not isinstance(error, txnclient.NotAllowed):
+                raise  # but a segment that another worker has by now is what happens when one joins or dies
             consumer.rewind()  # had it failed before the ack, nothing else would bring these flights again
 
     async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:

@@ -13,6 +13,7 @@ import txnclient
 from tests.processes import process_cluster
 from tests.txnctl.command_line import txnctl
 from txnctl.demo.flights import TALLIES, Tally
+from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, read_lines
 from txnctl.demo.verify import Findings
 
 pytestmark = pytest.mark.process
@@ -33,6 +34,10 @@ async def test_the_demo_ends_well_and_its_judge_would_have_seen_one_tally_too_ma
     assert "exactly once, nothing torn" in demo.out
     assert demo.out.count("SIGKILL to") == 2
     assert "5,000 in " in demo.out
+    told = [(line.txn_id, line.event) for line in read_lines(kept / "journals")]
+    assert {txn for txn, event in told if event in (COMMITTED, ABORTED)} <= {
+        txn for txn, event in told if event == BEGUN
+    }
     refused = await txnctl("demo", "--flights", str(FLIGHTS), "--keep", str(kept))
     assert (refused.code, "new or empty" in refused.err) == (1, True)
 

@@ -42,6 +42,13 @@ def test_a_killed_workers_transaction_holds_until_it_was_given_up() -> None:
     assert found.since_free == [pytest.approx(250.0)]
 
 
+def test_what_began_unknown_when_is_no_excuse() -> None:
+    other = [Line("other", COMMITTED, 1, at_s=READ_S - 0.01)]
+    assert lags(life("it", 1.0, ANSWERED_S, COMMITTED, written=1.8) + other, {"it": READ_S}, {}).since_free == [
+        pytest.approx(100.0)
+    ]
+
+
 def test_aborted_and_unread_transactions_have_no_lag() -> None:
     lines = life("aborted", 0.0, 1.0, ABORTED, written=0.5) + life("unread", 0.0, 1.0, COMMITTED, written=0.5)
     assert lags(lines, {"aborted": 2.0}, {}).since_commit == []
