@@ -37,7 +37,7 @@ STALLED_AFTER_S = 60.0
 LAG_CAPTION = (
     "A committed transaction can be read once all that wrote before it have ended. The first lag holds the wait for "
     "other workers' transactions (a killed one's ends after a grace), the second begins when they had ended. Both hold "
-    "the kills, and the load of everything on this machine's cores."
+    "the kills and the wait for a core: the reader shares its process with the loaders, and all share this machine."
 )
 KILL_WORKER_AT = 0.3
 KILL_BROKER_AT = 0.5
