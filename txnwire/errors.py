@@ -76,9 +76,10 @@ class Unauthorized(CallerError):
 
 
 class NotAllowed(CallerError):
+    """Not fatal: a consumer that has lost one segment to another goes on with the rest."""
+
     code = pb.ERROR_CODE_NOT_ALLOWED
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
-    fatal = True
 
 
 class TopicNotFound(CallerError):

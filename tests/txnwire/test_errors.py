@@ -52,7 +52,7 @@ def test_a_caller_s_fault_is_never_retriable_and_a_fatal_error_never_either(cls:
 RETRIABLE = {
     "NotOwner", "SegmentSealed", "StoreUnavailable", "StoreFull", "Overloaded", "ConnectionLost", "Timeout",
 }  # fmt: skip
-FATAL = {"Unauthorized", "NotAllowed", "ExpiredTransaction", "ProducerFenced", "DataCorrupt"}
+FATAL = {"Unauthorized", "ExpiredTransaction", "ProducerFenced", "DataCorrupt"}
 REQUIRES_ABORT = {"TxnConflict", "TxnNotFound"}
 
 
