@@ -49,7 +49,7 @@ async def serve(settings: ServerSettings) -> None:
         http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
         try:
             await server.start()
-            await _wait_stopped_or_failed(stop, server)
+            await wait_stopped_or_failed(stop, server)
         finally:
             if http is not None:
                 http.close()
@@ -60,7 +60,7 @@ async def serve(settings: ServerSettings) -> None:
     log.info("stopped", id=settings.id)
 
 
-async def _wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
+async def wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
     """Raises `InternalError` where a role has failed: the process ends, and whoever supervises it starts it again."""
     stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.wait_failed())
     try:

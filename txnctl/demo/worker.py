@@ -80,7 +80,7 @@ class Worker:
                 log.warning("transaction_failed", txn=str(txn.id), error=f"{type(error).__name__}: {error}")
             await self._abort(txn, len(flights), on_purpose)
             if isinstance(error, txnclient.TxnError) and error.fatal:
-                raise  # but a segment that another worker has by now is what happens when one joins or dies
+                raise
             consumer.rewind()  # had it failed before the ack, nothing else would bring these flights again
 
     async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:
