@@ -17,7 +17,7 @@ log = structlog.get_logger()
 FLIGHTS_PER_TRANSACTION = 2000
 LOADED_AT_ONCE = 4
 LOADED_PER_S = 12_000
-"""As a source would deliver them, and about half of what two cores could take: the job is shown at work, not starved."""
+"""As a source would deliver them, about half of what two cores could take: the job is shown at work, not starved."""
 
 _encode = msgspec.json.Encoder().encode
 
