@@ -127,9 +127,13 @@ class Server:
         self.coordinator = Coordinator(
             self._store, self._clock, self._random, settings, id=self._settings.id, address=self.advertised
         )
+        self._start_sweeper()
         await self.coordinator.start()
         self._closing.push_async_callback(self.coordinator.close)
         self._services.append(CoordinatorService(self.coordinator))
+
+    def _start_sweeper(self) -> None:
+        """▲ Before anything that needs a lease: a full etcd grants none until a sweeper has made room in it."""
         sweeper = Sweeper(
             self._store,
             self._clock,

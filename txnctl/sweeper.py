@@ -6,14 +6,19 @@ import asyncio
 
 import structlog
 
+from txnstore import keys
 from txnstore.election import Election, Leadership
 from txnstore.maintenance import Maintenance
 from txnstore.store_client import StoreClient
+from txnwire.errors import TxnError
 from txnwire.ports import Clock, Random
 
 log = structlog.get_logger(__name__)
 
 SWEEPER = "sweeper"
+
+RELIEF_EVERY_S = (5.0, 10.0)
+"""Between two looks of a candidate at whether etcd is full and nobody is elected."""
 
 
 class Sweeper:
@@ -31,6 +36,7 @@ class Sweeper:
     ) -> None:
         self._store = store
         self._clock = clock
+        self._random = random
         self._id = id
         self._election = Election(store, random, what=SWEEPER, id=id, address=address, lease_ttl_s=lease_ttl_s)
         self._task: asyncio.Task[None] | None = None
@@ -47,11 +53,32 @@ class Sweeper:
 
     async def _run(self) -> None:
         while True:
-            leadership = await self._election.campaign()
+            leadership = await self._campaign()
             try:
                 await self._serve(leadership)
             finally:
                 await leadership.resign()
+
+    async def _campaign(self) -> Leadership:
+        relief = asyncio.create_task(self._relieve(), name="relief of a full store")
+        try:
+            return await self._election.campaign()
+        finally:
+            relief.cancel()
+            await asyncio.gather(relief, return_exceptions=True)
+
+    async def _relieve(self) -> None:
+        """▲ An etcd at its quota grants no lease and takes no put, so nobody can be elected to make room in it. While
+        it is so, every candidate does what the elected one would: none of it does harm when done twice."""
+        maintenance = Maintenance(self._store, self._clock, by=self._id)
+        while True:
+            await asyncio.sleep(self._random.uniform(*RELIEF_EVERY_S))
+            try:
+                if (await self._store.status()).no_space and await self._store.get(keys.leader(SWEEPER)) is None:
+                    log.warning("etcd is full and nobody is elected to make room in it", id=self._id)
+                    await maintenance.step()
+            except TxnError as error:
+                log.warning("relief_failed", error=str(error))
 
     async def _serve(self, leadership: Leadership) -> None:
         log.info("sweeper_elected", id=self._id)
