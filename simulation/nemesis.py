@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 
 from simulation.sim_ledger import DiskFaults
 from simulation.world import World
+from txnstore.memory_etcd import DEFAULT_QUOTA_BYTES
 
 DATA = "data"
 """The disk of all brokers."""
-OFTEN = ("kill a server", "pause", "reset", "lose replies")
+OFTEN = ("kill a server", "pause", "reset", "lose replies", "etcd full")
 CALM_SHARE = 0.25
 
 
@@ -40,6 +41,7 @@ class Nemesis:
             "etcd restart": self._etcd_restart,
             "etcd pause": self._etcd_pause,
             "etcd compaction": self._etcd_compaction,
+            "etcd full": self._etcd_full,
             "early expiry": self._early_expiry,
             "slow watches": self._slow_watches,
             "slow disk": self._slow_disk,
@@ -75,6 +77,7 @@ class Nemesis:
         world.store_faults.share = world.store_faults.slow_watches = 0.0
         for disk in world.disks.values():
             disk.faults = self._usual_disk
+        world.etcd.quota_bytes = DEFAULT_QUOTA_BYTES
         if not world.etcd.running:
             world.etcd.restart()
         world.etcd.resume()
@@ -171,6 +174,14 @@ class Nemesis:
             etcd.compact(etcd.mvcc.revision)
             etcd.cut()
         self._world.store_faults.slow_watches = 0.0
+
+    async def _etcd_full(self) -> None:
+        """E3: above the soft limit new work is refused while what is open ends; at the quota nothing can be put, until
+        the maintenance role has made room. Something else filled it, and goes away again."""
+        etcd = self._world.etcd
+        etcd.quota_bytes = int(etcd.mvcc.bytes_in_use / self._random.choice((0.78, 0.9, 1.1)))
+        await self._for_a_while(1.0, 12.0)
+        etcd.quota_bytes = DEFAULT_QUOTA_BYTES
 
     async def _early_expiry(self) -> None:
         leases = self._world.etcd.leases()
