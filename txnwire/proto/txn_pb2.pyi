@@ -56,11 +56,13 @@ class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ISOLATION_READ_COMMITTED: _ClassVar[Isolation]
     ISOLATION_READ_UNCOMMITTED: _ClassVar[Isolation]
+    ISOLATION_SNAPSHOT: _ClassVar[Isolation]
 
 class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COMPRESSION_NONE: _ClassVar[Compression]
     COMPRESSION_ZSTD: _ClassVar[Compression]
+    COMPRESSION_LZ4: _ClassVar[Compression]
 ERROR_CODE_UNSPECIFIED: ErrorCode
 ERROR_CODE_INVALID_ARGUMENT: ErrorCode
 ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode
@@ -96,8 +98,10 @@ SUBSCRIPTION_TYPE_STREAM: SubscriptionType
 SUBSCRIPTION_TYPE_QUEUE: SubscriptionType
 ISOLATION_READ_COMMITTED: Isolation
 ISOLATION_READ_UNCOMMITTED: Isolation
+ISOLATION_SNAPSHOT: Isolation
 COMPRESSION_NONE: Compression
 COMPRESSION_ZSTD: Compression
+COMPRESSION_LZ4: Compression
 
 class Frame(_message.Message):
     __slots__ = ("version", "commands")
@@ -116,7 +120,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "join_subscription", "assignment", "leave_subscription", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok")
+    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +148,10 @@ class Command(_message.Message):
     JOIN_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DELETE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TAKE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    TAKE_SNAPSHOT_OK_FIELD_NUMBER: _ClassVar[int]
     OPEN_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     OPEN_PRODUCER_OK_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +169,10 @@ class Command(_message.Message):
     END_OF_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_POSITIONS_OK_FIELD_NUMBER: _ClassVar[int]
+    NACK_FIELD_NUMBER: _ClassVar[int]
+    SEEK_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_CUT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_CUT_OK_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     ok: Ok
@@ -188,6 +200,10 @@ class Command(_message.Message):
     join_subscription: JoinSubscription
     assignment: Assignment
     leave_subscription: LeaveSubscription
+    delete_topic: DeleteTopic
+    delete_subscription: DeleteSubscription
+    take_snapshot: TakeSnapshot
+    take_snapshot_ok: TakeSnapshotOk
     open_producer: OpenProducer
     open_producer_ok: OpenProducerOk
     send: Send
@@ -205,7 +221,11 @@ class Command(_message.Message):
     end_of_segment: EndOfSegment
     segment_positions: SegmentPositions
     segment_positions_ok: SegmentPositionsOk
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ...) -> None: ...
+    nack: Nack
+    seek: Seek
+    segment_cut: SegmentCut
+    segment_cut_ok: SegmentCutOk
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ()
@@ -252,16 +272,22 @@ class NewTxn(_message.Message):
     def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ...) -> None: ...
 
 class NewTxnOk(_message.Message):
-    __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms")
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms", "joined", "revision", "writers")
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
     txnid_most_bits: int
     txnid_least_bits: int
     state: TxnState
     deadline_ms: int
-    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+    joined: bool
+    revision: int
+    writers: WriterList
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., revision: _Optional[int] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ...) -> None: ...
 
 class AddPartitionToTxn(_message.Message):
     __slots__ = ("txnid_most_bits", "txnid_least_bits", "partitions")
@@ -290,18 +316,20 @@ class WriterList(_message.Message):
     def __init__(self, writers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndTxn(_message.Message):
-    __slots__ = ("txnid_most_bits", "txnid_least_bits", "action", "writers", "forced")
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "action", "writers", "forced", "name")
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
     FORCED_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     txnid_most_bits: int
     txnid_least_bits: int
     action: TxnAction
     writers: WriterList
     forced: bool
-    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., action: _Optional[_Union[TxnAction, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., forced: _Optional[bool] = ...) -> None: ...
+    name: str
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., action: _Optional[_Union[TxnAction, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., forced: _Optional[bool] = ..., name: _Optional[str] = ...) -> None: ...
 
 class EndTxnOk(_message.Message):
     __slots__ = ("revision", "state", "writers")
@@ -452,6 +480,38 @@ class AdminReply(_message.Message):
     REPLY_JSON_FIELD_NUMBER: _ClassVar[int]
     reply_json: str
     def __init__(self, reply_json: _Optional[str] = ...) -> None: ...
+
+class DeleteTopic(_message.Message):
+    __slots__ = ("topic", "force")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    force: bool
+    def __init__(self, topic: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DeleteSubscription(_message.Message):
+    __slots__ = ("topic", "subscription", "force")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    force: bool
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class TakeSnapshot(_message.Message):
+    __slots__ = ("topics", "min_revision")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    min_revision: int
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., min_revision: _Optional[int] = ...) -> None: ...
+
+class TakeSnapshotOk(_message.Message):
+    __slots__ = ("snapshot_json",)
+    SNAPSHOT_JSON_FIELD_NUMBER: _ClassVar[int]
+    snapshot_json: str
+    def __init__(self, snapshot_json: _Optional[str] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("earliest", "latest", "timestamp_ms", "segment", "ledger_id", "entry_id", "index", "after")
@@ -711,6 +771,60 @@ class EndOfSegment(_message.Message):
     sealed: bool
     def __init__(self, consumer_id: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
+class Nack(_message.Message):
+    __slots__ = ("consumer_id", "positions", "delay_ms")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    positions: _containers.RepeatedCompositeFieldContainer[AckPosition]
+    delay_ms: int
+    def __init__(self, consumer_id: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[AckPosition, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class Seek(_message.Message):
+    __slots__ = ("segment", "subscription", "start")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    subscription: str
+    start: Start
+    def __init__(self, segment: _Optional[str] = ..., subscription: _Optional[str] = ..., start: _Optional[_Union[Start, _Mapping]] = ...) -> None: ...
+
+class SegmentCut(_message.Message):
+    __slots__ = ("segment", "revision", "resolved")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    RESOLVED_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    revision: int
+    resolved: Position
+    def __init__(self, segment: _Optional[str] = ..., revision: _Optional[int] = ..., resolved: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class SegmentCutOk(_message.Message):
+    __slots__ = ("ownership_epoch", "end", "undecided", "aborted")
+    OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    ownership_epoch: int
+    end: Position
+    undecided: _containers.RepeatedCompositeFieldContainer[TxnIdBits]
+    aborted: _containers.RepeatedCompositeFieldContainer[AbortedWriter]
+    def __init__(self, ownership_epoch: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., undecided: _Optional[_Iterable[_Union[TxnIdBits, _Mapping]]] = ..., aborted: _Optional[_Iterable[_Union[AbortedWriter, _Mapping]]] = ...) -> None: ...
+
+class AbortedWriter(_message.Message):
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "writer", "whole")
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    txnid_most_bits: int
+    txnid_least_bits: int
+    writer: int
+    whole: bool
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., whole: _Optional[bool] = ...) -> None: ...
+
 class SegmentPositions(_message.Message):
     __slots__ = ("segment", "min_revision")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
@@ -732,7 +846,7 @@ class SegmentPositionsOk(_message.Message):
     def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes")
+    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes", "chunk_count", "chunk_index", "chunk_total", "chunk_id")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -745,6 +859,10 @@ class EntryMetadata(_message.Message):
     HASH_LO_FIELD_NUMBER: _ClassVar[int]
     HASH_HI_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
     producer: str
     incarnation: int
     sequence_id: int
@@ -757,4 +875,8 @@ class EntryMetadata(_message.Message):
     hash_lo: int
     hash_hi: int
     block_bytes: int
-    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+    chunk_count: int
+    chunk_index: int
+    chunk_total: int
+    chunk_id: int
+    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_total: _Optional[int] = ..., chunk_id: _Optional[int] = ...) -> None: ...
