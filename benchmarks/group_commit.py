@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.result import Result, at_least, percentile
+from benchmarks.scale import Scale
 from txnstore import keys
 from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.backend import EtcdBackend
@@ -149,12 +150,14 @@ async def _raw(connection: Connection, requests: list[bytes], members: int, meas
     measured.raw.append(members / (time.perf_counter() - started))
 
 
-async def _measure(store: EtcdStore, connection: RecordingConnection, records: OpRecords, callers: int) -> Measured:
+async def _measure(
+    store: EtcdStore, connection: RecordingConnection, records: OpRecords, callers: int, scale: Scale
+) -> Measured:
     """Store and raw in turn, so that whatever else goes on on the machine falls on both; medians, because now and then
     etcd pauses for a tenth of a second."""
     measured = Measured()
     for _ in range(SLICES):
-        commits = [records.next() for _ in range(OPERATIONS[callers] // SLICES)]
+        commits = [records.next() for _ in range(scale.of(OPERATIONS[callers], 900) // SLICES)]
         sent: list[bytes] = []
         connection.sent = sent
         await _through_store(store, commits, callers, measured)
@@ -164,14 +167,14 @@ async def _measure(store: EtcdStore, connection: RecordingConnection, records: O
     return measured
 
 
-async def group_commit() -> list[Result]:
+async def group_commit(scale: Scale) -> list[Result]:
     results: list[Result] = []
     async with _running() as (store, connection):
         owner = await store.commit(Commit(puts=(Put(keys.owner(SEGMENT), b"{}"),)))
         records = OpRecords(owner.revision)
-        await _measure(store, connection, records, 64)  # warm-up
+        await _measure(store, connection, records, 64, scale)  # warm-up
         for callers in OPERATIONS:
-            measured = await _measure(store, connection, records, callers)
+            measured = await _measure(store, connection, records, callers, scale)
             name = f"grouped op records, {callers} callers"
             results.append(Result(name=name, value=measured.rate, unit="/s", detail=measured.detail()))
         share = 100 * measured.rate / measured.raw_rate

@@ -8,6 +8,7 @@ import signal
 from benchmarks.cluster import TOPIC, Bench, bench_cluster
 from benchmarks.load import VALUE, Timings, at_once
 from benchmarks.result import Result, at_most, percentile
+from benchmarks.scale import Scale
 from txnctl.commands.asking import asking
 from txnwire.errors import TxnError
 
@@ -16,9 +17,9 @@ KILLS = 5
 FEW, MANY = 2_000, 200_000
 
 
-async def recovery() -> list[Result]:
-    few, few_detail = await _recovered_after(FEW)
-    many, many_detail = await _recovered_after(MANY)
+async def recovery(scale: Scale) -> list[Result]:
+    few, few_detail = await _recovered_after(scale.of(FEW, 200))
+    many, many_detail = await _recovered_after(scale.of(MANY, 2_000))
     return [
         Result(name="recovery after 2 000 finished, 1 000 open", value=few, unit="s", detail=few_detail),
         at_most("recovery after 200 000 finished, 1 000 open", many, "s", 2, many_detail),
@@ -50,18 +51,20 @@ async def _until_settled(bench: Bench) -> None:
 
 
 async def _recover_once(bench: Bench) -> float:
-    epoch = (await _stats_of_the_next_owner(bench, 0))["epoch"]
+    epoch = (await stats_of_the_next_owner(bench, 0, OPEN))[0]["epoch"]
     bench.cluster.children["broker-1"].signal(signal.SIGKILL)
-    return float((await _stats_of_the_next_owner(bench, epoch))["recovery_s"])
+    return float((await stats_of_the_next_owner(bench, epoch, OPEN))[0]["recovery_s"])
 
 
-async def _stats_of_the_next_owner(bench: Bench, former_epoch: float) -> dict[str, float]:
+async def stats_of_the_next_owner(bench: Bench, former_epoch: float, open_transactions: int) -> list[dict[str, float]]:
+    """Of the load topic's segments, once all are owned under later epochs and hold so many open transactions."""
     async with asyncio.timeout(60), asking(bench.cluster.url) as ask:
         while True:
             try:
-                answer = (await ask.ask("topics.stats", topic=TOPIC))["segments"][0]
+                answer = (await ask.ask("topics.stats", topic=TOPIC))["segments"]
             except TxnError as error:
-                answer = {"error": str(error)}
-            if "error" not in answer and answer["open_transactions"] == OPEN and answer["epoch"] > former_epoch:
-                return dict(answer)
+                answer = [{"error": str(error)}]
+            owned = all("error" not in one and one["epoch"] > former_epoch for one in answer)
+            if owned and sum(one["open_transactions"] for one in answer) == open_transactions:
+                return list(answer)
             await asyncio.sleep(0.1)

@@ -7,6 +7,7 @@ import asyncio
 from benchmarks.cluster import TOPIC, bench_cluster
 from benchmarks.load import Timings, at_rate
 from benchmarks.result import Result, at_most, percentile
+from benchmarks.scale import Scale
 
 RATE = 1000.0
 SETTLED_S = 120.0
@@ -15,7 +16,8 @@ FLAT = 1.10
 """A tenth more at the end than when settled: what allocators and page rounding need."""
 
 
-async def soak(seconds: float = 600.0) -> list[Result]:
+async def soak(scale: Scale) -> list[Result]:
+    seconds = scale.of(600.0, 120.0)
     async with bench_cluster() as bench, await bench.client.producer(TOPIC, compression=None) as producer:
         samples: list[dict[str, float]] = []
         timings = Timings()

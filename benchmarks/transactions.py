@@ -8,6 +8,7 @@ from benchmarks.cluster import TOPIC, Bench, bench_cluster
 from benchmarks.load import Timings, at_once, at_rate, one_transaction
 from benchmarks.machine import cpu_seconds
 from benchmarks.result import Result, at_least, at_most, percentile
+from benchmarks.scale import Scale
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Watch
 from txnwire.clock import SystemClock, SystemRandom
@@ -20,18 +21,19 @@ SEQUENTIAL = 1000
 COUNTED = 2000
 
 
-async def throughput() -> list[Result]:
+async def throughput(scale: Scale) -> list[Result]:
     """The backlog is read before and after the measured span, with collection running: steady state or not."""
+    warm_up_s, measured_s = scale.of(WARM_UP_S, 3.0), scale.of(MEASURED_S, 5.0)
     async with bench_cluster() as bench, await bench.client.producer(TOPIC, compression=None) as producer:
         timings = Timings()
-        await at_once(bench.client, producer, concurrency=CONCURRENCY, seconds=WARM_UP_S, timings=timings)
+        await at_once(bench.client, producer, concurrency=CONCURRENCY, seconds=warm_up_s, timings=timings)
         before, cpu_before = await bench.backlog(), _cpu(bench)
         timings = Timings()
-        rate = await at_once(bench.client, producer, concurrency=CONCURRENCY, seconds=MEASURED_S, timings=timings)
+        rate = await at_once(bench.client, producer, concurrency=CONCURRENCY, seconds=measured_s, timings=timings)
         after, cpu_after = await bench.backlog(), _cpu(bench)
-        used = {name: f"{(cpu_after[name] - cpu_before[name]) / MEASURED_S:.2f}" for name in cpu_after}
+        used = {name: f"{(cpu_after[name] - cpu_before[name]) / measured_s:.2f}" for name in cpu_after}
         detail = (
-            f"{CONCURRENCY} at once for {MEASURED_S:g} s after {WARM_UP_S:g} s; ops {before['ops']} -> {after['ops']}, "
+            f"{CONCURRENCY} at once for {measured_s:g} s after {warm_up_s:g} s; ops {before['ops']} -> {after['ops']}, "
             f"headers {before['headers']} -> {after['headers']}; cores used by {used}"
         )
         p50, p99 = percentile(timings.whole, 0.5) * 1000, percentile(timings.whole, 0.99) * 1000
@@ -46,17 +48,17 @@ def _cpu(bench: Bench) -> dict[str, float]:
     return {name: cpu_seconds(pid) for name, pid in pids.items() if pid is not None}
 
 
-async def latency() -> list[Result]:
+async def latency(scale: Scale) -> list[Result]:
     async with bench_cluster() as bench, await bench.client.producer(TOPIC, compression=None) as producer:
         timings = Timings()
-        for _ in range(SEQUENTIAL):
+        for _ in range(scale.of(SEQUENTIAL, 100)):
             await one_transaction(bench.client, producer, timings, awaited=True)
-        commits = [seconds * 1000 for seconds in timings.commits[SEQUENTIAL // 10 :]]
+        commits = [seconds * 1000 for seconds in timings.commits[len(timings.commits) // 10 :]]
         detail = f"{len(commits)} one after another, sends acked before; p99 {percentile(commits, 0.99):.2f} ms"
         return [at_most("commit p50, one at a time", percentile(commits, 0.5), "ms", 3, detail)]
 
 
-async def mutations() -> list[Result]:
+async def mutations(scale: Scale) -> list[Result]:
     """Every key etcd puts or deletes for a number of transactions, from begin to collection, counted by a watch."""
     async with bench_cluster(flags=("--header-retention-s", "5")) as bench:
         store = await EtcdStore.connect(
@@ -72,7 +74,7 @@ async def mutations() -> list[Result]:
             watch = store.watch(b"/", b"0", from_revision=start + 1)
             counting = asyncio.create_task(_count(watch, counted))
             timings = Timings()
-            await at_rate(bench.client, producer, per_second=500, seconds=COUNTED / 500, timings=timings)
+            await at_rate(bench.client, producer, per_second=500, seconds=scale.of(COUNTED, 250) / 500, timings=timings)
             await _until_clean(bench)
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)

@@ -16,6 +16,7 @@ import txnclient
 from benchmarks.cluster import TOPIC, bench_cluster
 from benchmarks.load import Timings, at_rate
 from benchmarks.result import Result, at_most, percentile
+from benchmarks.scale import Scale
 from txnstore.lifetime import tied_to_parent
 
 RATE = 1250.0
@@ -23,7 +24,7 @@ WARM_UP_S = 10.0
 MEASURED_S = 20.0
 
 
-async def visibility() -> list[Result]:
+async def visibility(scale: Scale) -> list[Result]:
     async with bench_cluster() as bench, await bench.client.producer(TOPIC, compression=None) as producer:
         with tempfile.NamedTemporaryFile(prefix="txnstore-seen-") as seen_file:
             command = [sys.executable, "-m", "benchmarks.visibility", bench.cluster.url, seen_file.name]
@@ -31,10 +32,17 @@ async def visibility() -> list[Result]:
             try:
                 if consumer.stdout is None or await asyncio.wait_for(consumer.stdout.readline(), 30) != b"ready\n":
                     raise RuntimeError("the consumer process did not start")
-                await at_rate(bench.client, producer, per_second=RATE, seconds=WARM_UP_S, timings=Timings())
+                await at_rate(
+                    bench.client, producer, per_second=RATE, seconds=scale.of(WARM_UP_S, 1.0), timings=Timings()
+                )
                 timings = Timings()
                 rate = await at_rate(
-                    bench.client, producer, per_second=RATE, seconds=MEASURED_S, timings=timings, remember=True
+                    bench.client,
+                    producer,
+                    per_second=RATE,
+                    seconds=scale.of(MEASURED_S, 3.0),
+                    timings=timings,
+                    remember=True,
                 )
                 await asyncio.sleep(2.0)  # the last ones are on their way
             finally:
