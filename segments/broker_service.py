@@ -9,7 +9,7 @@ import msgspec
 
 from segments.assignment import consumer_id
 from segments.broker import Broker
-from segments.dispatch import Consumer, Delivery, Dispatcher
+from segments.dispatch import Consumer, Delivery, Dispatcher, Isolation
 from segments.producers import ProducerSession
 from segments.sending import Outgoing
 from segments.starts import Start
@@ -209,8 +209,7 @@ class BrokerService:
     async def _subscribe(self, peer: Peer, command: pb.Command) -> pb.Command:
         request = command.subscribe
         path = SegmentName.from_path(request.segment).path
-        if request.isolation != pb.ISOLATION_READ_COMMITTED:
-            raise InvalidArgument("isolation read_uncommitted is not served yet, it comes later: use read_committed")
+        isolation = _isolation(request)
         if request.type != pb.SUBSCRIPTION_TYPE_STREAM:
             raise InvalidArgument("subscriptions of type queue are not served yet, they come later: use type stream")
         segment = await self._broker.segment(path)
@@ -227,11 +226,16 @@ class BrokerService:
                 holder=consumer_id(validate_name(request.consumer, part="consumer name"), request.incarnation),
                 assignment_epoch=request.assignment_epoch,
                 min_revision=request.min_revision,
+                isolation=isolation,
             )
         else:
             end = Position(request.end.ledger_id, request.end.entry_id) if request.HasField("end") else None
             consumer = await segment.attach_reader(
-                sink, start=Start.from_wire(request.start), end=end, min_revision=request.min_revision
+                sink,
+                start=Start.from_wire(request.start),
+                end=end,
+                min_revision=request.min_revision,
+                isolation=isolation,
             )
         consumers[request.consumer_id] = _Consuming(sink, consumer, segment.dispatcher, subscription)
         return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch))
@@ -314,6 +318,22 @@ class BrokerService:
     async def _broker_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = msgspec.to_builtins(self._broker.statistics())
         return answer
+
+
+_ISOLATIONS: Mapping[int, Isolation] = {
+    pb.ISOLATION_READ_COMMITTED: Isolation.READ_COMMITTED,
+    pb.ISOLATION_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
+    pb.ISOLATION_SNAPSHOT: Isolation.SNAPSHOT,
+}
+
+
+def _isolation(request: pb.Subscribe) -> Isolation:
+    found = _ISOLATIONS.get(request.isolation)
+    if found is None:
+        raise InvalidArgument(f"isolation {request.isolation} is unknown: expected read_committed or read_uncommitted")
+    if found is Isolation.SNAPSHOT and (request.subscription or not request.HasField("end")):
+        raise InvalidArgument("isolation snapshot is for readers that name the end they read to")
+    return found
 
 
 def _position(position: Position) -> pb.Position:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -24,6 +25,14 @@ from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, bitmap_bytes
 
 log = structlog.get_logger(__name__)
+
+
+class Isolation(Enum):
+    """What a consumer or reader is shown."""
+
+    READ_COMMITTED = "up to the read position, without what was aborted"
+    READ_UNCOMMITTED = "everything that is confirmed (V7)"
+    SNAPSHOT = "everything that is confirmed, without what is known to be aborted: its reader leaves out the rest"
 
 
 BATCH_ENTRIES: Final = 500
@@ -58,6 +67,8 @@ class Visibility(Protocol):
 
     @property
     def max_read_position(self) -> Position: ...
+    @property
+    def last_confirmed(self) -> Position: ...
     def is_aborted(self, txn_id: TxnId, writer: int) -> bool: ...
 
 
@@ -91,9 +102,11 @@ class Consumer:
         end: Position | None = None,
         left_out: int = 0,
         min_revision: int = 0,
+        isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> None:
         self.sink = sink
         self.acks = acks
+        self.isolation = isolation
         self.next_read = next_read
         self.end = end
         self.first_entry = (next_read, left_out)
@@ -185,12 +198,16 @@ class Dispatcher:
             self._wait(consumer, partial(consumer.sink.drain, self._settings.connection_pending_bytes // 2))
             return
         consumer.next_read = self._ledgers.settle(consumer.next_read)
-        limit = self._visibility.max_read_position
+        limit = self._limit(consumer.isolation)
         if consumer.end is not None and consumer.end < limit:
             limit = consumer.end
         self._deliver_up_to(consumer, limit)
         if consumer.waiting is None and not consumer.ended:
             self._tell_end(consumer)
+
+    def _limit(self, isolation: Isolation) -> Position:
+        committed = isolation is Isolation.READ_COMMITTED
+        return self._visibility.max_read_position if committed else self._visibility.last_confirmed
 
     def _deliver_up_to(self, consumer: Consumer, limit: Position) -> None:
         batch: list[Delivery] = []
@@ -231,7 +248,11 @@ class Dispatcher:
 
     def _filter(self, consumer: Consumer, entry: LogEntry, skip: int) -> Delivery | None:
         acks = consumer.acks
-        if entry.txn_id is not None and self._visibility.is_aborted(entry.txn_id, entry.writer):
+        if (
+            entry.txn_id is not None
+            and consumer.isolation is not Isolation.READ_UNCOMMITTED
+            and self._visibility.is_aborted(entry.txn_id, entry.writer)
+        ):
             if acks is not None:
                 acks.pass_over(entry.position, entry.messages)
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from segments.dedup import Dedup
-from segments.dispatch import Consumer, Dispatcher, Sink
+from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
 from segments.ledgers import SegmentLedgers
 from segments.pipeline import Pipeline
 from segments.producers import ProducerSession
@@ -243,11 +243,20 @@ class Segment:
         self._dedup.disconnect(token, self._shared.clock.monotonic())
         self.pipeline.retire(line)
 
-    async def attach_reader(self, sink: Sink, *, start: Start, end: Position | None, min_revision: int) -> Consumer:
+    async def attach_reader(
+        self,
+        sink: Sink,
+        *,
+        start: Start,
+        end: Position | None,
+        min_revision: int,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> Consumer:
         """Raises `DataCorrupt`, `NotOwner`, `Timeout`."""
         if min_revision:
             await self.wait_followed(min_revision)
-        point = await resolve_start(start, self.path, self.ledgers, self.buffer.max_read_position)
+        latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
+        point = await resolve_start(start, self.path, self.ledgers, latest)
         self.check()
         consumer = Consumer(
             sink,
@@ -255,6 +264,7 @@ class Segment:
             end=end,
             left_out=point.left_out,
             min_revision=min_revision,
+            isolation=isolation,
         )
         self.dispatcher.attach(consumer)
         return consumer
@@ -308,6 +318,10 @@ class Segment:
     @property
     def max_read_position(self) -> Position:
         return self.buffer.max_read_position
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self.buffer.last_confirmed
 
     # ---- statistics -------------------------------------------------------------------------------------------------
 

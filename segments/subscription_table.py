@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from segments.cursor import Cursor
-from segments.dispatch import Consumer, Dispatcher, Sink
+from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
 from segments.ledgers import SegmentLedgers
 from segments.settings import BrokerSettings
 from segments.starts import Start, StartPoint, resolve_start
@@ -64,7 +64,14 @@ class SubscriptionTable:
     # ---- attaching --------------------------------------------------------------------------------------------------
 
     async def attach(
-        self, sink: Sink, *, subscription: str, holder: str, assignment_epoch: int, min_revision: int
+        self,
+        sink: Sink,
+        *,
+        subscription: str,
+        holder: str,
+        assignment_epoch: int,
+        min_revision: int,
+        isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> tuple[Subscription, Consumer]:
         """Attach `holder` (`name@incarnation`), if the assignment names it.
 
@@ -73,7 +80,7 @@ class SubscriptionTable:
         await self._check_assignment(subscription, holder, assignment_epoch)
         found = await self.load(subscription)
         self._events.check()
-        consumer = Consumer(sink, next_read=Position(0, 0), acks=found, min_revision=min_revision)
+        consumer = Consumer(sink, next_read=Position(0, 0), acks=found, min_revision=min_revision, isolation=isolation)
         found.attach(consumer, holder, assignment_epoch)
         return found, consumer
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from segments.cursor import Cursor
-from segments.dispatch import Consumer, Dispatcher
+from segments.dispatch import Consumer, Dispatcher, Isolation
 from segments.ledgers import SegmentLedgers
 from segments.op_gate import OpGate, Turn
 from segments.settings import BrokerSettings
@@ -63,6 +63,8 @@ class SubscriptionEvents(Protocol):
 
     @property
     def max_read_position(self) -> Position: ...
+    @property
+    def last_confirmed(self) -> Position: ...
 
 
 class _AckOp(NamedTuple):
@@ -187,13 +189,19 @@ class Subscription:
                 f"an ack names {len(positions)} positions, at most {self._settings.max_ack_positions} are allowed: "
                 "send several"
             )
-        readable, mark_delete = self._events.max_read_position, self.cursor.mark_delete
+        readable, mark_delete = self._readable(), self.cursor.mark_delete
         for ack in positions:
             if ack.position > readable or (ack.position > mark_delete and not self._ledgers.contains(ack.position)):
                 raise InvalidArgument(
                     f"ack of {ack.position} in {self._segment}: no such message has been delivered, the last that "
                     f"could be is at {readable}"
                 )
+
+    def _readable(self) -> Position:
+        """The last position that may have been delivered. Who reads uncommitted may also ack what it was shown."""
+        if self.consumer is not None and self.consumer.isolation is not Isolation.READ_COMMITTED:
+            return self._events.last_confirmed
+        return self._events.max_read_position
 
     def _send_op(self, ack: _AckOp, *, first: bool) -> None:
         reservation = ack.reservation

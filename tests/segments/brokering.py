@@ -266,9 +266,12 @@ class Client:
         end: Position | None = None,
         min_revision: int = 0,
         permits: int = 1_000_000,
+        isolation: pb.Isolation.ValueType = pb.ISOLATION_READ_COMMITTED,
     ) -> Consumer:
         consumer = self._consumer()
-        request = pb.Subscribe(consumer_id=consumer.id, segment=segment, start=start, min_revision=min_revision)
+        request = pb.Subscribe(
+            consumer_id=consumer.id, segment=segment, start=start, min_revision=min_revision, isolation=isolation
+        )
         if end is not None:
             request.end.CopyFrom(pb.Position(ledger_id=end.ledger_id, entry_id=end.entry_id))
         await self.call(subscribe=request)
@@ -284,6 +287,8 @@ class Client:
         incarnation: int = 7,
         epoch: int = 1,
         permits: int = 1000,
+        type: pb.SubscriptionType.ValueType = pb.SUBSCRIPTION_TYPE_STREAM,
+        isolation: pb.Isolation.ValueType = pb.ISOLATION_READ_COMMITTED,
     ) -> Consumer:
         found = self._consumer()
         request = pb.Subscribe(
@@ -293,6 +298,8 @@ class Client:
             consumer=consumer,
             incarnation=incarnation,
             assignment_epoch=epoch,
+            type=type,
+            isolation=isolation,
         )
         await self.call(subscribe=request)
         found.flow(permits)

@@ -221,10 +221,6 @@ async def test_old_entries_are_read_from_the_ledgers_and_the_tail_from_memory(cl
 async def test_refusals_name_what_is_wrong(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
-    with pytest.raises(InvalidArgument, match="read_uncommitted"):
-        await client.call(
-            subscribe=pb.Subscribe(consumer_id=50, segment=segment, isolation=pb.ISOLATION_READ_UNCOMMITTED)
-        )
     with pytest.raises(InvalidArgument, match="queue"):
         await client.call(
             subscribe=pb.Subscribe(consumer_id=50, segment=segment, type=pb.SUBSCRIPTION_TYPE_QUEUE, subscription="s")
