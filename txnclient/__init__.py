@@ -43,6 +43,7 @@ from txnwire.errors import (
     TxnError,
     TxnNotFound,
     Unauthorized,
+    UndecodableMessage,
     WouldBlock,
 )
 from txnwire.ids import MessageId, Position, TxnId
@@ -88,6 +89,7 @@ __all__ = [
     "TxnId",
     "TxnNotFound",
     "Unauthorized",
+    "UndecodableMessage",
     "WouldBlock",
     "connect",
 ]

@@ -15,7 +15,8 @@
     │   ├── TxnConflict             the operation and the transaction exclude each other: abort it
     │   ├── ProducerFenced          a newer producer of the same name has connected
     │   ├── SequenceGap             a send does not follow the one it names as its predecessor
-    │   └── WouldBlock              a `_nowait` call found its buffer full
+    │   ├── WouldBlock              a `_nowait` call found its buffer full
+    │   └── UndecodableMessage      a stored value is not what the reader's serializer expects
     └── ServiceError                the system could not do it
         ├── NotOwner                retriable: look up the owner again
         ├── SegmentSealed           retriable elsewhere: the layout has moved on
@@ -134,6 +135,13 @@ class SequenceGap(CallerError):
 class WouldBlock(CallerError):
     code = pb.ERROR_CODE_WOULD_BLOCK
     grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class UndecodableMessage(CallerError):
+    """Never crosses the wire itself: it is raised where `message.value` is read."""
+
+    code = pb.ERROR_CODE_UNDECODABLE_MESSAGE
+    grpc_status = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class ServiceError(TxnError):

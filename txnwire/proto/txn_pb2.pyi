@@ -24,6 +24,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_PRODUCER_FENCED: _ClassVar[ErrorCode]
     ERROR_CODE_SEQUENCE_GAP: _ClassVar[ErrorCode]
     ERROR_CODE_WOULD_BLOCK: _ClassVar[ErrorCode]
+    ERROR_CODE_UNDECODABLE_MESSAGE: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_OWNER: _ClassVar[ErrorCode]
     ERROR_CODE_SEGMENT_SEALED: _ClassVar[ErrorCode]
     ERROR_CODE_STORE_UNAVAILABLE: _ClassVar[ErrorCode]
@@ -78,6 +79,7 @@ ERROR_CODE_TXN_CONFLICT: ErrorCode
 ERROR_CODE_PRODUCER_FENCED: ErrorCode
 ERROR_CODE_SEQUENCE_GAP: ErrorCode
 ERROR_CODE_WOULD_BLOCK: ErrorCode
+ERROR_CODE_UNDECODABLE_MESSAGE: ErrorCode
 ERROR_CODE_NOT_OWNER: ErrorCode
 ERROR_CODE_SEGMENT_SEALED: ErrorCode
 ERROR_CODE_STORE_UNAVAILABLE: ErrorCode
@@ -120,7 +122,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok")
+    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +154,7 @@ class Command(_message.Message):
     DELETE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TAKE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TAKE_SNAPSHOT_OK_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     OPEN_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     OPEN_PRODUCER_OK_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +207,7 @@ class Command(_message.Message):
     delete_subscription: DeleteSubscription
     take_snapshot: TakeSnapshot
     take_snapshot_ok: TakeSnapshotOk
+    update_topic: UpdateTopic
     open_producer: OpenProducer
     open_producer_ok: OpenProducerOk
     send: Send
@@ -225,7 +229,7 @@ class Command(_message.Message):
     seek: Seek
     segment_cut: SegmentCut
     segment_cut_ok: SegmentCutOk
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ()
@@ -488,6 +492,14 @@ class DeleteTopic(_message.Message):
     topic: str
     force: bool
     def __init__(self, topic: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class UpdateTopic(_message.Message):
+    __slots__ = ("topic", "policies_json")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_JSON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    policies_json: str
+    def __init__(self, topic: _Optional[str] = ..., policies_json: _Optional[str] = ...) -> None: ...
 
 class DeleteSubscription(_message.Message):
     __slots__ = ("topic", "subscription", "force")
@@ -826,12 +838,14 @@ class AbortedWriter(_message.Message):
     def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class SegmentPositions(_message.Message):
-    __slots__ = ("segment", "min_revision")
+    __slots__ = ("segment", "min_revision", "for_cut")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    FOR_CUT_FIELD_NUMBER: _ClassVar[int]
     segment: str
     min_revision: int
-    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    for_cut: bool
+    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ..., for_cut: _Optional[bool] = ...) -> None: ...
 
 class SegmentPositionsOk(_message.Message):
     __slots__ = ("max_read_position", "last_confirmed", "ownership_epoch", "sealed")
