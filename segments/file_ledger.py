@@ -111,6 +111,14 @@ def _load_footer(paths: LedgerPaths) -> Footer | None:
     return ledger_format.decode_footer(data, paths.ledger_id, str(paths.footer))
 
 
+def _load_sidecar(paths: LedgerPaths) -> bytes | None:
+    try:
+        data = paths.sidecar.read_bytes()
+    except FileNotFoundError:
+        return None
+    return ledger_format.decode_sidecar(data, paths.ledger_id, str(paths.sidecar))
+
+
 def _release(ledger: _EndedLedger | None) -> None:
     if ledger is not None:
         ledger.file.release()
@@ -180,7 +188,9 @@ class FileLedgerStore:
 
         def create() -> tuple[int, str | None]:
             fd = ledger_files.create_file(paths.ledger, data)
-            return fd, fenced_by(fd, paths)
+            if (fenced := fenced_by(fd, paths)) is not None:
+                paths.ledger.unlink(missing_ok=True)  # nobody lists it any more, or counts on its being there
+            return fd, fenced
 
         try:
             fd, fenced = await self.run(create, f"creating {paths.ledger}", discard=lambda made: os.close(made[0]))
@@ -279,10 +289,25 @@ class FileLedgerStore:
         data = ledger_format.encode_footer(Footer(ledger_id, footer, ended.found if ended else None))
         await self.run(partial(ledger_files.replace_file, paths.footer, data), f"writing {paths.footer}")
 
+    async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        return await self.run(partial(_load_sidecar, paths), f"reading {paths.sidecar}")
+
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        data = ledger_format.encode_sidecar(ledger_id, sidecar)
+        await self.run(partial(ledger_files.replace_file, paths.sidecar, data), f"writing {paths.sidecar}")
+
     async def delete(self, segment: str, ledger_id: int) -> None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         self._let_go((segment, ledger_id))
         await self.run(partial(ledger_files.delete_ledger, paths), f"deleting {paths.ledger}")
+
+    async def delete_segment(self, segment: str) -> None:
+        job = partial(ledger_files.delete_segment, self._root, segment)
+        for key in [key for key in self._ended if key[0] == segment]:
+            self._let_go(key)
+        await self.run(job, f"deleting {segment}")
 
     async def list(self) -> Sequence[tuple[str, int]]:
         return await self.run(partial(ledger_files.list_ledgers, self._root), f"listing {self._root}")

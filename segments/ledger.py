@@ -98,12 +98,23 @@ class LedgerStore(Protocol):
         """A file of its own beside the ledger: a successor's footer for one it has fenced, or a checkpoint beside one
         that is open. Atomic and durable; replaces an earlier one. Fences nothing."""
 
+    async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
+        """What `write_sidecar` wrote, None where there is nothing. Raises `DataCorrupt` if it is damaged."""
+
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
+        """A file of its own beside a closed ledger: what of it was aborted (`segments.sidecars`). ▲ Atomic and durable
+        before this returns, for records in etcd go once it stands. Replaces an earlier one."""
+
     async def delete(self, segment: str, ledger_id: int) -> None:
         """Remove a ledger and what stands beside it. Idempotent. ▲ A writer of it that still lives acks nothing more,
         and where it was fenced before it was created, its late creator is still refused."""
 
+    async def delete_segment(self, segment: str) -> None:
+        """Remove every ledger of a segment that is never to be again, listed or not, and what stands beside them.
+        Idempotent; writers and late creators fare as with `delete`, and nothing else is left."""
+
     async def list(self) -> Sequence[tuple[str, int]]:
-        """Every (segment, ledger id) present, for `txnctl check`."""
+        """Every (segment, ledger id) of which anything but a fence is present, for `txnctl check`."""
 
     async def close(self) -> None:
         """Stop threads, close files. Bounded."""

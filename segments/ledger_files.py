@@ -19,7 +19,7 @@ from txnwire.names import SegmentName
 
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
-    """`<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,fence}`."""
+    """`<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,sidecar,fence}`."""
 
     directory: Path
     ledger_id: int
@@ -31,6 +31,10 @@ class LedgerPaths:
     @property
     def footer(self) -> Path:
         return self.directory / f"{self.ledger_id}.footer"
+
+    @property
+    def sidecar(self) -> Path:
+        return self.directory / f"{self.ledger_id}.sidecar"
 
     @property
     def fence(self) -> Path:
@@ -46,15 +50,15 @@ def paths_of(root: Path, segment: str, ledger_id: int) -> LedgerPaths:
 
 
 def list_ledgers(root: Path) -> list[tuple[str, int]]:
-    """Every (segment path, ledger id) with a ledger or a footer, sorted. A fence alone is the trace of one that was
-    never created, or whose deletion was cut short."""
+    """Every (segment path, ledger id) with a ledger, footer or sidecar, sorted. A fence alone is the trace of one that
+    was never created, or whose deletion was cut short."""
     return sorted(dict.fromkeys(_ledgers_below(root)))
 
 
 def _ledgers_below(root: Path) -> Iterator[tuple[str, int]]:
     for path in root.glob("*/*/*/*/*"):
         stem, _, suffix = path.name.partition(".")
-        if suffix in ("ledger", "footer") and stem.isdecimal():
+        if suffix in ("ledger", "footer", "sidecar") and stem.isdecimal():
             yield "/".join(path.parts[-5:-1]), int(stem)
 
 
@@ -195,12 +199,37 @@ def delete_ledger(paths: LedgerPaths) -> None:
     Of a ledger that was never created the fence stays for ever: its creator may still come."""
     if not paths.directory.is_dir():
         return
-    created = paths.ledger.exists()
+    created = paths.ledger.exists() or _was_counted(paths)
     paths.ledger.unlink(missing_ok=True)
     sync_directory(paths.directory)
     for leftover in sorted(paths.directory.glob(f"{paths.ledger_id}.*.tmp-*")):
         leftover.unlink(missing_ok=True)
     paths.footer.unlink(missing_ok=True)
+    paths.sidecar.unlink(missing_ok=True)
     if created:
         paths.fence.unlink(missing_ok=True)
     sync_directory(paths.directory)
+
+
+def _was_counted(paths: LedgerPaths) -> bool:
+    """A fence that says how many entries there were is no use once they are gone; a deletion was cut short before it.
+    One that is damaged is kept: it still fences."""
+    try:
+        fence = read_fence(paths)
+    except DataCorrupt:
+        return False
+    return fence is not None and fence.entries is not None
+
+
+def delete_segment(root: Path, segment: str) -> None:
+    """Every ledger there is, then the folders that hold nothing any more. A fence that `delete_ledger` leaves stays."""
+    directory = paths_of(root, segment, 0).directory
+    if not directory.is_dir():
+        return
+    ids = {int(stem): None for path in directory.iterdir() if (stem := path.name.partition(".")[0]).isdecimal()}
+    for ledger_id in sorted(ids):
+        delete_ledger(LedgerPaths(directory, ledger_id))
+    while directory != root and not any(directory.iterdir()):
+        directory.rmdir()
+        sync_directory(directory.parent)
+        directory = directory.parent

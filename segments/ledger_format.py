@@ -13,6 +13,7 @@ acknowledged entry from a group whose sync never finished. Ids in groups are con
 
 A footer file is "TXNF" | version u16 | closed u16 | ledger id u64 | entries u64 | bytes u64 | end offset u64
 | index points u32 | payload length u64 | first entry ids u32 … | offsets u64 … | payload | crc32c u32.
+A sidecar file is "TXNS" | version u16 | 0 u16 | ledger id u64 | payload length u64 | payload | crc32c u32.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ SECTOR_BYTES = 512
 
 _LEDGER_MAGIC = b"TXNL"
 _FOOTER_MAGIC = b"TXNF"
+_SIDECAR_MAGIC = b"TXNS"
 _HEADER = struct.Struct("<4sHHQHH")
 _GROUP = struct.Struct("<IIIIIII")
 _FOOTER = struct.Struct("<4sHHQQQQIQ")
+_SIDECAR = struct.Struct("<4sHHQQ")
 _CRC = struct.Struct("<I")
 
 ReadAt = Callable[[int, int], bytes]
@@ -386,3 +389,30 @@ def decode_footer(data: bytes, ledger_id: int, where: str) -> Footer:
     numbers = struct.unpack_from(f"<{points}I{points}Q", data, _FOOTER.size)
     index = SparseIndex(array("I", numbers[:points]), array("Q", numbers[points:]))
     return Footer(found_id, payload, Scan(entries, total, end, index, None))
+
+
+def encode_sidecar(ledger_id: int, payload: bytes) -> bytes:
+    data = _SIDECAR.pack(_SIDECAR_MAGIC, FORMAT_VERSION, 0, ledger_id, len(payload)) + payload
+    return data + _CRC.pack(_crc(data))
+
+
+def decode_sidecar(data: bytes, ledger_id: int, where: str) -> bytes:
+    """The payload. Raises `DataCorrupt` naming `where` and the wrong part."""
+    if len(data) < _SIDECAR.size + _CRC.size:
+        raise DataCorrupt(
+            f"{where}: the sidecar is truncated: {len(data)} bytes, at least {_SIDECAR.size + 4} expected"
+        )
+    magic, version, _, found_id, payload_bytes = _SIDECAR.unpack_from(data)
+    if magic != _SIDECAR_MAGIC:
+        raise DataCorrupt(
+            f"{where}: offset 0: magic is {magic!r}, {_SIDECAR_MAGIC!r} expected: not a sidecar, or damaged"
+        )
+    if version != FORMAT_VERSION:
+        raise DataCorrupt(f"{where}: offset 4: sidecar format version {version}; this program reads {FORMAT_VERSION}")
+    if len(data) != (expected := _SIDECAR.size + payload_bytes + _CRC.size):
+        raise DataCorrupt(f"{where}: the sidecar is {len(data)} bytes long, {expected} expected")
+    if _CRC.unpack_from(data, len(data) - _CRC.size)[0] != _crc(data[: -_CRC.size]):
+        raise DataCorrupt(f"{where}: the checksum of the sidecar (offset 0 to {len(data)}) does not match")
+    if found_id != ledger_id:
+        raise DataCorrupt(f"{where}: offset 8: a sidecar of ledger {found_id}, {ledger_id} expected")
+    return data[_SIDECAR.size : -_CRC.size]

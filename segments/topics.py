@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,13 +14,20 @@ from txnstore.store import Commit, CommitResult, Compare, Put, Read, absent
 from txnwire.errors import InvalidArgument, TopicExists
 from txnwire.names import TopicName
 
-_LIMITS = ("retention_ms", "retention_bytes")
+RETENTION_MS: Final = "retention_ms"
+RETENTION_BYTES: Final = "retention_bytes"
+TRIM_UNDRAINED: Final = "trim_undrained"
+AUTOSCALE: Final = "autoscale"
+
+_LIMITS = (RETENTION_MS, RETENTION_BYTES)
+_POLICIES = (*_LIMITS, TRIM_UNDRAINED, AUTOSCALE)
 
 
 def parse_policies(text: str) -> dict[str, Any]:
     """Policies from one JSON object; an empty text means none, a null value leaves its policy out.
 
-    `retention_ms`, `retention_bytes`: positive integers. `autoscale`: "off" or an object of numeric thresholds. Raises
+    `retention_ms`, `retention_bytes`: positive integers. `trim_undrained`: whether retention takes also what a
+    subscription has not consumed. `autoscale`: "off" or an object of numeric thresholds. Raises
     `InvalidArgument` naming the policy and what was expected.
     """
     try:
@@ -39,11 +46,14 @@ def _check_policy(name: str, value: object) -> None:
     if name in _LIMITS:
         if type(value) is not int or value <= 0:
             raise InvalidArgument(f"policy {name}: expected a positive integer, found {value!r}")
-    elif name == "autoscale":
+    elif name == TRIM_UNDRAINED:
+        if type(value) is not bool:
+            raise InvalidArgument(f"policy {name}: expected true or false, found {value!r}")
+    elif name == AUTOSCALE:
         if value != "off" and not _are_thresholds(value):
             raise InvalidArgument(f'policy autoscale: expected "off" or an object of numbers, found {value!r}')
     else:
-        raise InvalidArgument(f"unknown policy {name!r}: expected some of {', '.join((*_LIMITS, 'autoscale'))}")
+        raise InvalidArgument(f"unknown policy {name!r}: expected some of {', '.join(_POLICIES)}")
 
 
 def _are_thresholds(value: object) -> bool:

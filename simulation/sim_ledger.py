@@ -42,6 +42,12 @@ class SimFile:
     created: bool = False
     deleted: bool = False
     footer: bytes | None = None
+    sidecar: bytes | None = None
+
+    @property
+    def present(self) -> bool:
+        """Anything but a fence."""
+        return self.created or self.footer is not None or self.sidecar is not None
 
 
 class SimDisk:
@@ -252,10 +258,10 @@ class SimLedgerStore:
         file = self._disk.files.setdefault(key, SimFile())
         if file.created:
             raise LedgerFailed(f"{_name(key)} exists already: ledger ids are never used twice")
-        header = ledger_format.encode_header(LedgerHeader(segment, ledger_id, incarnation))
-        file.data, file.durable, file.created = bytearray(header), len(header), True
         if file.fenced:
             raise LedgerFenced(f"{_name(key)}: another owner has taken the ledger over")
+        header = ledger_format.encode_header(LedgerHeader(segment, ledger_id, incarnation))
+        file.data, file.durable, file.created = bytearray(header), len(header), True
         self._disk.trace.record(self._disk.now(), "created", *key)
         writer = SimLedgerWriter(self._disk, self, key, file, _opened(file, key))
         self._writers[writer] = None
@@ -316,17 +322,44 @@ class SimLedgerStore:
         file = self._disk.files.setdefault(key, SimFile())
         file.footer = ledger_format.encode_footer(Footer(ledger_id, footer))
 
-    async def delete(self, segment: str, ledger_id: int) -> None:
+    async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
         key = self._check(segment, ledger_id)
         await asyncio.sleep(0)
         file = self._disk.files.get(key)
-        if file is not None and (file.created or not file.fenced):
+        if file is None or file.sidecar is None:
+            return None
+        return ledger_format.decode_sidecar(file.sidecar, ledger_id, f"{segment}/{ledger_id}.sidecar")
+
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
+        key = self._check(segment, ledger_id)
+        await self._disk.sync_pause()
+        file = self._disk.files.setdefault(key, SimFile())
+        file.sidecar = ledger_format.encode_sidecar(ledger_id, sidecar)
+
+    async def delete(self, segment: str, ledger_id: int) -> None:
+        key = self._check(segment, ledger_id)
+        await asyncio.sleep(0)
+        self._delete(key)
+
+    def _delete(self, key: Key) -> None:
+        file = self._disk.files.get(key)
+        if file is None:
+            return
+        if file.created or not file.fenced:
             del self._disk.files[key]
             file.deleted = True
+        else:
+            file.footer = file.sidecar = None
+
+    async def delete_segment(self, segment: str) -> None:
+        self._check(segment, 0)
+        await asyncio.sleep(0)
+        for key in [key for key in self._disk.files if key[0] == segment]:
+            self._delete(key)
 
     async def list(self) -> Sequence[tuple[str, int]]:
         await asyncio.sleep(0)
-        return sorted(key for key, file in self._disk.files.items() if file.created or file.footer is not None)
+        return sorted(key for key, file in self._disk.files.items() if file.present)
 
     async def close(self) -> None:
         self._closed = True

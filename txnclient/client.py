@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from txnclient import topic_changes
 from txnclient.address import parse_url
 from txnclient.consumer import Consumer
 from txnclient.coordinators import Coordinators
@@ -20,6 +21,7 @@ from txnclient.reader import Reader
 from txnclient.session import Session
 from txnclient.starts import StartArgument
 from txnclient.tasks import OwnedTasks
+from txnclient.topic_changes import UNCHANGED, Unchanged, policies_json
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import Transaction
 from txnwire.clock import SystemClock, SystemRandom
@@ -139,10 +141,16 @@ class Client:
         segments: int = 1,
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
+        trim_undrained: bool | None = None,
         autoscale: str | dict[str, Any] = "off",
     ) -> TopicLayout:
         """Create a topic of so many segments; ok if it exists with the same shape. Raises `TopicExists` if with
-        another."""
+        another.
+
+        Without a retention everything is kept. `retention_ms`: what is older may go; `retention_bytes`: of the whole
+        topic, whatever is beyond may go, oldest first. Whole ledgers go, never what an open transaction holds, nor what
+        a subscription has not drained, unless `trim_undrained`.
+        """
         self._check_open()
         topic = str(TopicName.parse(topic))
         if segments < 1:
@@ -150,6 +158,7 @@ class Client:
         policies = {
             "retention_ms": retention_ms,
             "retention_bytes": retention_bytes,
+            "trim_undrained": trim_undrained,
             "autoscale": None if autoscale == "off" else autoscale,
         }
         request = pb.CreateTopic(
@@ -165,6 +174,50 @@ class Client:
 
         await self._session.repeat(f"creating {topic}", deadline, create)
         return await self._directory.wait_layout(topic, deadline)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        retention_ms: int | Unchanged | None = UNCHANGED,
+        retention_bytes: int | Unchanged | None = UNCHANGED,
+        trim_undrained: bool | Unchanged | None = UNCHANGED,
+        autoscale: str | dict[str, Any] | Unchanged | None = UNCHANGED,
+    ) -> None:
+        """Change the policies that are named; None takes one away, so that nothing is trimmed by it any more.
+
+        What they mean: `create_topic`. Repeating it is harmless. Raises `InvalidArgument` naming the policy,
+        `TopicNotFound`, `Timeout`.
+        """
+        self._check_open()
+        policies = policies_json(
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            trim_undrained=trim_undrained,
+            autoscale=autoscale,
+        )
+        await topic_changes.update_topic(self._session, topic, policies)
+
+    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic with all its messages and subscriptions; returns once no record and no file of it is left.
+
+        Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they are then told
+        `TopicNotFound`. Transactions that wrote or acked there go on, and end as if that part had never been. Once
+        accepted it goes on by itself, whatever this client does; a topic created again under the name is another.
+        Raises `TopicNotFound`, `NotAllowed`, `Timeout` (it may still be under way: repeat it to wait for its end).
+        """
+        self._check_open()
+        await topic_changes.delete_topic(self._session, topic, force=force)
+
+    async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
+        """Delete a subscription with what it has consumed; returns once no record of it is left.
+
+        Refused with `NotAllowed` while consumers are connected, unless `force`: they are then told
+        `SubscriptionNotFound`. Acks pending in open transactions go with it; the transactions go on. Raises
+        `TopicNotFound`, `SubscriptionNotFound`, `NotAllowed`, `Timeout` (repeat it to wait for its end).
+        """
+        self._check_open()
+        await topic_changes.delete_subscription(self._session, topic, subscription, force=force)
 
     async def describe_topic(self, topic: str) -> TopicLayout:
         """The topic's segments as last heard of. Raises `TopicNotFound`."""

@@ -117,7 +117,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`/topic/<topic>`: the DAG whose active leaves tile 0000–ffff exactly (DESIGN §8). `created_segments`: how many
-    the topic was created with; together with `policies` that is the shape a repeated creation is compared with."""
+    the topic was created with; together with `policies` that is the shape a repeated creation is compared with.
+    `deleting_ms`: since when it is being deleted (absolute epoch milliseconds), 0 while it lives."""
 
     v: int = 1
     epoch: int
@@ -126,19 +127,33 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, Any] = {}
     created_ms: int = 0
     created_segments: int = 0
+    deleting_ms: int = 0
+
+
+class SegmentIds(msgspec.Struct, frozen=True, kw_only=True):
+    """`/segment-ids`: no deleted topic had a segment with id `floor` or above. New topics begin there, so that no id
+    of a deleted one is used twice under the same name."""
+
+    v: int = 1
+    floor: int
 
 
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`closed_length`: entries in it once closed, None while open."""
+    """`closed_length`: entries in it once closed, None while open. `opened_ms`, `closed_ms`: absolute epoch
+    milliseconds. `aborted`: so many aborted records stand in its sidecar and no longer in etcd; 0: it has none."""
 
     ledger_id: int
     closed_length: int | None = None
     bytes: int = 0
     store: str = "file"
+    opened_ms: int = 0
+    closed_ms: int = 0
+    aborted: int = 0
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept."""
+    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept; ledgers
+    before it are not read any more, and leave the list once they are deleted."""
 
     v: int = 1
     ledgers: list[LedgerInfo]
@@ -166,7 +181,8 @@ class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`start`: `{"kind": "earliest"|"latest"|"timestamp"|"message_id", …}`; `latest` is resolved at creation into
-    `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered."""
+    `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered. `deleting_ms`: since when it
+    is being deleted, 0 while it lives."""
 
     v: int = 1
     type: str
@@ -174,6 +190,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     positions: dict[str, tuple[int, int]] = {}
     properties: dict[str, str] = {}
     created_ms: int = 0
+    deleting_ms: int = 0
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -268,6 +268,47 @@ class LedgerStoreContract:
             await ledgers.read(SEGMENT, 2, 0, 0, max_bytes=ALL)
         assert await ledgers.read_footer(SEGMENT, 2) is None
 
+    async def test_sidecars(self, ledgers: LedgerStore, successor: LedgerStore) -> None:
+        await (await filled(ledgers, 2)).close(b"f")
+        assert await ledgers.read_sidecar(SEGMENT, 1) is None
+        await ledgers.write_sidecar(SEGMENT, 1, b"aborted")
+        assert await successor.read_sidecar(SEGMENT, 1) == b"aborted"
+        await successor.write_sidecar(SEGMENT, 1, b"\x00" * 100_000)  # a successor writes it again after a crash
+        assert await ledgers.read_sidecar(SEGMENT, 1) == b"\x00" * 100_000
+        assert await ledgers.read_footer(SEGMENT, 1) == b"f"
+        assert len(await ledgers.read(SEGMENT, 1, 0, 1, max_bytes=ALL)) == 2
+        await ledgers.delete(SEGMENT, 1)
+        assert await successor.read_sidecar(SEGMENT, 1) is None
+        assert list(await ledgers.list()) == []
+
+    async def test_a_sidecar_alone_is_listed(self, ledgers: LedgerStore) -> None:
+        await ledgers.write_sidecar(SEGMENT, 4, b"its ledger is gone")
+        assert list(await ledgers.list()) == [(SEGMENT, 4)]
+
+    async def test_a_segment_is_deleted_whole(self, ledgers: LedgerStore, successor: LedgerStore) -> None:
+        writers = [await filled(ledgers, 2, ledger_id=number) for number in (1, 2)]
+        await writers[0].close(b"f")
+        await ledgers.write_sidecar(SEGMENT, 1, b"s")
+        await successor.fence(SEGMENT, 2)
+        await create(ledgers, 1, OTHER)
+        for _ in range(2):
+            await successor.delete_segment(SEGMENT)
+            assert list(await ledgers.list()) == [(OTHER, 1)]
+        writers[1].append(b"late")
+        with pytest.raises(LedgerFenced):
+            await writers[1].sync()
+        with pytest.raises(InvalidArgument):
+            await ledgers.read(SEGMENT, 1, 0, 0, max_bytes=ALL)
+
+    async def test_l3_a_deleted_segment_still_stops_the_creator_of_a_ledger_that_was_fenced_unseen(
+        self, ledgers: LedgerStore, successor: LedgerStore
+    ) -> None:
+        await successor.fence(SEGMENT, 3)
+        await successor.delete_segment(SEGMENT)
+        with pytest.raises(LedgerFenced):
+            await create(ledgers, 3)
+        assert list(await successor.list()) == []  # nor does the refused one leave its file behind
+
     async def test_segments_are_apart(self, ledgers: LedgerStore) -> None:
         one, two = await create(ledgers), await create(ledgers, 1, OTHER)
         one.append(b"one")
