@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from txnclient.deadlines import Deadline
 from txnclient.inbox import Inbox, all_bits
@@ -80,7 +81,7 @@ class Acks:
     # ---- gathering --------------------------------------------------------------------------------------------------
 
     def ack(
-        self, messages: Sequence[Message], txn: Transaction | None, deadline: Deadline
+        self, messages: Sequence[Message[Any]], txn: Transaction | None, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         """Ack messages of this segment. The futures, of which other callers may share some, resolve when the broker has
         answered, and must not be cancelled."""
@@ -88,7 +89,9 @@ class Acks:
         parts = [messages[first : first + MAX_POSITIONS] for first in range(0, len(messages), MAX_POSITIONS)]
         return [self._gather(part, txn, deadline) for part in parts]
 
-    def _gather(self, messages: Sequence[Message], txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:
+    def _gather(
+        self, messages: Sequence[Message[Any]], txn: Transaction | None, deadline: Deadline
+    ) -> asyncio.Future[None]:
         batch = self._gathering.get(txn)
         if batch is None:
             batch = self._gathering[txn] = self._batch(txn, deadline)
@@ -102,7 +105,9 @@ class Acks:
             self._flush()
         return batch.answered
 
-    def ack_cumulative(self, message: Message, txn: Transaction | None, deadline: Deadline) -> asyncio.Future[None]:
+    def ack_cumulative(
+        self, message: Message[Any], txn: Transaction | None, deadline: Deadline
+    ) -> asyncio.Future[None]:
         """Ack everything of this segment up to and including `message`."""
         self._check((message,), txn)
         self._flush()
@@ -116,7 +121,7 @@ class Acks:
         self._send(batch)
         return batch.answered
 
-    def _check(self, messages: Sequence[Message], txn: Transaction | None) -> None:
+    def _check(self, messages: Sequence[Message[Any]], txn: Transaction | None) -> None:
         """Raises what has closed this segment here; `TxnConflict` for an ack in a transaction of what was delivered
         anew since: the transaction may hold its other copy too, and would then have processed it twice."""
         if self._closed is not None:

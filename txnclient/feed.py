@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from txnclient.acks import Acks
 from txnclient.deadlines import Backoff, Deadline
@@ -132,10 +133,13 @@ class Feed:
 
     def on_deliver(self, deliver: pb.Deliver) -> None:
         inbox = self._inbox
+        serializer = self._receiver.serializer
         for delivered in deliver.entries:
             position = Position(delivered.ledger_id, delivered.entry_id)
             try:
-                entry = ReceivedEntry(self.segment, position, delivered.entry, delivered.redelivery_count, inbox)
+                entry = ReceivedEntry(
+                    self.segment, position, delivered.entry, delivered.redelivery_count, inbox, serializer
+                )
             except DataCorrupt as error:
                 self._receiver.fail(DataCorrupt(f"segment://{self.segment} at {position}: {error}"))
                 return
@@ -162,7 +166,7 @@ class Feed:
     def buffered(self) -> int:
         return self._inbox.buffered
 
-    def take(self, at_most: int) -> list[Message]:
+    def take(self, at_most: int) -> list[Message[Any]]:
         messages = self._inbox.take(at_most)
         self._replenish()
         return messages

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from txnclient.message import Message, ReceivedEntry
 from txnwire.ids import Position
@@ -81,7 +82,7 @@ class Inbox:
             self._waiting.append(_Waiting(entry, indexes))
             self._buffered += len(indexes)
 
-    def take(self, at_most: int) -> list[Message]:
+    def take(self, at_most: int) -> list[Message[Any]]:
         """Hand out the next messages, of one entry at most."""
         if not self._waiting:
             return []

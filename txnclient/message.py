@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, Generic, cast
+
+from txnclient.serializers import Serializer, V, decode
 from txnclient.topic_layout import topic_of_segment
 from txnwire.entry import Block, decode_block, parse_metadata, txn_of
 from txnwire.ids import MessageId, Position, TxnId
@@ -11,12 +14,22 @@ from txnwire.names import SEGMENT_SCHEME
 class ReceivedEntry:
     """One entry as it came from a broker; checksum, metadata and block are looked at once, when first needed."""
 
-    __slots__ = ("_block", "count", "epoch", "holder", "metadata", "position", "raw", "redelivery_count", "segment")
+    __slots__ = (
+        "_block", "count", "epoch", "holder", "metadata", "position", "raw", "redelivery_count", "segment",
+        "serializer",
+    )  # fmt: skip
 
     def __init__(
-        self, segment: str, position: Position, raw: bytes, redelivery_count: int = 0, holder: object = None
+        self,
+        segment: str,
+        position: Position,
+        raw: bytes,
+        redelivery_count: int = 0,
+        holder: object = None,
+        serializer: Serializer[Any] | None = None,
     ) -> None:
-        """`holder`: what received it; a message may be acked in a transaction only through the same one.
+        """`holder`: what received it; a message may be acked in a transaction only through the same one. `serializer`:
+        decodes its values, None: they are bytes.
 
         Raises `DataCorrupt` if header or metadata are not those of an entry.
         """
@@ -26,6 +39,7 @@ class ReceivedEntry:
         self.position = position
         self.raw = raw
         self.redelivery_count = redelivery_count
+        self.serializer = serializer
         self.metadata = parse_metadata(raw)
         self.count: int = self.metadata.count
         self._block: Block | None = None
@@ -38,19 +52,34 @@ class ReceivedEntry:
         return self._block
 
 
-class Message:
-    """One message of an entry. Its bytes are copied out of the entry only when `value` or `key` is read."""
+class Message(Generic[V]):
+    """One message of an entry. Its bytes are copied out of the entry only when `value`, `data` or `key` is read."""
 
-    __slots__ = ("_entry", "index")
+    __slots__ = ("_entry", "_value", "index")
+
+    _value: Any
 
     def __init__(self, entry: ReceivedEntry, index: int) -> None:
         self._entry = entry
         self.index = index
 
     @property
-    def value(self) -> bytes:
-        """Raises `DataCorrupt` if the entry is not what was written."""
+    def data(self) -> bytes:
+        """The value as it is stored. Raises `DataCorrupt` if the entry is not what was written."""
         return self._entry.block.value(self.index)
+
+    @property
+    def value(self) -> V:
+        """`data`, or what the serializer makes of it, once, when it is first read. Raises `UndecodableMessage` if that
+        fails, `DataCorrupt`."""
+        serializer = self._entry.serializer
+        if serializer is None:
+            return cast(V, self.data)
+        try:
+            return cast(V, self._value)
+        except AttributeError:
+            self._value = decode(serializer, self.data, self.id, self.topic)
+            return cast(V, self._value)
 
     @property
     def key(self) -> bytes | None:
@@ -107,4 +136,4 @@ class Message:
         return self._entry
 
     def __repr__(self) -> str:
-        return f"Message({self.id}, key={self.key!r}, {len(self.value)} bytes)"
+        return f"Message({self.id}, key={self.key!r}, {len(self.data)} bytes)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 from txnclient.message import Message
+from txnclient.serializers import Serializer
 from txnclient.session import Session
 from txnwire.errors import InvalidArgument, TxnError
 
@@ -16,14 +17,15 @@ class Source(Protocol):
 
     @property
     def buffered(self) -> int: ...
-    def take(self, at_most: int) -> list[Message]: ...
+    def take(self, at_most: int) -> list[Message[Any]]: ...
 
 
 class Receiver:
     """The buffers of several feeds as one. Within a feed in order, between feeds an entry of each in turn."""
 
-    def __init__(self, session: Session, what: str) -> None:
-        """`what`: e.g. "consumer c1", for error messages."""
+    def __init__(self, session: Session, what: str, serializer: Serializer[Any] | None = None) -> None:
+        """`what`: e.g. "consumer c1", for error messages. `serializer`: of the values received, None for bytes."""
+        self.serializer = serializer
         self._session = session
         self._what = what
         self._ready: dict[Source, None] = {}
@@ -61,9 +63,9 @@ class Receiver:
 
     # ---- for the application ----------------------------------------------------------------------------------------
 
-    def take(self, at_most: int) -> list[Message]:
+    def take(self, at_most: int) -> list[Message[Any]]:
         """What is there, without waiting; perhaps nothing."""
-        taken: list[Message] = []
+        taken: list[Message[Any]] = []
         while self._queue and len(taken) < at_most:
             source = self._queue.popleft()
             taken += source.take(at_most - len(taken))
