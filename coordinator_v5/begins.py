@@ -33,6 +33,7 @@ class Begins:
         self._ends = ends
         self._pending: dict[BeginRequest, None] = {}
         """In the order of `tried_at`."""
+        self._awaiting_ids: dict[OwnedTcid, list[asyncio.Future[None]]] = {}
 
     @property
     def pending(self) -> int:
@@ -100,6 +101,32 @@ class Begins:
         self._state.drop(tc)
         for request in list(tc.waiting):
             self._fail(request, _moved(tc))
+        self._stir(tc, _moved(tc))
+
+    async def next_id(self, tc: OwnedTcid) -> int:
+        """A counter that nobody else gets, for a begin made elsewhere (`coordinator_v5.names`). Raises `NotOwner`, or
+        why no block of ids could be taken."""
+        while True:
+            counter = tc.ids.take()
+            if tc.ids.wants_more:
+                self.take_block(tc)
+            if counter is not None:
+                return counter
+            if tc.lost:
+                raise _moved(tc)
+            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._awaiting_ids.setdefault(tc, []).append(granted)
+            await granted
+
+    def _stir(self, tc: OwnedTcid, error: TxnError | None) -> None:
+        """Whoever awaits an id looks again, or is told why there is none."""
+        for waiter in self._awaiting_ids.pop(tc, ()):
+            if waiter.done():
+                continue  # gave up meanwhile
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
 
     def _repeated(self, earlier: BeginRequest, connection: object, reply: BeginReply) -> None:
         earlier.connection = connection
@@ -141,6 +168,7 @@ class Begins:
             return
         txn.phase = Phase.OPEN
         self._state.counters.begun += 1
+        self._state.counters.cas_ok += 1
         decided = landed is not None and landed.state != OPEN
         if request.closed or decided:
             # ▲ A lost begin was repeated under its own id until definite; its client has another one: abort this.
@@ -166,6 +194,7 @@ class Begins:
         """Definitely not begun under this id; another id of the same request may still be on its way."""
         txn.tc.remove(txn)
         if isinstance(error, NotOwner):
+            self._state.counters.cas_reject += 1
             self.lost(txn.tc)
         if not request.closed and request.in_flight == 0 and not request.queued:
             self._fail(request, error)
@@ -214,6 +243,7 @@ class Begins:
             log.warning("id block or mark not written", tcid=tc.tcid, error=str(error))
             for request in list(tc.waiting):
                 self._fail(request, error)
+            self._stir(tc, error)
             return
         first, tc.seq = tc.seq.record.next, verdict.seq
         # ▲ Only a block whose own commit succeeded is used; one whose reply was lost is left behind for ever.
@@ -225,6 +255,7 @@ class Begins:
             request = tc.waiting.popleft()
             request.queued = False
             self._try(request)
+        self._stir(tc, None)
 
 
 def _moved(tc: OwnedTcid) -> NotOwner:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from coordinator_v5.begins import Begins
 from coordinator_v5.collector import Collector
 from coordinator_v5.ends import Ends
+from coordinator_v5.names import Begun, Names, check_name
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.sessions import SessionConnection
 from coordinator_v5.settings import CoordinatorSettings
@@ -40,13 +41,6 @@ CLOSE_GRACE_S = 1.0
 T = TypeVar("T")
 
 
-class Begun(NamedTuple):
-    """`deadline_ms`: absolute, epoch ms."""
-
-    txn_id: TxnId
-    deadline_ms: int
-
-
 BegunReply = Callable[[Begun | TxnError], None]
 
 
@@ -67,6 +61,7 @@ class Coordinator:
         self._state = State(store, clock, random, self._settings)
         self._ends = Ends(self._state)
         self._begins = Begins(self._state, self._ends)
+        self._names = Names(self._state, self._begins, self._ends)
         self._sweeper = Sweeper(self._state, self._begins, self._ends)
         self._collector = Collector(self._state)
         self._ownership = TcidOwnership(
@@ -163,7 +158,6 @@ class Coordinator:
         timeout_ms: int = 0,
         attempt: bytes = b"",
         owner: str = "anonymous",
-        name: str = "",
         connection: SessionConnection | None = None,
     ) -> None:
         """Begin a transaction; `reply` gets its id or an error, possibly before this returns.
@@ -171,20 +165,11 @@ class Coordinator:
         `timeout_ms` is relative, 0 the default. A repeated `attempt` (up to 32 bytes) of one session gets the same
         answer. Raises `NotOwner`, `InvalidArgument`.
         """
-        tc = self._state.tcids.get(tcid)
-        if tc is None or self._closed:
-            raise NotOwner(f"this coordinator does not own coordinator id {tcid}: look its owner up again")
-        if name:
-            raise InvalidArgument("named transactions come with a later version: begin without a name")
-        max_ms = int(self._settings.max_timeout_s * 1000)
-        if timeout_ms > max_ms:
-            raise InvalidArgument(f"a transaction timeout of {timeout_ms} ms is above the maximum of {max_ms} ms")
-        if len(attempt) > 32:
-            raise InvalidArgument(f"an attempt of {len(attempt)} bytes: expected at most 32")
+        tc = self._tcid(tcid)
         self._begins.begin(
             tc,
-            timeout_ms=timeout_ms or min(max_ms, int(self._settings.default_timeout_s * 1000)),
-            attempt=attempt.hex() or f"{self._state.random.getrandbits(64):016x}",
+            timeout_ms=self._timeout_ms(timeout_ms),
+            attempt=self._attempt(attempt),
             owner=owner,
             session=None if connection is None else self._state.sessions.connected(connection),
             connection=connection,
@@ -198,7 +183,6 @@ class Coordinator:
         timeout_ms: int = 0,
         attempt: bytes = b"",
         owner: str = "anonymous",
-        name: str = "",
         connection: SessionConnection | None = None,
     ) -> Begun:
         """As `begin_nowait`. Raises also `Timeout`, `StoreUnavailable`, `StoreFull`."""
@@ -209,10 +193,41 @@ class Coordinator:
             timeout_ms=timeout_ms,
             attempt=attempt,
             owner=owner,
-            name=name,
             connection=connection,
         )
         return await future
+
+    async def begin_named(
+        self, tcid: int, *, name: str, timeout_ms: int = 0, attempt: bytes = b"", owner: str = "anonymous"
+    ) -> Begun:
+        """Join the transaction that `name` stands for, or begin it under `tcid` (any does): after a commit its outcome
+        is told, after an abort the name starts afresh (DESIGN §10).
+
+        `timeout_ms` counts where it is begun. It belongs to no session: it ends by a decision or at its deadline.
+        Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `OutcomeUnknown`.
+        """
+        check_name(name)
+        tc = self._tcid(tcid)
+        return await self._names.begin(
+            tc, name=name, timeout_ms=self._timeout_ms(timeout_ms), attempt=self._attempt(attempt), owner=owner
+        )
+
+    def _tcid(self, tcid: int) -> OwnedTcid:
+        tc = self._state.tcids.get(tcid)
+        if tc is None or self._closed:
+            raise NotOwner(f"this coordinator does not own coordinator id {tcid}: look its owner up again")
+        return tc
+
+    def _timeout_ms(self, timeout_ms: int) -> int:
+        max_ms = int(self._settings.max_timeout_s * 1000)
+        if timeout_ms > max_ms:
+            raise InvalidArgument(f"a transaction timeout of {timeout_ms} ms is above the maximum of {max_ms} ms")
+        return timeout_ms or min(max_ms, int(self._settings.default_timeout_s * 1000))
+
+    def _attempt(self, attempt: bytes) -> str:
+        if len(attempt) > 32:
+            raise InvalidArgument(f"an attempt of {len(attempt)} bytes: expected at most 32")
+        return attempt.hex() or f"{self._state.random.getrandbits(64):016x}"
 
     # ---- end ----
 
@@ -237,18 +252,25 @@ class Coordinator:
         return True
 
     async def end(
-        self, txn_id: TxnId, *, commit: bool, writers: Sequence[str] | None = None, forced: bool = False
+        self,
+        txn_id: TxnId,
+        *,
+        commit: bool,
+        writers: Sequence[str] | None = None,
+        forced: bool = False,
+        name: str = "",
     ) -> Decision:
         """Commit or abort any transaction, of whatever coordinator. The same decision again is answered with the first.
 
-        Raises `InvalidTxnState` (decided the other way round, or with other writers; says why), `ExpiredTransaction`
+        `writers`: those that count, 16 hex digits each; None: all. `name`: of a named transaction, where its outcome
+        stands once it is collected. Raises `InvalidTxnState` (decided the other way round, or with other writers; says why), `ExpiredTransaction`
         (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
         """
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, forced=forced):
             return await future
         state, reason = _wanted(commit, forced)
-        return await self._ends.end_by_store(txn_id, state, reason=reason, writers=writers)
+        return await self._ends.end_by_store(txn_id, state, reason=reason, writers=writers, name=name)
 
     # ---- sessions ----
 
@@ -277,6 +299,8 @@ class Coordinator:
     def statistics(self) -> CoordinatorStatistics:
         state, counters = self._state, self._state.counters
         tcids = [state.tcids[tcid] for tcid in sorted(state.tcids)]
+        now_ms = state.clock.wall_ms()
+        oldest = min((first for tc in tcids if (first := tc.oldest_created_ms) is not None), default=now_ms)
         return CoordinatorStatistics(
             tcids=tuple(tc.tcid for tc in tcids),
             open=sum(tc.open_count for tc in tcids),
@@ -290,8 +314,15 @@ class Coordinator:
             vanished=counters.vanished,
             unanswered=counters.unanswered,
             collected=counters.collected,
+            aborted_by=dict(counters.aborted_by),
+            oldest_open_s=max(0.0, (now_ms - oldest) / 1000),
+            overdue=counters.sweeping + sum(tc.overdue(state.clock.monotonic()) for tc in tcids),
+            cas_ok=counters.cas_ok,
+            cas_conflict=counters.cas_conflict,
+            cas_reject=counters.cas_reject,
             begin_latency=counters.begin_latency.snapshot(),
-            end_latency=counters.end_latency.snapshot(),
+            commit_latency=counters.commit_latency.snapshot(),
+            abort_latency=counters.abort_latency.snapshot(),
         )
 
 

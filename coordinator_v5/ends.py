@@ -16,7 +16,16 @@ from coordinator_v5.state import State
 from coordinator_v5.transactions import EndReply, EndRequest, OwnedTcid, Phase, Transaction
 from txnstore import keys
 from txnstore.collection_transitions import block_of, read_outcomes
-from txnstore.records import COMMITTED, REASON_SESSION, REASON_TIMEOUT, REASON_UNANSWERED, Header, decode
+from txnstore.name_transitions import outcome_by_name
+from txnstore.records import (
+    COMMITTED,
+    REASON_CLIENT,
+    REASON_SESSION,
+    REASON_TIMEOUT,
+    REASON_UNANSWERED,
+    Header,
+    decode,
+)
 from txnstore.store import Commit, CommitResult
 from txnstore.transitions import Decision, check_end, decide, decision_of, plan_end, read_end_verdict, read_seq
 from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
@@ -26,6 +35,9 @@ log = structlog.get_logger()
 
 RETRY_S: Final = 0.5
 """After a failed abort of a transaction that is overdue or that nobody has been told of."""
+
+SWEPT: Final = (REASON_TIMEOUT, REASON_SESSION, REASON_UNANSWERED)
+"""Reasons of aborts that nobody asked for."""
 
 
 class Ends:
@@ -74,6 +86,7 @@ class Ends:
     ) -> None:
         wall_ms = self._state.clock.wall_ms()
         decided = decide(txn.header, state, finalized_ms=wall_ms, reason=reason, writers=writers)
+        self._state.counters.sweeping += reason in SWEPT
         # A late index put may be on its way: then its key may land before this end, which has to delete it.
         commit = plan_end(txn.txn_id, decided, deadline_key=txn.deadline_key, tc_epoch=tc_epoch)
         txn.ending = decided
@@ -82,9 +95,12 @@ class Ends:
     def _ended(self, txn: Transaction, commit: Commit, decided: Header, future: asyncio.Future[CommitResult]) -> None:
         txn.ending = None
         waiters, txn.waiters = txn.waiters, []
+        counters = self._state.counters
+        counters.sweeping -= decided.reason in SWEPT
         try:
             verdict = read_end_verdict(commit, future.result(), decided)
         except NotOwner:
+            counters.cas_reject += 1
             self._state.drop(txn.tc)
             self._end_again(txn, waiters)
             return
@@ -96,8 +112,10 @@ class Ends:
                 self._reply(request, error)
             return
         if verdict.decision is None:
+            counters.cas_reject += 1
             self._gone(txn, waiters)
             return
+        self._compared(mine=verdict.mine)
         self.finish(txn, verdict.decision, mine=verdict.mine)
         for request in waiters:
             self._reply(request, _answer(txn.txn_id, verdict.decision, request))
@@ -128,24 +146,32 @@ class Ends:
         if not txn.tc.lost:
             saw_final(txn.tc, txn.txn_id, decision, txn.header, self._state.clock.monotonic())
 
+    def _compared(self, *, mine: bool) -> None:
+        self._state.counters.cas_ok += mine
+        self._state.counters.cas_conflict += not mine
+
     def count(self, decision: Decision) -> None:
         counters = self._state.counters
         if decision.state == COMMITTED:
             counters.committed += 1
             return
         counters.aborted += 1
+        reason = decision.reason or REASON_CLIENT
+        counters.aborted_by[reason] = counters.aborted_by.get(reason, 0) + 1
         counters.timed_out += decision.reason == REASON_TIMEOUT
         counters.vanished += decision.reason == REASON_SESSION
 
     def _reply(self, request: EndRequest, answer: Decision | TxnError) -> None:
         self._pending.pop(request, None)
-        self._state.counters.end_latency.observe(self._state.clock.monotonic() - request.started_at)
+        counters = self._state.counters
+        latency = counters.commit_latency if request.state == COMMITTED else counters.abort_latency
+        latency.observe(self._state.clock.monotonic() - request.started_at)
         request.reply(answer)
 
     # ---- by what the store holds ----
 
     async def end_by_store(
-        self, txn_id: TxnId, state: str, *, reason: str | None, writers: Sequence[str] | None
+        self, txn_id: TxnId, state: str, *, reason: str | None, writers: Sequence[str] | None, name: str = ""
     ) -> Decision:
         """Decide, or tell how it was decided, a transaction that is not in memory: of another coordinator's TCID, or
         ended already. Raises `InvalidTxnState`, `ExpiredTransaction`, `OutcomeUnknown`, `TxnNotFound`, `Timeout`."""
@@ -153,7 +179,7 @@ class Ends:
         key = keys.txn(txn_id)
         record = await self._state.store.get(key, timeout_s=timeout_s)
         if record is None:
-            return check_end(txn_id, await self.collected(txn_id, writers), state, writers)
+            return await self._end_collected(txn_id, state, writers, name)
         decision = decision_of(record)
         if decision is None:
             opened = decode(Header, record.value, key=key)
@@ -167,25 +193,36 @@ class Ends:
             verdict = read_end_verdict(commit, result, decided)
             decision = verdict.decision
             if decision is None:
-                return check_end(txn_id, await self.collected(txn_id, writers), state, writers)
+                return await self._end_collected(txn_id, state, writers, name)
+            self._compared(mine=verdict.mine)
             if verdict.mine:
                 self.count(decision)
         return check_end(txn_id, decision, state, writers)
 
-    async def collected(self, txn_id: TxnId, writers: Sequence[str] | None = None) -> Decision:
-        """The outcome of an id without a header. Raises `TxnNotFound` if it was surely never given out, else
-        `OutcomeUnknown` if nothing is known of it any more (D5)."""
-        tc = self._state.tcids.get(txn_id.tcid)
-        wanted = [keys.outcome_block(txn_id), keys.txn_seq(txn_id.tcid)]
-        _, (block, seq) = await self._state.store.get_many(wanted, timeout_s=self._state.settings.answer_s)
-        outcomes = read_outcomes(txn_id.tcid, block_of(txn_id.counter), block)
-        state = outcomes.state_of(txn_id.counter)
-        if state is not None and writers is None:
-            return Decision(state, 0)
-        if state is not None:
+    async def _end_collected(self, txn_id: TxnId, state: str, writers: Sequence[str] | None, name: str) -> Decision:
+        decision, writers_known = await self.collected(txn_id, name)
+        if state == decision.state == COMMITTED and not writers_known:
             # ▲ Which writers counted stands in a named transaction's name record, never in the bitmap.
-            raise OutcomeUnknown(f"transaction {txn_id} is {state} and collected: which writers counted is not kept")
-        if txn_id.counter >= read_seq(seq).record.next or (tc is not None and tc.never_given_out(txn_id.counter)):
+            if name or writers is not None:
+                raise OutcomeUnknown(f"transaction {txn_id} is COMMITTED and collected: which writers counted is lost")
+            return decision
+        return check_end(txn_id, decision, state, writers)
+
+    async def collected(self, txn_id: TxnId, name: str = "") -> tuple[Decision, bool]:
+        """The outcome of an id without a header, and whether its writers are known with it: by the record of its
+        `name`. Raises `TxnNotFound` if it was surely never given out, else `OutcomeUnknown` if nothing is known of it
+        any more (D5)."""
+        tc = self._state.tcids.get(txn_id.tcid)
+        wanted = [keys.outcome_block(txn_id), keys.txn_seq(txn_id.tcid), *([keys.txn_name(name)] if name else [])]
+        # Collection changes the block and the name record in one etcd transaction: both tell of it, or neither.
+        _, found = await self._state.store.get_many(wanted, timeout_s=self._state.settings.answer_s)
+        named = outcome_by_name(found[2], txn_id) if name else None
+        if named is not None:
+            return named, True
+        state = read_outcomes(txn_id.tcid, block_of(txn_id.counter), found[0]).state_of(txn_id.counter)
+        if state is not None:
+            return Decision(state, 0), False
+        if txn_id.counter >= read_seq(found[1]).record.next or (tc is not None and tc.never_given_out(txn_id.counter)):
             raise TxnNotFound(f"transaction {txn_id} was never given out")
         raise OutcomeUnknown(f"transaction {txn_id} is not known: it ended long ago, or its begin never took place")
 

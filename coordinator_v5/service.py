@@ -5,16 +5,22 @@ Begin and end are hot: no task per request, and one reply command is filled agai
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
+from typing import Final
 
-from coordinator_v5.coordinator import Begun, Coordinator
+from coordinator_v5.coordinator import Coordinator
+from coordinator_v5.names import Begun
 from txnstore.records import COMMITTED
 from txnstore.transitions import Decision
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument, NotAllowed, TxnError
 from txnwire.ids import MAX_TCID, TxnId
 from txnwire.proto import txn_pb2 as pb
+
+MAX_WRITERS: Final = 20_000
+"""In a commit's list. Its header, 19 bytes a writer, then stays well below etcd's limit of 1.5 MiB a request; the test
+of it writes one of that size into a real etcd."""
 
 
 class CoordinatorService:
@@ -36,19 +42,38 @@ class CoordinatorService:
     def disconnected(self, peer: Peer) -> None:
         self._coordinator.disconnected(peer)
 
-    def _new_txn(self, peer: Peer, command: pb.Command) -> None:
+    def _new_txn(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command] | None:
         request = command.new_txn
         if request.tc_id > MAX_TCID:
             raise InvalidArgument(f"coordinator id {request.tc_id} is above {MAX_TCID}")
+        if request.name:
+            return self._begin_named(request.tc_id, request.name, request.timeout_ms, request.attempt, peer.owner)
         self._coordinator.begin_nowait(
             request.tc_id,
             partial(self._begun, peer, command.request_id),
             timeout_ms=request.timeout_ms,
             attempt=request.attempt,
             owner=peer.owner,
-            name=request.name,
             connection=peer,
         )
+        return None
+
+    async def _begin_named(self, tcid: int, name: str, timeout_ms: int, attempt: bytes, owner: str) -> pb.Command:
+        begun = await self._coordinator.begin_named(
+            tcid, name=name, timeout_ms=timeout_ms, attempt=attempt, owner=owner
+        )
+        ok = pb.NewTxnOk(
+            txnid_most_bits=begun.txn_id.most_bits,
+            txnid_least_bits=begun.txn_id.least_bits,
+            state=pb.TXN_STATE_OPEN,
+            deadline_ms=begun.deadline_ms,
+            joined=begun.joined,
+        )
+        if begun.decision is not None:
+            ok.state = _state(begun.decision)
+            ok.revision = begun.decision.revision
+            _fill_writers(ok, begun.decision)
+        return pb.Command(new_txn_ok=ok)
 
     def _begun(self, peer: Peer, request_id: int, answer: Begun | TxnError) -> None:
         if isinstance(answer, TxnError):
@@ -68,14 +93,16 @@ class CoordinatorService:
             raise InvalidArgument(f"end of {txn_id}: action {request.action} is unknown to this version")
         commit = request.action == pb.TXN_ACTION_COMMIT
         # An absent list counts all writers, an empty one none.
-        writers = [f"{writer:016x}" for writer in request.writers.writers] if request.HasField("writers") else None
+        writers = _listed(request.writers.writers) if request.HasField("writers") else None
         reply = partial(self._ended, peer, command.request_id)
         if self._coordinator.end_nowait(txn_id, reply, commit=commit, writers=writers, forced=request.forced):
             return None
-        return self._end_by_store(txn_id, commit, writers, request.forced)
+        return self._end_by_store(txn_id, commit, writers, request.forced, request.name)
 
-    async def _end_by_store(self, txn_id: TxnId, commit: bool, writers: list[str] | None, forced: bool) -> pb.Command:
-        decision = await self._coordinator.end(txn_id, commit=commit, writers=writers, forced=forced)
+    async def _end_by_store(
+        self, txn_id: TxnId, commit: bool, writers: list[str] | None, forced: bool, name: str
+    ) -> pb.Command:
+        decision = await self._coordinator.end(txn_id, commit=commit, writers=writers, forced=forced, name=name)
         reply = pb.Command()
         _fill(reply, decision)
         return reply
@@ -106,8 +133,24 @@ class CoordinatorService:
 def _fill(reply: pb.Command, decision: Decision) -> None:
     ok = reply.end_txn_ok
     ok.revision = decision.revision
-    ok.state = pb.TXN_STATE_COMMITTED if decision.state == COMMITTED else pb.TXN_STATE_ABORTED
+    ok.state = _state(decision)
     ok.ClearField("writers")
+    _fill_writers(ok, decision)
+
+
+def _state(decision: Decision) -> pb.TxnState:
+    return pb.TXN_STATE_COMMITTED if decision.state == COMMITTED else pb.TXN_STATE_ABORTED
+
+
+def _fill_writers(ok: pb.EndTxnOk | pb.NewTxnOk, decision: Decision) -> None:
     if decision.writers is not None:
         ok.writers.writers.extend(int(writer, 16) for writer in decision.writers)
         ok.writers.SetInParent()
+
+
+def _listed(writers: Sequence[int]) -> list[str]:
+    """In one form, so that the same list is the same whatever its order."""
+    listed = sorted(dict.fromkeys(writers))
+    if len(listed) > MAX_WRITERS:
+        raise InvalidArgument(f"a commit lists {len(listed)} writers: at most {MAX_WRITERS} can be told apart in one")
+    return [f"{writer:016x}" for writer in listed]

@@ -138,6 +138,8 @@ class Sessions:
         """
         session = self.connected(connection)
         for txn in known:
+            if txn.header.name is not None:
+                continue  # everybody's who joined it: it belongs to no session
             if txn.session is None and txn.header.owner == connection.owner:
                 self.opened(txn, session, connection)
             if txn.session is session:

@@ -2,48 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Final
 
-BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper bounds of the latency buckets, in seconds; one more bucket holds what is above."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatencySnapshot:
-    """`counts[i]`: observations at or below `BOUNDS_S[i]` and above the bound before; the last: above all of them."""
-
-    counts: tuple[int, ...]
-    total_s: float
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    def quantile(self, q: float) -> float:
-        """The upper bound, in seconds, of the bucket that holds the `q` quantile; 0.0 without observations."""
-        rank, seen = q * self.count, 0
-        for bound, count in zip((*BOUNDS_S, float("inf")), self.counts, strict=True):
-            seen += count
-            if seen and seen >= rank:
-                return bound
-        return 0.0
-
-
-class Latency:
-    __slots__ = ("_counts", "_total_s")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS_S) + 1)
-        self._total_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(BOUNDS_S, seconds)] += 1
-        self._total_s += seconds
-
-    def snapshot(self) -> LatencySnapshot:
-        return LatencySnapshot(tuple(self._counts), self._total_s)
+from txnwire.histogram import Histogram, HistogramSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +28,42 @@ class CoordinatorStatistics:
     unanswered: int
     """Begins served with a fresh id because the first went unanswered."""
     collected: int
-    begin_latency: LatencySnapshot
-    end_latency: LatencySnapshot
+    aborted_by: dict[str, int]
+    """`aborted`, by the reason recorded in the header."""
+    oldest_open_s: float
+    """Age of the transaction that has been open for longest, by the wall clock; 0 without any."""
+    overdue: int
+    """Deadlines that have passed, clients that have vanished: aborts that are due and not decided yet."""
+    cas_ok: int
+    """Compare-and-sets of headers (begins and decisions) that held."""
+    cas_conflict: int
+    """Those that found the header decided by somebody else."""
+    cas_reject: int
+    """Those refused because the coordinator id, or the header, is not this process's any more."""
+    begin_latency: HistogramSnapshot
+    """From a begin's arrival to its answer, in seconds."""
+    commit_latency: HistogramSnapshot
+    abort_latency: HistogramSnapshot
+    """From the arrival of an end to its answer, in seconds; of transactions that are open here."""
 
 
 class Counters:
     """The mutable side of `CoordinatorStatistics`."""
 
     __slots__ = (
+        "abort_latency",
         "aborted",
+        "aborted_by",
         "begin_latency",
         "begun",
+        "cas_conflict",
+        "cas_ok",
+        "cas_reject",
         "collected",
+        "commit_latency",
         "committed",
-        "end_latency",
         "stuck",
+        "sweeping",
         "timed_out",
         "unanswered",
         "vanished",
@@ -89,6 +71,9 @@ class Counters:
 
     def __init__(self) -> None:
         self.begun = self.committed = self.aborted = self.timed_out = self.vanished = 0
-        self.unanswered = self.collected = self.stuck = 0
-        self.begin_latency = Latency()
-        self.end_latency = Latency()
+        self.unanswered = self.collected = self.stuck = self.sweeping = 0
+        self.cas_ok = self.cas_conflict = self.cas_reject = 0
+        self.aborted_by: dict[str, int] = {}
+        self.begin_latency = Histogram()
+        self.commit_latency = Histogram()
+        self.abort_latency = Histogram()

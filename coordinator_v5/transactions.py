@@ -237,6 +237,13 @@ class OwnedTcid:
     def open_count(self) -> int:
         return len(self.young) + len(self.aged)
 
+    @property
+    def oldest_created_ms(self) -> int | None:
+        """When the transaction that has been open for longest was begun, epoch ms; None without any. O(1): both are in
+        the order of begins."""
+        first = next(iter(self.aged.values()), None) or next(iter(self.young.values()), None)
+        return None if first is None else first.header.created_ms
+
     def never_given_out(self, counter: int) -> bool:
         """Whether an id was surely never told to anybody: it is still in hand, or in no block taken so far."""
         lowest = self.ids.lowest
@@ -250,6 +257,16 @@ class OwnedTcid:
         if len(self._deadlines) > 4 * self.open_count + 1000:
             self._deadlines = [item for item in self._deadlines if item[1].phase is not Phase.ENDED]
             heapq.heapify(self._deadlines)
+
+    def overdue(self, now: float) -> int:
+        """Deadlines on the heap that have passed, without taking them. O(how many they are)."""
+        found, look = 0, [0]
+        while look:
+            at = look.pop()
+            if at < len(self._deadlines) and self._deadlines[at][0] <= now:
+                found += self._deadlines[at][1].phase is not Phase.ENDED
+                look += (2 * at + 1, 2 * at + 2)
+        return found
 
     def due(self, now: float) -> list[Transaction]:
         """Transactions whose deadline has passed and that nobody is ending; each is returned once: a caller whose

@@ -33,15 +33,26 @@ def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
         return NameState(None)
     named = records.decode(TxnName, record.value, key=record.key)
     txn_id = TxnId.parse(named.txn_id)
-    if header is not None:
-        decision = decision_of(header)
-    elif named.outcome is not None:
-        decision = Decision(named.outcome, 0, None, None if named.writers is None else tuple(named.writers))
-    else:
+    decision = _collected(named) if header is None else decision_of(header)
+    if header is None and decision is None:
         raise OutcomeUnknown(f"{record.key.decode()}: transaction {txn_id} has no header and no outcome")
     if decision is not None and decision.state == ABORTED:
         return NameState(None)
     return NameState(txn_id, decision)
+
+
+def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> Decision | None:
+    """How a collected transaction ended, by the record of its name; None where that names another by now, or nobody."""
+    if record is None:
+        return None
+    named = records.decode(TxnName, record.value, key=record.key)
+    return _collected(named) if named.txn_id == str(txn_id) else None
+
+
+def _collected(named: TxnName) -> Decision | None:
+    if named.outcome is None:
+        return None
+    return Decision(named.outcome, 0, None, None if named.writers is None else tuple(named.writers))
 
 
 def plan_begin_named(txn_id: TxnId, tc_epoch: int, header: Header, name: str, record: KeyValue | None) -> Commit:

@@ -41,6 +41,9 @@ from txnwire.ids import TxnId
 LEGAL: Final = {OPEN: (COMMITTED, ABORTED), COMMITTED: (), ABORTED: ()}
 """State → the states it may change to. Nothing leaves a decided state."""
 
+WRITERS_SHOWN: Final = 4
+"""In an error's message, of a list of writers."""
+
 
 class Decision(NamedTuple):
     """How a transaction ended. `revision` is that of its decision, 0 where only the collected outcome is known."""
@@ -196,7 +199,13 @@ def _same_writers(first: Sequence[str] | None, second: Sequence[str] | None) -> 
 
 
 def _writers_text(writers: Sequence[str] | None) -> str:
-    return "all" if writers is None else f"{len(writers)} of them"
+    """For messages: a few by name, many by their number."""
+    if writers is None:
+        return "all"
+    if not writers:
+        return "none"
+    shown = ", ".join(sorted(writers)[:WRITERS_SHOWN])
+    return shown if len(writers) <= WRITERS_SHOWN else f"{len(writers)} of them ({shown}, …)"
 
 
 # ---- ids ------------------------------------------------------------------------------------------------------------

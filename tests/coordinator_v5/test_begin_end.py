@@ -120,8 +120,6 @@ def test_timeouts_names_and_attempts_are_checked() -> None:
         process = await Process(etcd, "one", CoordinatorSettings(tcids=1, max_timeout_s=60)).start()
         with pytest.raises(InvalidArgument, match="60000 ms"):
             await process.coordinator.begin(0, timeout_ms=60_001)
-        with pytest.raises(InvalidArgument, match="later version"):
-            await process.coordinator.begin(0, name="job/1")
         with pytest.raises(InvalidArgument, match="33 bytes"):
             await process.coordinator.begin(0, attempt=bytes(33))
         await process.close()

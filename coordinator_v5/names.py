@@ -1,0 +1,183 @@
+"""Named transactions: whoever begins a name joins the one transaction that it stands for. Source: DESIGN §4, §10.
+
+Any coordinator serves any name: the name record and its compare decide, under whatever TCID the transaction is begun.
+Nothing is answered from memory, as another coordinator may have ended it: a begin that comes after a commit was answered
+learns of that commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+
+from coordinator_v5.begins import Begins
+from coordinator_v5.ends import Ends
+from coordinator_v5.state import State
+from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from txnstore import keys, records
+from txnstore.name_transitions import (
+    NamedVerdict,
+    NameState,
+    plan_begin_named,
+    read_begin_named_verdict,
+    read_name,
+)
+from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header, TxnName
+from txnstore.store import Commit, CommitResult, KeyValue
+from txnstore.transitions import Decision
+from txnwire.errors import InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
+from txnwire.ids import TxnId
+
+MAX_NAME_BYTES: Final = 512
+"""Percent-encoded threefold at the worst, it stays a small key."""
+MAX_LOOKS: Final = 3
+"""At a name whose transaction is collected while it is looked at; once is enough unless somebody deleted by hand."""
+
+
+class Begun(NamedTuple):
+    """`deadline_ms`: absolute, epoch ms; 0 of a collected one. `joined`: another begin had made it. `decision`: how it
+    ended, where that is so; an aborted one is never answered."""
+
+    txn_id: TxnId
+    deadline_ms: int
+    joined: bool = False
+    decision: Decision | None = None
+
+
+class Found(NamedTuple):
+    """A name as it stands in the store."""
+
+    state: NameState
+    record: KeyValue | None
+    header: Header | None
+
+
+def check_name(name: str) -> None:
+    """Raises `InvalidArgument` for what is no name of a transaction."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"the transaction name {name!r} is not valid Unicode: {error}") from error
+    if not 0 < len(encoded) <= MAX_NAME_BYTES:
+        raise InvalidArgument(
+            f"a transaction name of {len(encoded)} bytes: expected 1 to {MAX_NAME_BYTES}, as UTF-8, e.g. job-7/42"
+        )
+
+
+class Names:
+    def __init__(self, state: State, begins: Begins, ends: Ends) -> None:
+        self._state = state
+        self._begins = begins
+        self._ends = ends
+        self._creating: dict[str, asyncio.Future[NamedVerdict | TxnError]] = {}
+        """Begins of names on their way from here; one of each name, and it outlives whoever asked for it."""
+
+    async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str) -> Begun:
+        """Get or create. A repeated `attempt` finds what it has made, through whichever coordinator (D7).
+
+        Raises `NotOwner`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own id, and is not
+        aborted then. `OutcomeUnknown`: its records were deleted by hand."""
+        started, limit_s = self._state.clock.monotonic(), self._state.settings.answer_s
+        try:
+            async with asyncio.timeout(limit_s):
+                begun = await self._begin(tc, name, timeout_ms, attempt, owner)
+        except TimeoutError:
+            raise Timeout(f"the begin of {name!r} was not answered within {limit_s} s: ask again") from None
+        self._state.counters.begin_latency.observe(self._state.clock.monotonic() - started)
+        return begun
+
+    async def _begin(self, tc: OwnedTcid, name: str, timeout_ms: int, attempt: str, owner: str) -> Begun:
+        while True:
+            found = await self.look(name)
+            txn_id, decision = found.state
+            if txn_id is not None:
+                header = found.header
+                joined = header is None or header.attempt != attempt
+                return Begun(txn_id, 0 if header is None else header.timeout_ms, joined, decision)
+            creating = self._creating.get(name)
+            if creating is None:
+                counter = await self._begins.next_id(tc)
+                creating = self._creating.get(name)
+            if creating is None:
+                wall_ms = self._state.clock.wall_ms()
+                header = Header(
+                    state=OPEN,
+                    timeout_ms=wall_ms + timeout_ms,
+                    created_ms=wall_ms,
+                    owner=owner,
+                    name=name,
+                    attempt=attempt,
+                )
+                creating = self._create(tc, counter, header, found.record)
+            await asyncio.wait((creating,))
+            answer = creating.result()
+            if isinstance(answer, TxnError):
+                raise answer
+
+    async def look(self, name: str) -> Found:
+        """What stands in the store; the record first, the header after it."""
+        store, key = self._state.store, keys.txn_name(name)
+        looks = 0
+        while True:
+            record = await store.get(key)
+            header = None
+            if record is not None:
+                named = records.decode(TxnName, record.value, key=key)
+                header = await store.get(keys.txn(TxnId.parse(named.txn_id)))
+            looks += 1
+            try:
+                state = read_name(record, header)
+            except OutcomeUnknown:
+                if looks < MAX_LOOKS:
+                    continue  # collected in between: the record has the outcome by now
+                raise
+            decoded = None if header is None else records.decode(Header, header.value, key=header.key)
+            return Found(state, record, decoded)
+
+    # ---- create ----
+
+    def _create(
+        self, tc: OwnedTcid, counter: int, header: Header, record: KeyValue | None
+    ) -> asyncio.Future[NamedVerdict | TxnError]:
+        """Send the begin of a free name. ▲ It goes on until it is definite, whether or not anybody still waits for it,
+        and what it has begun is not aborted: others may have joined it by then (DESIGN §4)."""
+        state, name = self._state, header.name or ""
+        now, left_s = state.clock.monotonic(), (header.timeout_ms - header.created_ms) / 1000
+        txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s)
+        tc.add(txn)
+        creating = self._creating[name] = asyncio.get_running_loop().create_future()
+        commit = plan_begin_named(txn.txn_id, tc.epoch, header, name, record)
+        state.submit(commit, partial(self._created, txn, commit, creating))
+        return creating
+
+    def _created(
+        self,
+        txn: Transaction,
+        commit: Commit,
+        creating: asyncio.Future[NamedVerdict | TxnError],
+        future: asyncio.Future[CommitResult],
+    ) -> None:
+        self._creating.pop(txn.header.name or "", None)
+        answer: NamedVerdict | TxnError
+        try:
+            answer = read_begin_named_verdict(commit, future.result(), txn.txn_id, txn.header.attempt)
+        except TxnError as error:
+            answer = error
+            txn.tc.remove(txn)
+            if isinstance(error, NotOwner):
+                self._begins.lost(txn.tc)
+        else:
+            if answer.begun:
+                self._opened(txn, answer.landed)
+            else:
+                txn.tc.remove(txn)
+        creating.set_result(answer)
+
+    def _opened(self, txn: Transaction, landed: Header | None) -> None:
+        txn.phase = Phase.OPEN
+        self._state.counters.begun += 1
+        self._state.counters.cas_ok += 1
+        if landed is not None and landed.state != OPEN:
+            # Joined and ended elsewhere before its own begin was definite: this end is refused, and tells the decision.
+            self._ends.sweep_end(txn, ABORTED, REASON_UNANSWERED)
