@@ -47,33 +47,56 @@ class OutgoingMessage(NamedTuple):
     event_time_ms: int | None = None
 
 
-def encode_block(messages: Sequence[OutgoingMessage]) -> bytes:
+class Columns(NamedTuple):
+    """Messages to be encoded, a column of each field; None for a column that no message fills, else one item each."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None] | None = None
+    properties: Sequence[Mapping[str, str] | None] | None = None
+    event_times: Sequence[int | None] | None = None
+
+    @staticmethod
+    def of(messages: Sequence[OutgoingMessage]) -> Columns:
+        values, keys, properties, event_times = zip(*messages, strict=True)
+        return Columns(
+            values,
+            None if keys.count(None) == len(keys) else keys,
+            properties if any(properties) else None,
+            None if event_times.count(None) == len(event_times) else event_times,
+        )
+
+    def part(self, first: int, end: int) -> Columns:
+        """The messages `first` to `end` - 1."""
+        return Columns(*(None if column is None else column[first:end] for column in self))  # type: ignore[arg-type]
+
+
+def encode_block(messages: Columns | Sequence[OutgoingMessage]) -> bytes:
     """The block of these messages.
 
     Raises `MessageTooLarge` for a value past `MAX_VALUE_BYTES` or a block past `MAX_BLOCK_BYTES`, `InvalidArgument` for
     anything of a wrong type.
     """
-    values, keys, properties, event_times = zip(*messages, strict=True)
+    values, keys, properties, event_times = messages if isinstance(messages, Columns) else Columns.of(messages)
     try:
         if max(map(len, values)) > MAX_VALUE_BYTES:
             raise MessageTooLarge(f"a value is over {MAX_VALUE_BYTES} bytes: send it in chunks, within a transaction")
         buffers, value_bytes = _encode_binary(values)
         columns = key_bytes = property_count = property_key_bytes = property_value_bytes = 0
-        if any(key is not None for key in keys):
+        if keys is not None:
             columns |= _KEYS
             column, key_bytes = _encode_binary([key or b"" for key in keys])
             buffers += [_encode_validity(keys), *column]
-        if any(properties):
+        if properties is not None:
             columns |= _PROPERTIES
             column, property_count, property_key_bytes, property_value_bytes = _encode_map(properties)
             buffers += column
-        if any(time is not None for time in event_times):
+        if event_times is not None:
             columns |= _EVENT_TIMES
             buffers += [_encode_validity(event_times), array("q", [time or 0 for time in event_times]).tobytes()]
     except (TypeError, AttributeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidArgument(f"a message cannot be encoded: {error}") from error
     head = _HEAD.pack(
-        BLOCK_VERSION, columns, 0, len(messages), value_bytes, key_bytes,
+        BLOCK_VERSION, columns, 0, len(values), value_bytes, key_bytes,
         property_count, property_key_bytes, property_value_bytes, 0,
     )  # fmt: skip
     return _join(head, buffers)
@@ -99,8 +122,11 @@ def _encode_binary(items: Sequence[bytes]) -> tuple[list[bytes], int]:
 
 
 def _encode_validity(items: Sequence[object]) -> bytes:
-    bits = "".join(["0" if item is None else "1" for item in reversed(items)])
-    return int(bits, 2).to_bytes((len(items) + 7) // 8, "little")
+    if None not in items:
+        bits = (1 << len(items)) - 1
+    else:
+        bits = int("".join(["0" if item is None else "1" for item in reversed(items)]), 2)
+    return bits.to_bytes((len(items) + 7) // 8, "little")
 
 
 def _encode_map(maps: Sequence[Mapping[str, str] | None]) -> tuple[list[bytes], int, int, int]:

@@ -12,35 +12,51 @@ consumer, which decodes the block in bulk (`decode_block`).
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import google_crc32c
-import zstandard
 from google.protobuf.message import DecodeError
 
 from txnwire import block as blocks
-from txnwire.block import Block, OutgoingMessage
+from txnwire import compression as compression_codecs
+from txnwire.block import Block, Columns, OutgoingMessage
 from txnwire.errors import DataCorrupt, InvalidArgument, MessageTooLarge, TxnError
-from txnwire.ids import TxnId, hash_key
+from txnwire.ids import TxnId, hash_keys
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import ENTRY_VERSION, MAX_BLOCK_BYTES, MAX_ENTRY_BYTES
+from txnwire.protocol import ENTRY_VERSION, MAX_ENTRY_BYTES
 
-__all__ = ["Block", "OutgoingMessage", "decode_block", "encode_entry", "parse_metadata", "txn_of", "verify"]
+__all__ = [
+    "Block",
+    "Columns",
+    "OutgoingMessage",
+    "Piece",
+    "decode_block",
+    "encode_entry",
+    "parse_metadata",
+    "piece_of",
+    "txn_of",
+    "verify",
+]
 
 _HEADER: Final = struct.Struct("<2sBBIII")
 _LENGTHS: Final = struct.Struct("<II")
 _CRC_END: Final = 8
 _MAGIC: Final = b"TX"
-_COMPRESS_FROM_BYTES: Final = 512
-"""Below this zstd's own frame and the time for it outweigh what it saves."""
-_MIN_SAVING: Final = 16
-"""Compression must save one part in so many, or every reader pays for nothing."""
+
+
+class Piece(NamedTuple):
+    """An entry's only message is piece `number` (from 0) of `pieces` of a value of `total_bytes`; `chunk_id` names the
+    value among its producer's: the sequence id of its first piece."""
+
+    chunk_id: int
+    number: int
+    pieces: int
+    total_bytes: int
 
 
 def encode_entry(
-    messages: Sequence[OutgoingMessage],
+    messages: Columns | Sequence[OutgoingMessage],
     *,
     producer: str,
     incarnation: int,
@@ -50,25 +66,26 @@ def encode_entry(
     writer: int = 0,
     compression: pb.Compression = pb.COMPRESSION_NONE,
     level: int = 1,
+    piece: Piece | None = None,
 ) -> bytes:
     """One entry of one or more messages, `sequence_id` being the first one's; the others follow without a gap.
 
-    `compression` is a wish: a small block, or one that zstd (`level` 1 to 3) hardly shrinks, is stored as it is.
-    `hash_lo`/`hash_hi` of the metadata span the keys' hashes; with no key at all lo is 1 and hi is 0.
+    `compression` is a wish: see `txnwire.compression.compress`. `hash_lo`/`hash_hi` of the metadata span the keys'
+    hashes; with no key at all lo is 1 and hi is 0.
     Raises `MessageTooLarge` past `MAX_VALUE_BYTES` a value or `MAX_ENTRY_BYTES` in all, `InvalidArgument` if empty.
     """
     if not messages:
         raise InvalidArgument("an entry holds at least one message: none were given")
-    block = blocks.encode_block(messages)
+    columns = messages if isinstance(messages, Columns) else Columns.of(messages)
+    block = blocks.encode_block(columns)
     block_bytes = len(block)
-    if compression == pb.COMPRESSION_ZSTD:
-        block, compression = _compress(block, level)
-    hash_lo, hash_hi = _hash_range(messages)
+    block, compression = compression_codecs.compress(block, compression, level)
+    hash_lo, hash_hi = _hash_range(columns.keys)
     metadata = pb.EntryMetadata(
         producer=producer,
         incarnation=incarnation,
         sequence_id=sequence_id,
-        count=len(messages),
+        count=len(columns.values),
         txnid_most_bits=0 if txn_id is None else txn_id.most_bits,
         txnid_least_bits=0 if txn_id is None else txn_id.least_bits,
         writer=writer,
@@ -77,8 +94,10 @@ def encode_entry(
         hash_lo=hash_lo,
         hash_hi=hash_hi,
         block_bytes=block_bytes,
-    ).SerializeToString()
-    return _seal(metadata, block)
+    )
+    if piece is not None:
+        metadata.chunk_id, metadata.chunk_index, metadata.chunk_count, metadata.chunk_total = piece
+    return _seal(metadata.SerializeToString(), block)
 
 
 def _seal(metadata: bytes, block: bytes) -> bytes:
@@ -88,37 +107,9 @@ def _seal(metadata: bytes, block: bytes) -> bytes:
     return b"TX%c\0%b%b" % (ENTRY_VERSION, google_crc32c.value(body).to_bytes(4, "little"), body)
 
 
-def _hash_range(messages: Sequence[OutgoingMessage]) -> tuple[int, int]:
-    hashes = [hash_key(message.key) for message in messages if message.key is not None]
+def _hash_range(keys: Sequence[bytes | None] | None) -> tuple[int, int]:
+    hashes = hash_keys([key for key in keys if key is not None]) if keys is not None else []
     return (min(hashes), max(hashes)) if hashes else (1, 0)
-
-
-class _Codecs(threading.local):
-    """zstd contexts, which are dear to make and must not be used by two threads at once."""
-
-    def __init__(self) -> None:
-        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
-        self.decompressor = zstandard.ZstdDecompressor()
-
-    def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        found = self.compressors.get(level)
-        if found is None:
-            if level not in (1, 2, 3):
-                raise InvalidArgument(f"compression level {level}: expected 1, 2 or 3")
-            found = self.compressors[level] = zstandard.ZstdCompressor(level=level)
-        return found
-
-
-_codecs = _Codecs()
-
-
-def _compress(block: bytes, level: int) -> tuple[bytes, pb.Compression]:
-    if len(block) < _COMPRESS_FROM_BYTES:
-        return block, pb.COMPRESSION_NONE
-    compressed = _codecs.compressor(level).compress(block)
-    if len(compressed) > len(block) - len(block) // _MIN_SAVING:
-        return block, pb.COMPRESSION_NONE
-    return compressed, pb.COMPRESSION_ZSTD
 
 
 def _block_start(entry: bytes, error: type[TxnError]) -> int:
@@ -164,6 +155,13 @@ def txn_of(metadata: pb.EntryMetadata) -> TxnId | None:
     return TxnId.from_bits(most, least) if least or most else None
 
 
+def piece_of(metadata: pb.EntryMetadata) -> Piece | None:
+    """Which piece of a larger value the entry's message is; None for an ordinary entry."""
+    if not metadata.chunk_count:
+        return None
+    return Piece(metadata.chunk_id, metadata.chunk_index, metadata.chunk_count, metadata.chunk_total)
+
+
 def verify(entry: bytes, *, error: type[TxnError] = DataCorrupt) -> None:
     """Check lengths and checksum; raises `error` naming the part that is wrong."""
     _block_start(entry, error)
@@ -189,21 +187,8 @@ def decode_block(entry: bytes, *, error: type[TxnError] = DataCorrupt) -> Block:
 
 
 def _decompressed(block: bytes, metadata: pb.EntryMetadata, error: type[TxnError]) -> bytes:
-    if metadata.compression == pb.COMPRESSION_ZSTD:
-        block = _unzstd(block, metadata.block_bytes, error)
-    elif metadata.compression != pb.COMPRESSION_NONE:
-        raise error(f"entry metadata: compression {metadata.compression} is unknown to this version of txnstore")
+    if metadata.compression != pb.COMPRESSION_NONE:
+        block = compression_codecs.decompress(block, metadata.compression, metadata.block_bytes, error)
     if len(block) != metadata.block_bytes:
         raise error(f"entry block: {len(block)} bytes, the metadata promises {metadata.block_bytes}")
     return block
-
-
-def _unzstd(block: bytes, block_bytes: int, error: type[TxnError]) -> bytes:
-    """Decompress; never more than was promised, nor than `MAX_BLOCK_BYTES`, whatever the frame itself claims."""
-    try:
-        claimed = zstandard.frame_content_size(block)
-        if claimed != block_bytes or block_bytes > MAX_BLOCK_BYTES:
-            raise error(f"entry block: zstd frame of {claimed} bytes, the metadata promises {block_bytes}")
-        return _codecs.decompressor.decompress(block)
-    except zstandard.ZstdError as cause:
-        raise error(f"entry block: {cause}") from cause

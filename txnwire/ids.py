@@ -6,6 +6,7 @@ Source: DESIGN §3; the two 64-bit halves of a TxnID on the wire are PIP-31's "T
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import xxhash
@@ -107,3 +108,8 @@ class MessageId(NamedTuple):
 def hash_key(key: bytes) -> int:
     """The 16-bit routing hash of a message key: `xxh3_64(key) & 0xffff`."""
     return xxhash.xxh3_64_intdigest(key) & 0xFFFF
+
+
+def hash_keys(keys: Iterable[bytes]) -> list[int]:
+    """`hash_key` of each, in bulk."""
+    return [digest & 0xFFFF for digest in map(xxhash.xxh3_64_intdigest, keys)]

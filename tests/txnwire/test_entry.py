@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import lz4.block
 import pytest
 import zstandard
 from hypothesis import given
@@ -12,18 +13,30 @@ from hypothesis import strategies as st
 
 from tests.txnwire import strategies
 from tests.txnwire.test_block import as_messages
-from txnwire.entry import OutgoingMessage, _seal, decode_block, encode_entry, parse_metadata, txn_of, verify
+from txnwire.entry import (
+    Columns,
+    OutgoingMessage,
+    Piece,
+    _seal,
+    decode_block,
+    encode_entry,
+    parse_metadata,
+    piece_of,
+    txn_of,
+    verify,
+)
 from txnwire.errors import DataCorrupt, InvalidArgument, MessageTooLarge, TxnError
 from txnwire.ids import TxnId, hash_key
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 
-compressions = st.sampled_from([pb.COMPRESSION_NONE, pb.COMPRESSION_ZSTD])
+SHRINKING = [pb.COMPRESSION_ZSTD, pb.COMPRESSION_LZ4]
+compressions = st.sampled_from([pb.COMPRESSION_NONE, *SHRINKING])
 batches = st.lists(strategies.messages, min_size=1, max_size=10)
 
 
 def entry_of(
-    messages: list[OutgoingMessage],
+    messages: Columns | list[OutgoingMessage],
     *,
     txn_id: TxnId | None = None,
     writer: int = 0,
@@ -83,7 +96,7 @@ def test_the_hash_range_of_no_key_is_empty() -> None:
     assert metadata.hash_lo > metadata.hash_hi
 
 
-@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("level", [1, 3, 9])
 def test_zstd_shrinks_what_it_can(level: int) -> None:
     entry = entry_of(COMPRESSIBLE, compression=pb.COMPRESSION_ZSTD, level=level)
     assert parse_metadata(entry).compression == pb.COMPRESSION_ZSTD
@@ -91,15 +104,38 @@ def test_zstd_shrinks_what_it_can(level: int) -> None:
     assert decode_block(entry).value(0) == COMPRESSIBLE[0].value
 
 
+def test_lz4_shrinks_what_it_can() -> None:
+    entry = entry_of(COMPRESSIBLE, compression=pb.COMPRESSION_LZ4)
+    assert parse_metadata(entry).compression == pb.COMPRESSION_LZ4
+    assert len(entry) < len(entry_of(COMPRESSIBLE)) / 5
+    assert decode_block(entry).value(0) == COMPRESSIBLE[0].value
+
+
+@pytest.mark.parametrize("compression", SHRINKING)
 @pytest.mark.parametrize("value", [b"a" * 100, Random(1).randbytes(1000)])
-def test_what_is_small_or_does_not_shrink_is_stored_as_it_is(value: bytes) -> None:
+def test_what_is_small_or_does_not_shrink_is_stored_as_it_is(value: bytes, compression: pb.Compression) -> None:
     message = [OutgoingMessage(value)]
-    assert entry_of(message, compression=pb.COMPRESSION_ZSTD) == entry_of(message)
+    assert entry_of(message, compression=compression) == entry_of(message)
 
 
-def test_a_compression_level_out_of_bounds_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="level 9"):
-        entry_of(COMPRESSIBLE, compression=pb.COMPRESSION_ZSTD, level=9)
+@pytest.mark.parametrize("level", [0, 10])
+def test_a_compression_level_out_of_bounds_is_refused(level: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"level {level}"):
+        entry_of(COMPRESSIBLE, compression=pb.COMPRESSION_ZSTD, level=level)
+
+
+@given(batches)
+def test_columns_make_the_same_entry_as_messages(batch: list[OutgoingMessage]) -> None:
+    assert entry_of(Columns.of(batch)) == entry_of(batch)
+
+
+def test_a_piece_of_a_larger_value_says_which() -> None:
+    piece = Piece(chunk_id=41, number=2, pieces=3, total_bytes=2**33)
+    entry = encode_entry(
+        [OutgoingMessage(b"end")], producer="p", incarnation=1, sequence_id=43, publish_time_ms=0, piece=piece
+    )
+    assert piece_of(parse_metadata(entry)) == piece
+    assert piece_of(parse_metadata(ENTRY)) is None
 
 
 def test_an_empty_batch_is_refused() -> None:
@@ -185,8 +221,19 @@ def test_metadata_that_contradict_the_block_are_found(changes: dict[str, int], n
 def test_a_decompression_bomb_is_not_set_off() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 28))
     metadata = pb.EntryMetadata(count=1, compression=pb.COMPRESSION_ZSTD, block_bytes=1 << 28)
+    with pytest.raises(DataCorrupt, match="268435456 bytes are promised"):
+        decode_block(_seal(metadata.SerializeToString(), bomb))
+    metadata.block_bytes = 100
     with pytest.raises(DataCorrupt, match="zstd frame of"):
         decode_block(_seal(metadata.SerializeToString(), bomb))
+
+
+@pytest.mark.parametrize("promised", [99_999, 100_001])
+def test_an_lz4_block_of_another_size_than_promised_is_found(promised: int) -> None:
+    block = lz4.block.compress(bytes(100_000), store_size=False)
+    metadata = pb.EntryMetadata(count=1, compression=pb.COMPRESSION_LZ4, block_bytes=promised)
+    with pytest.raises(DataCorrupt, match="entry block: "):
+        decode_block(_seal(metadata.SerializeToString(), block))
 
 
 def test_metadata_that_are_not_protobuf_are_named() -> None:
