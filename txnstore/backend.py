@@ -91,6 +91,9 @@ class Backend(Protocol):
     async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
         """Linearizable, in key order. Raises `Compacted`."""
 
+    async def count(self, start: bytes, end: bytes) -> int:
+        """How many keys there are in [start, end), without reading them."""
+
     async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> WatchStream: ...
 
     async def grant(self, ttl_s: int) -> tuple[int, float]:

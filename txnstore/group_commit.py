@@ -27,6 +27,7 @@ from txnwire.errors import (
     TxnError,
     Unauthorized,
 )
+from txnwire.histogram import SIZE_BOUNDS, Histogram, HistogramSnapshot
 from txnwire.ports import Clock
 
 MAX_IN_FLIGHT: Final = 4
@@ -38,7 +39,8 @@ log = structlog.get_logger(__name__)
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start, and what is outstanding now."""
+    """Counts since the start, and what is outstanding now. `sizes`: members per request; `latency`: from the sending
+    of a request to its answer, in seconds. `revision`: the newest that an answer has told."""
 
     members: int
     requests: int
@@ -46,6 +48,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     splits: int
     queued: int
     in_flight: int
+    sizes: HistogramSnapshot
+    latency: HistogramSnapshot
+    revision: int
 
 
 class Outgoing(Member):
@@ -84,6 +89,8 @@ class GroupCommit:
         self._closed = False
         self._broken: str | None = None
         self._members = self._requests = self._repeats = self._splits = 0
+        self._sizes, self._latency = Histogram(SIZE_BOUNDS), Histogram()
+        self._revision = 0
 
     def submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitResult]:
         """Queue a commit. Raises `InvalidArgument` at once where it is malformed; otherwise see `MetadataStore`."""
@@ -110,6 +117,9 @@ class GroupCommit:
             splits=self._splits,
             queued=sum(1 for _ in self._planner.waiting()),
             in_flight=sum(len(group.members) for group in self._planner.groups_in_flight()),
+            sizes=self._sizes.snapshot(),
+            latency=self._latency.snapshot(),
+            revision=self._revision,
         )
 
     async def close(self) -> None:
@@ -198,7 +208,12 @@ class GroupCommit:
         self._repeats += part.repeated
         for member in part.members:
             member.sent = True
-        return await self._backend.commit(part.members, repeated=part.repeated)
+        self._sizes.observe(len(part.members))
+        sent_at = self._clock.monotonic()
+        results = await self._backend.commit(part.members, repeated=part.repeated)
+        self._latency.observe(self._clock.monotonic() - sent_at)
+        self._revision = max(self._revision, results[-1].revision)
+        return results
 
     def _after_refusal(self, part: _Part, refusal: Refused) -> list[_Part]:
         """What is to be sent next. This sending was not applied; an earlier, unanswered one may have been or may be."""

@@ -12,6 +12,7 @@ from txnwire.ids import TxnId
 
 TXN = b"/txn/"
 TXN_OP = b"/txn-op/"
+INDEXES = b"/idx/"
 WRITES_BY_SEGMENT = b"/idx/writes-by-segment/"
 ACKS_BY_SEGMENT_SUBSCRIPTION = b"/idx/acks-by-segment-subscription/"
 TXN_BY_DEADLINE = b"/idx/txn-by-deadline/"

@@ -128,6 +128,9 @@ class MemoryBackend:
 
         return await self._request("read", apply)
 
+    async def count(self, start: bytes, end: bytes) -> int:
+        return await self._request("read", lambda: self._etcd.mvcc.count(start, end))
+
     async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> MemoryWatchStream:
         def apply() -> MemoryWatchStream:
             return self._etcd.open_watch(start, end, from_revision, self._watch_delay_s)

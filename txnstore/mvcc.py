@@ -87,6 +87,10 @@ class Mvcc:
         records = [record for record in found if record is not None]
         return (records[:limit], True) if limit and len(records) > limit else (records, False)
 
+    def count(self, start: bytes, end: bytes) -> int:
+        """Keys of [start, end) that are there now."""
+        return bisect_left(self._sorted, end) - bisect_left(self._sorted, start)
+
     def changes_since(self, revision: int, *, at_most: int) -> list[Change]:
         """Changes at or after `revision`. Raises `Compacted`."""
         if revision < self.compacted:

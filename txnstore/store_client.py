@@ -28,6 +28,7 @@ from txnstore.store import (
     absent,
 )
 from txnwire.errors import InternalError, InvalidArgument, NotOwner, StoreFull, StoreUnavailable, TxnError, Unauthorized
+from txnwire.histogram import Histogram, HistogramSnapshot
 from txnwire.ports import Clock, Random
 
 PAGE_RECORDS: Final = 5000
@@ -52,6 +53,7 @@ class StoreClient:
         self._leases: dict[KeptLease, None] = {}
         self._watches: dict[FollowingWatch, None] = {}
         self._incarnation: str | None = None
+        self._index_queries = Histogram()
         self._closed = False
 
     # --- reads ---
@@ -89,7 +91,7 @@ class StoreClient:
     ) -> RangeResult:
         if start >= end:
             raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
-        until = _until(timeout_s)
+        until, asked_at = _until(timeout_s), self._clock.monotonic()
         read_page = partial(self._backend.read_page, end=end, keys_only=keys_only)
         size = _page_size(limit, 0)
         page = await self._reading(until, partial(read_page, start, revision=revision, limit=size))
@@ -100,7 +102,13 @@ class StoreClient:
                     following, size = records[-1].key + b"\0", _page_size(limit, len(records))
                     page = await self._reading(until, partial(read_page, following, revision=pinned, limit=size))
                     records += page.records
+        if start.startswith(keys.INDEXES):
+            self._index_queries.observe(self._clock.monotonic() - asked_at)
         return RangeResult(pinned, tuple(records))
+
+    async def count(self, start: bytes, end: bytes, *, timeout_s: float = 10.0) -> int:
+        """How many keys there are in [start, end). Raises `StoreUnavailable`."""
+        return await self._reading(_until(timeout_s), partial(self._backend.count, start, end))
 
     async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
         """Sizes and revision as one store process reports them. Raises `StoreUnavailable`."""
@@ -155,6 +163,15 @@ class StoreClient:
     def statistics(self) -> Statistics:
         """Of group commit."""
         return self._commits.statistics()
+
+    def index_queries(self) -> HistogramSnapshot:
+        """Seconds that range queries of the secondary indexes (`/idx/…`) took, retries and all pages included."""
+        return self._index_queries.snapshot()
+
+    @property
+    def refuses_new(self) -> bool:
+        """Whether the soft limit refuses what is not needed to end what is open, as of the last sample."""
+        return self._soft_limit.exceeded()
 
     # --- watches, pins, leases, identity ---
 

@@ -139,6 +139,24 @@ class StoreContract:
         zeros = [Compare(A, target, Relation.EQUAL, 0) for target in Target]
         assert (await store.commit(put(B, b"", *zeros, unchanged_since(A, 0)))).succeeded
 
+    async def test_keys_are_counted_without_being_read(self, store: StoreClient) -> None:
+        await written(store, put(A), put(B), put(C), put(b"/other"), Commit((), (), (Delete(B),)))
+        assert await store.count(*KEYS) == 2
+        assert await store.count(b"/k/b", b"/k/c") == 0
+
+    async def test_queries_of_an_index_are_timed_and_no_others(self, store: StoreClient) -> None:
+        await store.range(*KEYS)
+        assert store.index_queries().count == 0
+        await store.range(b"/idx/txn-by-deadline/", b"/idx/txn-by-deadline0", keys_only=True)
+        assert store.index_queries().count == 1
+
+    async def test_group_sizes_and_latencies_are_counted(self, store: StoreClient) -> None:
+        results = await asyncio.gather(*[store.commit(put(b"/k/%d" % n)) for n in range(20)])
+        statistics = store.statistics()
+        assert (statistics.sizes.total, statistics.sizes.count) == (20, statistics.requests)
+        assert statistics.latency.count == statistics.requests
+        assert statistics.revision == max(result.revision for result in results)
+
     async def test_range_compares_hold_for_every_key(self, store: StoreClient) -> None:
         assert (await store.commit(put(b"/x", b"", range_is_empty(*KEYS)))).succeeded
         (first,) = await written(store, put(A))

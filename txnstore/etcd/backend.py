@@ -122,6 +122,11 @@ class EtcdBackend:
         found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
         return Page(found.header.revision, self._records(found.kvs), found.more)
 
+    async def count(self, start: bytes, end: bytes) -> int:
+        request = pb.RangeRequest(key=self._prefix + start or b"\0", range_end=self._prefix + end, count_only=True)
+        found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
+        return found.count
+
     def _records(self, found: Sequence[pb.KeyValue]) -> tuple[KeyValue, ...]:
         return tuple([record_of(kv, len(self._prefix)) for kv in found])
 
