@@ -6,9 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
+from typing import Generic
 
 from txnclient.channel import Batch, Channel
 from txnclient.deadlines import Deadline
+from txnclient.serializers import Serializer, V, encode
 from txnclient.session import Session
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import Transaction
@@ -35,7 +37,7 @@ CLOSE_TIMEOUT_S = 5.0
 _COMPRESSIONS = {"zstd": pb.COMPRESSION_ZSTD, "none": pb.COMPRESSION_NONE, None: pb.COMPRESSION_NONE}
 
 
-class Producer:
+class Producer(Generic[V]):
     """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order."""
 
     def __init__(
@@ -48,7 +50,8 @@ class Producer:
         batch_bytes: int,
         compression: str | None,
         buffer_bytes: int,
-        on_closed: Callable[[Producer], None],
+        serializer: Serializer[V] | None = None,
+        on_closed: Callable[[Producer[V]], None],
     ) -> None:
         if compression not in _COMPRESSIONS:
             raise InvalidArgument(f"compression {compression!r}: expected 'zstd' or None")
@@ -61,6 +64,7 @@ class Producer:
         self.linger_s = linger_ms / 1000
         self.batch_bytes = min(batch_bytes, MAX_VALUE_BYTES)
         self._session = session
+        self._serializer = serializer
         self._on_closed = on_closed
         self._buffer_bytes = buffer_bytes
         self._channels: dict[str, Channel] = {}
@@ -87,7 +91,7 @@ class Producer:
 
     async def send(
         self,
-        value: bytes,
+        value: V,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -102,7 +106,7 @@ class Producer:
         """
         if chunk:
             raise InvalidArgument("chunk=True is not offered by this version: send values of at most 5 MiB")
-        message, size = _outgoing(value, key, properties, event_time_ms)
+        message, size = _outgoing(self._encoded(value), key, properties, event_time_ms)
         if self._buffered + size > self._buffer_bytes and self._buffered:
             await self._wait_room(size)
         stored = self._take(message, size, txn)
@@ -116,7 +120,7 @@ class Producer:
 
     def send_nowait(
         self,
-        value: bytes,
+        value: V,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -128,7 +132,7 @@ class Producer:
         Without a transaction, look at the future or `flush()`; in one, its commit waits for it and reports a failure.
         An abort cancels the futures of messages that were not sent.
         """
-        message, size = _outgoing(value, key, properties, event_time_ms)
+        message, size = _outgoing(self._encoded(value), key, properties, event_time_ms)
         if self._buffered + size > self._buffer_bytes and self._buffered:
             raise WouldBlock(
                 f"producer {self.name}: {self._buffered} of {self._buffer_bytes} bytes of its buffer are taken; "
@@ -137,12 +141,12 @@ class Producer:
         return self._take(message, size, txn)
 
     async def send_many(
-        self, messages: Iterable[tuple[str | bytes | None, bytes]], *, txn: Transaction | None = None
+        self, messages: Iterable[tuple[str | bytes | None, V]], *, txn: Transaction | None = None
     ) -> list[MessageId]:
         """Send (key, value) pairs and wait until all are stored; raises the first failure once all are answered."""
         stored: list[asyncio.Future[MessageId]] = []
         for key, value in messages:
-            message, size = _outgoing(value, key, None, None)
+            message, size = _outgoing(self._encoded(value), key, None, None)
             if self._buffered + size > self._buffer_bytes and self._buffered:
                 await self._wait_room(size)
             stored.append(self._take(message, size, txn))
@@ -178,6 +182,9 @@ class Producer:
         for its batch."""
         alive = ([future for future in batch.futures if not future.done()] for batch in self._pending)
         return [futures[-1] for futures in alive if futures]
+
+    def _encoded(self, value: V) -> bytes:
+        return value if self._serializer is None else encode(self._serializer, value)  # type: ignore[return-value]
 
     def _take(self, message: OutgoingMessage, size: int, txn: Transaction | None) -> asyncio.Future[MessageId]:
         if self._closed:
@@ -317,7 +324,7 @@ class Producer:
             for channel in self._channels.values():
                 channel.close()
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Producer[V]:
         return self
 
     async def __aexit__(

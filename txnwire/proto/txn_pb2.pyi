@@ -768,12 +768,14 @@ class CloseConsumer(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
 
 class ConsumerClosed(_message.Message):
-    __slots__ = ("consumer_id", "error")
+    __slots__ = ("consumer_id", "error", "sought")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SOUGHT_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     error: Error
-    def __init__(self, consumer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    sought: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., sought: _Optional[bool] = ...) -> None: ...
 
 class EndOfSegment(_message.Message):
     __slots__ = ("consumer_id", "sealed")
