@@ -14,6 +14,7 @@ from segments.producers import ProducerSession
 from segments.sending import Outgoing
 from segments.starts import Start
 from segments.subscriptions import Subscription
+from segments.tail_cache import chunk_key
 from txnwire.entry import parse_metadata, verify
 from txnwire.errors import InvalidArgument, MessageTooLarge, NotAllowed, TxnError, to_wire
 from txnwire.ids import Position, TxnId
@@ -148,6 +149,7 @@ class BrokerService:
             "ack": self._ack,
             "close_consumer": self._close_consumer,
             "segment_positions": self._segment_positions,
+            "segment_cut": self._segment_cut,
         }
         self.admin: Mapping[str, AdminAnswer] = {
             "segment.stats": self._segment_stats,
@@ -295,12 +297,31 @@ class BrokerService:
         if request.min_revision:
             await segment.wait_followed(request.min_revision)
         segment.check()
+        resolved = segment.cuts.begin() if request.for_cut else segment.buffer.max_read_position
         return pb.Command(
             segment_positions_ok=pb.SegmentPositionsOk(
-                max_read_position=_position(segment.buffer.max_read_position),
+                max_read_position=_position(resolved),
                 last_confirmed=_position(segment.buffer.last_confirmed),
                 ownership_epoch=segment.epoch,
                 sealed=segment.ledgers.sealed,
+            )
+        )
+
+    async def _segment_cut(self, _: Peer, command: pb.Command) -> pb.Command:
+        request = command.segment_cut
+        segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
+        cut = await segment.cuts.answer(
+            request.revision, Position(request.resolved.ledger_id, request.resolved.entry_id)
+        )
+        return pb.Command(
+            segment_cut_ok=pb.SegmentCutOk(
+                ownership_epoch=segment.epoch,
+                end=_position(cut.end),
+                undecided=[
+                    pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+                    for txn_id in cut.undecided
+                ],
+                aborted=[_aborted_writer(txn_id, writer) for txn_id, writer in cut.aborted],
             )
         )
 
@@ -336,6 +357,15 @@ def _isolation(request: pb.Subscribe) -> Isolation:
     return found
 
 
+def _aborted_writer(txn_id: TxnId, writer: int | None) -> pb.AbortedWriter:
+    return pb.AbortedWriter(
+        txnid_most_bits=txn_id.most_bits,
+        txnid_least_bits=txn_id.least_bits,
+        writer=writer or 0,
+        whole=writer is None,
+    )
+
+
 def _position(position: Position) -> pb.Position:
     return pb.Position(ledger_id=position.ledger_id, entry_id=position.entry_id)
 
@@ -364,4 +394,5 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
             "count, transaction and writer must be the same in both"
         )
     txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
-    return Outgoing(producing.name, send.sequence_id, send.count, send.previous_sequence_id, txn_id, send.writer, data)
+    previous, chunk = send.previous_sequence_id, chunk_key(metadata)
+    return Outgoing(producing.name, send.sequence_id, send.count, previous, txn_id, send.writer, data, chunk)

@@ -8,7 +8,7 @@ those named there have `failover_grace_s` to join again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ import structlog
 
 from segments.assignment import consumer_id
 from segments.directory import CONTROLLER, Directory, DirectoryChange
+from segments.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
 from segments.stream_group import Link
 from segments.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
 from segments.subscription_records import start_record, subscription_type
@@ -27,6 +28,7 @@ from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, Timeout, Topic
 from txnwire.names import TopicName, validate_name
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
+from txnwire.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +53,7 @@ class ControllerStatistics:
     epoch: int
     subscriptions: int
     connected_consumers: int
+    snapshots: SnapshotStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Controller:
         id: str,
         address: str,
         segment_positions: PositionLookup,
+        segment_questions: SegmentQuestions,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -87,6 +91,7 @@ class Controller:
         )
         self._address = address
         self._ports = GroupPorts(store, directory, clock, random, segment_positions)
+        self._snapshots = Snapshots(store, segment_questions, clock, random)
         self._term: _Term | None = None
         self._leading = asyncio.Event()
         self._links: dict[GroupKey, dict[str, Link]] = {}
@@ -129,6 +134,7 @@ class Controller:
             epoch=term.leadership.epoch if term else 0,
             subscriptions=len(term.groups) if term else 0,
             connected_consumers=sum(len(links) for links in self._links.values()),
+            snapshots=self._snapshots.statistics(),
         )
 
     async def _run(self) -> None:
@@ -228,6 +234,17 @@ class Controller:
             if not read_created(topic, segments, policies, result):
                 term.deposed.set()
                 raise NotOwner("this process is the controller no longer; look it up again")
+
+    # ---- snapshots --------------------------------------------------------------------------------------------------
+
+    async def take_snapshot(self, topics: Sequence[TopicName]) -> Snapshot:
+        """A cut over `topics` (DESIGN §10) that holds whatever was committed before the call. It changes nothing, so a
+        former controller's would be right too; one process takes them all to spare the others the work.
+
+        Raises `TopicNotFound`, `DataCorrupt`, `NotOwner`, `Timeout`.
+        """
+        self._require_term()
+        return await self._snapshots.take(topics, timeout_s=self._settings.request_timeout_s)
 
     # ---- subscriptions ----------------------------------------------------------------------------------------------
 

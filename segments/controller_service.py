@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from segments.controller import Controller
 from txnwire.calls import Handler, Peer
+from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
 
 
 class ControllerService:
-    """Handlers of `CreateTopic`, `JoinSubscription` and `LeaveSubscription`."""
+    """Handlers of `CreateTopic`, `JoinSubscription`, `LeaveSubscription` and `TakeSnapshot`."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -19,6 +20,7 @@ class ControllerService:
             "create_topic": self._create_topic,
             "join_subscription": self._join_subscription,
             "leave_subscription": self._leave_subscription,
+            "take_snapshot": self._take_snapshot,
         }
 
     @property
@@ -39,3 +41,11 @@ class ControllerService:
     async def _leave_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
         await self._controller.leave(command.leave_subscription, peer)
         return pb.Command(ok=pb.Ok())
+
+    async def _take_snapshot(self, peer: Peer, command: pb.Command) -> pb.Command:
+        topics = list(dict.fromkeys(TopicName.parse(topic) for topic in command.take_snapshot.topics))
+        if not topics:
+            raise InvalidArgument("a snapshot names at least one topic")
+        # `min_revision` needs no look: the cut's revision is read from the store after this request was sent.
+        snapshot = await self._controller.take_snapshot(topics)
+        return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=snapshot.to_json()))

@@ -13,6 +13,7 @@ from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
 from segments.ledgers import SegmentLedgers
 from segments.pipeline import Pipeline
 from segments.producers import ProducerSession
+from segments.segment_cuts import SegmentCuts
 from segments.sending import Budget, Line, SendReply
 from segments.settings import BrokerSettings
 from segments.starts import Start, resolve_start
@@ -139,6 +140,9 @@ class Segment:
             op_counter=shared.op_counter,
             events=self,
         )
+        self.cuts = SegmentCuts(
+            path, buffer, shared.decisions, shared.clock, check=self.check, wait_s=shared.settings.follow_wait_s
+        )
         self._writes = WriteCleanUp(
             path,
             epoch,
@@ -190,6 +194,7 @@ class Segment:
         self.dispatcher.close(error)
         for target in self._targets:
             self._shared.clean_up.remove(target)
+        self.cuts.woken()
 
     async def wait_stopped(self) -> None:
         await self.pipeline.wait_stopped()
@@ -294,9 +299,11 @@ class Segment:
     def let_go(self, txn_id: TxnId) -> None:
         if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):
             self._membership.drop(txn_id)
+        self.cuts.woken()
 
     def applied(self, applied: Applied) -> None:
         self.pipeline.gate.forget(applied.decision.txn_id)
+        self.cuts.woken()
         self._shared.clean_up.wake(self._writes)
         self.dispatcher.wake()
 

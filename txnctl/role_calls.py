@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from segments.cut import Resolved, Tail
 from segments.directory import Directory
 from txnwire.calls import Caller
 from txnwire.errors import NotOwner
-from txnwire.ids import Position
+from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
@@ -35,8 +36,25 @@ class RoleCalls:
         `min_revision`. Raises `NotOwner` where there is none."""
         command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment, min_revision=min_revision))
         reply = await self._call(self._owner_of(segment), command)
-        position = reply.segment_positions_ok.max_read_position
-        return Position(position.ledger_id, position.entry_id)
+        return _position(reply.segment_positions_ok.max_read_position)
+
+    async def resolved(self, segment: str) -> Resolved:
+        """The first question of a cut. Raises `NotOwner`, and what the owner replies."""
+        command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment, for_cut=True))
+        answer = (await self._call(self._owner_of(segment), command)).segment_positions_ok
+        return Resolved(answer.ownership_epoch, _position(answer.max_read_position))
+
+    async def tail(self, segment: str, revision: int, resolved: Position) -> Tail:
+        """The second question of a cut at `revision`. Raises `NotOwner`, and what the owner replies."""
+        at = pb.Position(ledger_id=resolved.ledger_id, entry_id=resolved.entry_id)
+        command = pb.Command(segment_cut=pb.SegmentCut(segment=segment, revision=revision, resolved=at))
+        answer = (await self._call(self._owner_of(segment), command)).segment_cut_ok
+        return Tail(
+            answer.ownership_epoch,
+            _position(answer.end),
+            tuple(_txn_id(one) for one in answer.undecided),
+            tuple((_txn_id(one), None if one.whole else one.writer) for one in answer.aborted),
+        )
 
     async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
         """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""
@@ -72,3 +90,11 @@ class RoleCalls:
         return await Caller.open(
             self._transport, address, hello, clock=self._clock, on_push=lambda _: None, timeout_s=CALL_TIMEOUT_S
         )
+
+
+def _position(position: pb.Position) -> Position:
+    return Position(position.ledger_id, position.entry_id)
+
+
+def _txn_id(bits: pb.TxnIdBits | pb.AbortedWriter) -> TxnId:
+    return TxnId.from_bits(bits.txnid_most_bits, bits.txnid_least_bits)

@@ -158,6 +158,7 @@ class Server:
             id=self._settings.id,
             address=self.advertised,
             segment_positions=calls.read_position,
+            segment_questions=calls,
         )
         await self.controller.start()
         self._closing.push_async_callback(self.controller.close)

@@ -173,14 +173,16 @@ class DecisionWatch:
         """Every decision at or before this revision has been delivered."""
         return self._followed
 
-    async def wait_followed(self, revision: int, *, timeout_s: float) -> None:
-        """Return once every decision up to `revision` has been delivered. Raises `Timeout`, or `StoreUnavailable` where
-        decisions are not followed any more."""
+    async def wait_followed(self, revision: int, *, timeout_s: float, patience_s: float | None = None) -> None:
+        """Return once every decision up to `revision` has been delivered. `patience_s`: how long to wait for the watch
+        before the headers of what is held are read; by default the setting `nudge_s`.
+
+        Raises `Timeout`, or `StoreUnavailable` where decisions are not followed any more."""
         if self._followed >= revision:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                while not await self._followed_within(revision, self._settings.nudge_s):
+                while not await self._followed_within(revision, patience_s or self._settings.nudge_s):
                     await self._read_held(revision)
         except TimeoutError:
             raise Timeout(

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from txnwire.errors import InternalError
 from txnwire.ids import EARLIEST, Position, TxnId
+from watchers.noted_decisions import NotedDecisions
 from watchers.outcomes import Decision, refusal
 
 AbortedKey = tuple[TxnId, int | None]
@@ -53,6 +54,15 @@ class BufferStatistics:
     watermark: Position
     earliest_open: TxnId | None
     earliest_position: Position | None
+
+
+class BufferCut(NamedTuple):
+    """What a buffer knows of a cut at R. `undecided`: transactions with entries in (resolved, end] not known to be
+    decided at or before R, in order of their first entries as far as they are open. `aborted`: decided by then."""
+
+    end: Position
+    undecided: tuple[TxnId, ...]
+    aborted: tuple[AbortedKey, ...]
 
 
 class _Open:
@@ -101,6 +111,8 @@ class TransactionBuffer:
         self._losers: dict[tuple[TxnId, int], Position] = {}
         self._durable: list[tuple[Position, TxnId, int]] = []
         """Heap of durable aborted records by highest position; -1 for a whole transaction. Stale ones go lazily."""
+        self._highest_applied = 0
+        self._noted: NotedDecisions | None = None
         for (txn_id, writer), position in (aborted or {}).items():
             self._mark_aborted(txn_id, writer, fenced_below if position is None else position)
         self._durable = [(position, txn_id, -1) for txn_id, position in self._aborted.items()]
@@ -192,6 +204,40 @@ class TransactionBuffer:
     def unsettled(self, revision: int) -> bool:
         """Whether a transaction decided at or before `revision` still has an operation in flight here. O(deferred)."""
         return any(decision.revision <= revision for decision in self._deferred.values())
+
+    # ---- cuts (DESIGN §10)
+
+    def note_decisions(self) -> None:
+        """From now on remember which transactions with entries here are decided, for `cut`. Idempotent."""
+        if self._noted is None:
+            self._noted = NotedDecisions(self._highest_applied)
+
+    def forget_decisions(self) -> None:
+        """No cut is under way any more. A cut that is asked for nonetheless is told that nothing is known."""
+        self._noted = None
+
+    def cut(self, revision: int, resolved: Position) -> BufferCut | None:
+        """Where this segment ends, and what behind `resolved` does not count at `revision`; None where decisions were
+        not noted since before that revision.
+
+        ▲ Only with decisions followed to `revision` and nothing `unsettled` at it. O(open and noted), and O(aborted)
+        unless everything is resolved."""
+        end = self._last_confirmed
+        decided_later = None if self._noted is None else self._noted.after(revision, end)
+        if decided_later is None:
+            return None
+        # ▲ What was decided after R and is applied here already is open at R all the same.
+        still_open = [
+            txn_id for txn_id, found in self._pinning.items() if found.first is not None and found.first <= end
+        ]
+        undecided = tuple(dict.fromkeys([*still_open, *decided_later]))
+        return BufferCut(end, undecided, self._aborted_behind(resolved, undecided) if resolved < end else ())
+
+    def _aborted_behind(self, resolved: Position, undecided: Iterable[TxnId]) -> tuple[AbortedKey, ...]:
+        later = dict.fromkeys(undecided)
+        whole = [(txn_id, None) for txn_id, last in self._aborted.items() if last > resolved and txn_id not in later]
+        losers = [key for key, last in self._losers.items() if last > resolved and key[0] not in later]
+        return (*whole, *losers)
 
     # ---- reading
 
@@ -312,6 +358,9 @@ class TransactionBuffer:
         self._pinning.pop(txn_id, None)
         if found.decision is not None:
             del self._deferred[txn_id]
+        self._highest_applied = max(self._highest_applied, decision.revision)
+        if self._noted is not None and found.first is not None:
+            self._noted.note(decision.revision, txn_id, found.first)
         aborted = self._aborted_by(txn_id, found, decision)
         for writer, position in aborted:
             self._mark_aborted(txn_id, writer, position)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from segments.controller import Controller, ControllerSettings
+from segments.cut import Resolved, Tail
 from segments.directory import Directory
 from tests.segments.virtual_time import LoopClock
 from txnstore import keys
@@ -60,6 +61,12 @@ class Positions:
             raise NotOwner(f"{segment} has no owner")
         return self.answers[segment]
 
+    async def resolved(self, segment: str) -> Resolved:
+        return Resolved(1, await self(segment, 0))
+
+    async def tail(self, segment: str, revision: int, resolved: Position) -> Tail:
+        return Tail(1, await self(segment, revision))
+
 
 class Process:
     """One process with the controller role. Its directory has a store client of its own, so that it can lag alone."""
@@ -81,6 +88,7 @@ class Process:
             id=name,
             address=f"{name}:1",
             segment_positions=self.positions,
+            segment_questions=self.positions,
         )
 
     async def start(self) -> Process:

@@ -40,6 +40,7 @@ async def controllers(url: str, prefix: str, *names: str) -> AsyncIterator[list[
                 id=name,
                 address=f"{name}:1",
                 segment_positions=Positions(),
+                segment_questions=Positions(),
             )
             stack.push_async_callback(controller.close)
             await controller.start()

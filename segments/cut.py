@@ -1,0 +1,183 @@
+"""A snapshot cut over the segments of some topics, as a pure core (DESIGN §10).
+
+    topic records ──► every owner's read position: *resolved* ──► R, by a linearizable read
+        ──► every owner, once it has followed decisions to R: *end*, and who has entries behind *resolved*
+        ──► one final read at one revision: those transactions' headers, the topic records, the owners, the horizon
+
+Everything up to the ends, minus pending, minus aborted, is exactly what was committed at R. Each step is sent only when
+the one before it is answered whole; `segments.snapshots` does the sending. Source: DESIGN §10; the idea is Chandy and
+Lamport's, with the metadata store's revision in the place of their markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from segments.topology import Topology
+from txnstore import keys, records
+from txnstore.records import GcHorizon, Header, TopicRecord
+from txnstore.store import KeyValue
+from txnwire.errors import TopicNotFound
+from txnwire.ids import Position, TxnId
+from txnwire.names import TopicName
+from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
+from watchers.outcomes import Decision
+
+
+class Resolved(NamedTuple):
+    """A segment's first answer: all up to `position` is decided, says the owner under `epoch`."""
+
+    epoch: int
+    position: Position
+
+
+class Tail(NamedTuple):
+    """A segment's second answer. ▲ Given only once decisions are followed to R and no transaction decided by then has
+    an operation in flight there: it could still append an entry behind `end` to what the cut counts as committed.
+
+    `undecided`: transactions with entries in (resolved, end] not known to be decided at or before R. `aborted`: those
+    with entries there decided at or before R; with a writer, only that one's did not count."""
+
+    epoch: int
+    end: Position
+    undecided: tuple[TxnId, ...] = ()
+    aborted: tuple[tuple[TxnId, int | None], ...] = ()
+
+
+class StartOver(NamedTuple):
+    """Something moved while the cut was taken: take it again from the first step."""
+
+    reason: str
+
+
+class Layout(NamedTuple):
+    """One topic as found by the first step. A topic that was deleted and made again has another `created`."""
+
+    created: int
+    topology: Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """The topics to be cut, by name, in order."""
+
+    topics: Mapping[TopicName, Layout]
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Paths of all segments, sealed ones too: they hold what was written before."""
+        return tuple(path for layout in self.topics.values() for path in layout.topology.paths.values())
+
+
+def topic_keys(topics: Sequence[TopicName]) -> list[bytes]:
+    return [keys.topic(topic.path) for topic in topics]
+
+
+def read_layouts(topics: Sequence[TopicName], found: Sequence[KeyValue | None]) -> Layouts:
+    """From the records under `topic_keys`. Raises `TopicNotFound`, `DataCorrupt`."""
+    layouts: dict[TopicName, Layout] = {}
+    for topic, record in zip(topics, found, strict=True):
+        if record is None:
+            raise TopicNotFound(f"{topic} does not exist")
+        topology = Topology(topic, records.decode(TopicRecord, record.value, key=record.key))
+        layouts[topic] = Layout(record.create_revision, topology)
+    return Layouts(layouts)
+
+
+class Cut:
+    """The last step: what is still to be read, and what comes of it. `resolved` and `tails` by segment path."""
+
+    def __init__(
+        self, layouts: Layouts, resolved: Mapping[str, Resolved], revision: int, tails: Mapping[str, Tail]
+    ) -> None:
+        self._layouts = layouts
+        self._resolved = resolved
+        self._revision = revision
+        self._tails = tails
+        self._named = sorted({txn_id: None for tail in tails.values() for txn_id in tail.undecided})
+
+    @property
+    def final_keys(self) -> list[bytes]:
+        """▲ To be read together, at one revision, behind every answer: only then did every owner answer as the owner
+        for the whole time, and no layout changed between the first answer and the last."""
+        return [
+            *topic_keys(list(self._layouts.topics)),
+            *(keys.owner(path) for path in self._layouts.segments),
+            keys.GC_HORIZON,
+            *(keys.txn(txn_id) for txn_id in self._named),
+        ]
+
+    def conclude(self, found: Sequence[KeyValue | None]) -> Snapshot | StartOver:
+        """From the records under `final_keys`. Raises `DataCorrupt`."""
+        topics, paths = list(self._layouts.topics), self._layouts.segments
+        owners = found[len(topics) : len(topics) + len(paths)]
+        headers = found[len(topics) + len(paths) + 1 :]
+        moved = self._layout_moved(found[: len(topics)]) or self._owner_moved(paths, owners)
+        moved = moved or self._collected(headers, found[len(topics) + len(paths)])
+        return moved or self._snapshot(headers)
+
+    def _layout_moved(self, found: Sequence[KeyValue | None]) -> StartOver | None:
+        # ▲ Segments made by a split or merge meanwhile would be missing, with what was committed into them.
+        for (topic, layout), record in zip(self._layouts.topics.items(), found, strict=True):
+            if record is None or record.create_revision != layout.created:
+                return StartOver(f"{topic} was deleted meanwhile")
+            epoch = records.decode(TopicRecord, record.value, key=record.key).epoch
+            if epoch != layout.topology.epoch:
+                return StartOver(f"{topic} went from layout epoch {layout.topology.epoch} to {epoch}")
+        return None
+
+    def _owner_moved(self, paths: Sequence[str], found: Sequence[KeyValue | None]) -> StartOver | None:
+        # ▲ A former owner that has not heard of it yet answers with an end that its successor has passed.
+        for path, record in zip(paths, found, strict=True):
+            epoch = 0 if record is None else record.create_revision
+            answered = (self._resolved[path].epoch, self._tails[path].epoch)
+            if answered != (epoch, epoch):
+                return StartOver(f"{path} changed its owner: ownership epochs {answered[0]}, {answered[1]}, {epoch}")
+            if self._tails[path].end < self._resolved[path].position:
+                return StartOver(f"{path} ended at {self._tails[path].end}, before what it had resolved")
+        return None
+
+    def _collected(self, headers: Sequence[KeyValue | None], horizon: KeyValue | None) -> StartOver | None:
+        """▲ An absent header is no decision: it may have been decided before R or after it."""
+        for txn_id, header in zip(self._named, headers, strict=True):
+            if header is None:
+                raised = 0 if horizon is None else records.decode(GcHorizon, horizon.value, key=horizon.key).revision
+                return StartOver(f"{txn_id} was collected meanwhile (horizon {raised}, cut at {self._revision})")
+        return None
+
+    def _snapshot(self, headers: Sequence[KeyValue | None]) -> Snapshot:
+        pending: list[TxnId] = []
+        aborted = {one: None for tail in self._tails.values() for one in tail.aborted}
+        counted: dict[TxnId, tuple[int, ...]] = {}
+        for txn_id, record in zip(self._named, headers, strict=True):
+            decision = None if record is None else self._decided_by_then(txn_id, record)
+            if decision is None:
+                pending.append(txn_id)
+            elif not decision.committed:
+                aborted[txn_id, None] = None
+            elif decision.writers is not None:
+                counted[txn_id] = tuple(sorted(decision.writers))
+        return Snapshot(
+            revision=self._revision,
+            topics={str(topic): self._bounds(layout) for topic, layout in self._layouts.topics.items()},
+            pending=tuple(pending),
+            aborted=tuple(sorted(txn_id for txn_id, writer in aborted if writer is None)),
+            losers=tuple(sorted((txn_id, writer) for txn_id, writer in aborted if writer is not None)),
+            counted=counted,
+        )
+
+    def _decided_by_then(self, txn_id: TxnId, record: KeyValue) -> Decision | None:
+        """The decision, if it was made at or before R: the owner that named it undecided need not be trusted."""
+        if record.version == 1 or record.mod_revision > self._revision:
+            return None
+        header = records.decode(Header, record.value, key=record.key)
+        return Decision.from_header(txn_id, header, record.mod_revision)
+
+    def _bounds(self, layout: Layout) -> TopicBounds:
+        bounds = {
+            path: SegmentBounds(self._resolved[path].position, self._tails[path].end)
+            for path in layout.topology.paths.values()
+        }
+        return TopicBounds(layout.topology.epoch, bounds)

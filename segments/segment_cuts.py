@@ -1,0 +1,98 @@
+"""A segment's answers to a cut: how far it is resolved, and, later, where it ends (DESIGN §10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from txnwire.errors import Timeout
+from txnwire.ids import Position
+from txnwire.ports import Clock
+from watchers.decisions import DecisionWatch
+from watchers.visibility import BufferCut, TransactionBuffer
+
+NOTED_FOR_S: Final = 30.0
+"""How long decisions are noted after a cut's first question: longer than a controller tries the rest of it."""
+
+PATIENCE_S: Final = 0.02
+"""How long a cut waits for events of the watch before it reads the headers of what is held. R is seldom the revision of
+an event under `/txn/`, and on a quiet system no event would ever say that it is followed."""
+
+
+class SegmentCuts:
+    """`check` raises why the segment cannot answer. `woken` is to be called whenever an operation that was in flight
+    has ended, and when the segment is over."""
+
+    def __init__(
+        self,
+        segment: str,
+        buffer: TransactionBuffer,
+        decisions: DecisionWatch,
+        clock: Clock,
+        *,
+        check: Callable[[], None],
+        wait_s: float,
+    ) -> None:
+        self._segment = segment
+        self._buffer = buffer
+        self._decisions = decisions
+        self._clock = clock
+        self._check = check
+        self._wait_s = wait_s
+        self._noted_until_s = 0.0
+        self._noting = False
+        self._waiters: dict[asyncio.Future[None], None] = {}
+
+    def begin(self) -> Position:
+        """The first answer: all up to here is decided. From now on, for a while, decisions are noted for the second."""
+        self._check()
+        self._noting = True
+        self._noted_until_s = self._clock.monotonic() + NOTED_FOR_S
+        self._buffer.note_decisions()
+        return self._buffer.max_read_position
+
+    async def answer(self, revision: int, resolved: Position) -> BufferCut:
+        """The second answer, for a cut at `revision`.
+
+        ▲ Only once decisions are followed to `revision` and no transaction decided by then has an operation in flight:
+        its entry would come to stand behind the end, and the cut would hold the rest of it. Raises `NotOwner`,
+        `Timeout` (among others if it was begun so long ago that decisions are not noted any more).
+        """
+        await self._decisions.wait_followed(revision, timeout_s=self._wait_s, patience_s=PATIENCE_S)
+        await self._wait_settled(revision)
+        self._check()
+        found = self._buffer.cut(revision, resolved)
+        if found is None:
+            raise Timeout(f"{self._segment}: a cut at revision {revision} was begun too long ago: begin it again")
+        return found
+
+    async def _wait_settled(self, revision: int) -> None:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                while self._buffer.unsettled(revision):
+                    self._check()
+                    await self._wait_woken()
+        except TimeoutError:
+            raise Timeout(
+                f"{self._segment}: after {self._wait_s} s a transaction decided before revision {revision} still has "
+                "an operation in flight"
+            ) from None
+
+    async def _wait_woken(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._waiters.pop(waiter, None)
+
+    def woken(self) -> None:
+        """Look again whether what a cut waits for has come; and whether decisions need no noting any more."""
+        if self._waiters:
+            for waiter in list(self._waiters):
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._noting and self._clock.monotonic() > self._noted_until_s:
+            self._noting = False
+            self._buffer.forget_decisions()

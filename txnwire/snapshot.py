@@ -1,0 +1,168 @@
+"""A snapshot cut: where every segment of some topics stood at one revision, and what up to there does not count.
+
+    {"v": 1, "revision": R,
+     "topics": {"topic://t/n/name": {"epoch": 3,
+                                     "segments": {"t/n/name/0000-ffff-0": {"resolved": "1:4", "end": "1:9"}}}},
+     "pending": ["0003-00000000000004d2"], "aborted": [], "losers": [["<txn>", "<writer, 16 hex digits>"]],
+     "counted": {"<txn>": ["<writer>"]}}
+
+What was committed at R is, of every segment, all up to `end` but for entries of `pending` and `aborted` transactions,
+of `losers` and of those writers of a transaction in `counted` that are not listed there (DESIGN §10). Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from txnwire.errors import InvalidArgument
+from txnwire.ids import Position, TxnId
+from txnwire.names import SegmentName, TopicName
+
+VERSION: Final = 1
+
+
+class SegmentBounds(NamedTuple):
+    """`resolved`: up to it everything was decided before the cut. `end`: the last position that belongs to it."""
+
+    resolved: Position
+    end: Position
+
+
+class TopicBounds(NamedTuple):
+    """A topic in a cut: its layout epoch, and of each segment of that layout, by path, its bounds."""
+
+    epoch: int
+    segments: Mapping[str, SegmentBounds]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Made by `client.snapshot(topics)`, or from JSON. Immutable; equal where everything in it is.
+
+    `revision`: of the metadata store; what was committed at it is in the snapshot, whole, over all `topics` (by name,
+    `topic://...`). `pending`: transactions with entries behind some segment's `resolved` that were open then or decided
+    later. ▲ None of them has an entry at or below any `resolved`.
+    `aborted`, `losers` (transaction, writer) and `counted` (transaction → the writers that count) name only what has
+    entries behind a `resolved`; brokers leave out what was aborted before by themselves.
+    """
+
+    revision: int
+    topics: Mapping[str, TopicBounds]
+    pending: tuple[TxnId, ...] = ()
+    aborted: tuple[TxnId, ...] = ()
+    losers: tuple[tuple[TxnId, int], ...] = ()
+    counted: Mapping[TxnId, tuple[int, ...]] = field(default_factory=dict)
+
+    def bounds(self, segment: str) -> SegmentBounds | None:
+        """Of a segment by its path; None where it is not in the snapshot."""
+        return self._segments.get(segment)
+
+    @property
+    def segments(self) -> Mapping[str, SegmentBounds]:
+        """Of all topics, by path."""
+        return self._segments
+
+    def is_pending(self, txn_id: TxnId) -> bool:
+        return txn_id in self._pending
+
+    def counts(self, txn_id: TxnId, writer: int) -> bool:
+        """Whether an entry of this transaction and writer at or below its segment's end may belong to the snapshot.
+        One aborted so long before that the snapshot does not name it is left out by whoever reads the segment."""
+        if txn_id in self._pending or txn_id in self._aborted or (txn_id, writer) in self._losers:
+            return False
+        counted = self.counted.get(txn_id)
+        return counted is None or writer in counted
+
+    def to_json(self) -> str:
+        """One line, stable order, `"v":1` first."""
+        return json.dumps(
+            {
+                "v": VERSION,
+                "revision": self.revision,
+                "topics": {
+                    topic: {
+                        "epoch": bounds.epoch,
+                        "segments": {
+                            path: {"resolved": str(one.resolved), "end": str(one.end)}
+                            for path, one in sorted(bounds.segments.items())
+                        },
+                    }
+                    for topic, bounds in sorted(self.topics.items())
+                },
+                "pending": [str(txn_id) for txn_id in self.pending],
+                "aborted": [str(txn_id) for txn_id in self.aborted],
+                "losers": [[str(txn_id), f"{writer:016x}"] for txn_id, writer in self.losers],
+                "counted": {
+                    str(txn_id): [f"{writer:016x}" for writer in writers]
+                    for txn_id, writers in sorted(self.counted.items())
+                },
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Snapshot:
+        """Raises `InvalidArgument` that says what is wrong with it."""
+        try:
+            return _from_document(json.loads(text))
+        except InvalidArgument:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"not a snapshot: {type(error).__name__}: {error}") from error
+
+    @cached_property
+    def _segments(self) -> dict[str, SegmentBounds]:
+        return {path: one for topic in self.topics.values() for path, one in topic.segments.items()}
+
+    @cached_property
+    def _pending(self) -> frozenset[TxnId]:
+        return frozenset(self.pending)
+
+    @cached_property
+    def _aborted(self) -> frozenset[TxnId]:
+        return frozenset(self.aborted)
+
+    @cached_property
+    def _losers(self) -> frozenset[tuple[TxnId, int]]:
+        return frozenset(self.losers)
+
+
+def _from_document(document: Any) -> Snapshot:
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        found = document.get("v") if isinstance(document, dict) else document
+        raise InvalidArgument(f'not a snapshot: expected an object with "v":{VERSION}, found {found!r:.80}')
+    if type(document["revision"]) is not int or document["revision"] < 1:
+        raise InvalidArgument(f"not a snapshot: its revision is {document['revision']!r}, expected a positive integer")
+    return Snapshot(
+        revision=document["revision"],
+        topics={str(TopicName.parse(topic)): _topic(topic, value) for topic, value in document["topics"].items()},
+        pending=_ids(document["pending"]),
+        aborted=_ids(document["aborted"]),
+        losers=tuple((TxnId.parse(txn_id), int(writer, 16)) for txn_id, writer in document["losers"]),
+        counted={
+            TxnId.parse(txn_id): tuple(int(writer, 16) for writer in writers)
+            for txn_id, writers in document["counted"].items()
+        },
+    )
+
+
+def _ids(texts: Iterable[str]) -> tuple[TxnId, ...]:
+    return tuple(TxnId.parse(text) for text in texts)
+
+
+def _topic(topic: str, value: Mapping[str, Any]) -> TopicBounds:
+    segments: dict[str, SegmentBounds] = {}
+    for path, one in value["segments"].items():
+        if str(SegmentName.from_path(path).topic) != topic:
+            raise InvalidArgument(f"not a snapshot: {path} is no segment of {topic}")
+        bounds = SegmentBounds(Position.parse(one["resolved"]), Position.parse(one["end"]))
+        if bounds.resolved > bounds.end:
+            raise InvalidArgument(
+                f"not a snapshot: {path} is resolved to {bounds.resolved}, behind its end {bounds.end}"
+            )
+        segments[path] = bounds
+    return TopicBounds(int(value["epoch"]), segments)
