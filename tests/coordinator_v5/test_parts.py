@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator_v5.statistics import BOUNDS_S, Latency
 from coordinator_v5.transactions import IdBlocks, OwnedTcid, Phase, Transaction
 from txnstore.records import OPEN, Header, TxnSeq
 from txnstore.transitions import FIRST_SEQ, TcSeq
@@ -111,15 +110,12 @@ def test_retention_starts_when_a_decision_is_first_seen() -> None:
     assert tc.collectable(100.0, 60.0, 10) == []
 
 
-@given(st.lists(st.floats(0, 20), min_size=1, max_size=200))
-def test_quantiles_are_upper_bounds(observed: list[float]) -> None:
-    latency = Latency()
-    for seconds in observed:
-        latency.observe(seconds)
-    snapshot = latency.snapshot()
-    assert snapshot.count == len(observed)
-    median = sorted(observed)[(len(observed) - 1) // 2]
-    assert snapshot.quantile(0.5) >= median
-    if max(observed) <= BOUNDS_S[-1]:
-        assert snapshot.quantile(1.0) >= max(observed)
-    assert Latency().snapshot().quantile(0.99) == 0.0
+def test_the_overdue_are_counted_without_being_taken() -> None:
+    tc = owned()
+    for counter, due in enumerate((3.0, 1.0, 9.0, 2.0, 8.0), start=1):
+        begun(tc, counter, timeout_s=due)
+    tc.to_index(0.5, 0.0, 0)  # the longer ones get onto the heap only now
+    assert [tc.overdue(now) for now in (0.5, 2.0, 8.5, 100.0)] == [0, 2, 4, 5]
+    tc.remove(tc.young[2])
+    assert tc.overdue(2.0) == 1
+    assert len(tc.due(100.0)) == 4
