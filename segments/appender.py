@@ -134,7 +134,7 @@ class Appender:
         self._buffer.confirmed(batch[-1].position)
         for item in batch:
             entry, position = item.entry, item.position
-            self._cache.add(LogEntry(position, entry.data, entry.messages, entry.txn_id, entry.writer))
+            self._cache.add(LogEntry(position, entry.data, entry.messages, entry.txn_id, entry.writer, entry.chunk))
             for waiter in self._dedup.stored(item.admitted, position, now_s):
                 waiter.stored(position, duplicate=False)
             self._settled(item)

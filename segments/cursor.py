@@ -88,7 +88,8 @@ def _bitmap(text: str) -> int:
     return int.from_bytes(bytes.fromhex(text), "little")
 
 
-def _key(position: Position) -> tuple[int, int]:
+def block_of(position: Position) -> tuple[int, int]:
+    """(ledger, number) of the block that holds an ack of `position`."""
     return position.ledger_id, position.entry_id // BLOCK_ENTRIES
 
 
@@ -160,7 +161,7 @@ class Cursor:
         """The first place at or behind `position` that is not wholly acked. O(blocks)."""
         if position <= self._mark:
             position = self._ledgers.next_after(self._mark)
-        while (block := self._blocks.get(_key(position))) is not None:
+        while (block := self._blocks.get(block_of(position))) is not None:
             acked = _trailing_ones(block.acked >> (position.entry_id - block.first_entry))
             if acked == 0:
                 break
@@ -180,7 +181,7 @@ class Cursor:
 
     def unhold(self, ack: AckPosition) -> None:
         """`ack` has been applied, or will not be."""
-        key = _key(ack.position)
+        key = block_of(ack.position)
         block = self._blocks[key]
         block.holds -= 1
         self._partial_holds -= ack.indexes != WHOLE
@@ -321,7 +322,7 @@ class Cursor:
             )
 
     def _block(self, position: Position, *, bounded: bool) -> _Block:
-        key = _key(position)
+        key = block_of(position)
         block = self._blocks.get(key)
         if block is None:
             if bounded and len(self._blocks) >= self._max_blocks:
@@ -355,7 +356,7 @@ class Cursor:
     def _contiguous(self, mark: Position) -> Position:
         while True:
             position = self._ledgers.next_after(mark)
-            block = self._blocks.get(_key(position))
+            block = self._blocks.get(block_of(position))
             acked = 0 if block is None else _trailing_ones(block.acked >> (position.entry_id - block.first_entry))
             if acked == 0:
                 return mark

@@ -18,7 +18,7 @@ import structlog
 
 from segments.ledgers import SegmentLedgers
 from segments.settings import BrokerSettings
-from segments.tail_cache import LogEntry, TailCache
+from segments.tail_cache import LogEntry, TailCache, chunk_key
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import ConnectionLost, TxnError
 from txnwire.ids import Position, TxnId
@@ -320,4 +320,4 @@ class Dispatcher:
 def to_log_entry(position: Position, data: bytes) -> LogEntry:
     """Raises `DataCorrupt` naming what of the entry's header or metadata is wrong."""
     metadata = parse_metadata(data)
-    return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer)
+    return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer, chunk_key(metadata))

@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from segments.dedup import InFlight
+from segments.tail_cache import ChunkKey
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.visibility import Applied
@@ -29,6 +30,7 @@ class Outgoing(NamedTuple):
     txn_id: TxnId | None
     writer: int
     data: bytes
+    chunk: ChunkKey | None = None
 
 
 class Line:

@@ -6,16 +6,29 @@ from collections import deque
 from typing import NamedTuple
 
 from txnwire.ids import Position, TxnId
+from txnwire.proto import txn_pb2 as pb
+
+
+ChunkKey = tuple[str, int, int]
+"""(producer, incarnation, chunk id) of a chunked value: what its pieces have in common."""
+
+
+def chunk_key(metadata: pb.EntryMetadata) -> ChunkKey | None:
+    """None where the entry is no piece of a chunked value."""
+    if not metadata.chunk_count:
+        return None
+    return metadata.producer, metadata.incarnation, metadata.chunk_id
 
 
 class LogEntry(NamedTuple):
-    """One stored entry with what dispatch decides by. `writer` 0: not of a named transaction."""
+    """One stored entry with what dispatch decides by. `writer` 0: not of a named transaction. `chunk`: of a piece."""
 
     position: Position
     data: bytes
     messages: int
     txn_id: TxnId | None
     writer: int
+    chunk: ChunkKey | None = None
 
 
 class TailCache:
