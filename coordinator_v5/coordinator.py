@@ -16,7 +16,7 @@ import structlog
 from coordinator_v5.begins import Begins
 from coordinator_v5.collector import Collector
 from coordinator_v5.ends import Ends
-from coordinator_v5.names import Begun, Names, check_name
+from coordinator_v5.names import Begun, Names
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.sessions import SessionConnection
 from coordinator_v5.settings import CoordinatorSettings
@@ -30,6 +30,7 @@ from txnstore.store import MetadataStore
 from txnstore.transitions import Decision
 from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, TxnError
 from txnwire.ids import TxnId
+from txnwire.names import validate_txn_name
 from txnwire.ports import Clock, Random
 
 log = structlog.get_logger()
@@ -206,7 +207,7 @@ class Coordinator:
         `timeout_ms` counts where it is begun. It belongs to no session: it ends by a decision or at its deadline.
         Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `OutcomeUnknown`.
         """
-        check_name(name)
+        validate_txn_name(name)
         tc = self._tcid(tcid)
         return await self._names.begin(
             tc, name=name, timeout_ms=self._timeout_ms(timeout_ms), attempt=self._attempt(attempt), owner=owner

@@ -26,11 +26,9 @@ from txnstore.name_transitions import (
 from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header, TxnName
 from txnstore.store import Commit, CommitResult, KeyValue
 from txnstore.transitions import Decision
-from txnwire.errors import InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
+from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 
-MAX_NAME_BYTES: Final = 512
-"""Percent-encoded threefold at the worst, it stays a small key."""
 MAX_LOOKS: Final = 3
 """At a name whose transaction is collected while it is looked at; once is enough unless somebody deleted by hand."""
 
@@ -51,18 +49,6 @@ class Found(NamedTuple):
     state: NameState
     record: KeyValue | None
     header: Header | None
-
-
-def check_name(name: str) -> None:
-    """Raises `InvalidArgument` for what is no name of a transaction."""
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"the transaction name {name!r} is not valid Unicode: {error}") from error
-    if not 0 < len(encoded) <= MAX_NAME_BYTES:
-        raise InvalidArgument(
-            f"a transaction name of {len(encoded)} bytes: expected 1 to {MAX_NAME_BYTES}, as UTF-8, e.g. job-7/42"
-        )
 
 
 class Names:

@@ -56,6 +56,7 @@ class AckBatch:
         if self.txn is not None:
             ack.txnid_most_bits = self.txn.id.most_bits
             ack.txnid_least_bits = self.txn.id.least_bits
+            ack.writer = self.txn.writer_id
         return pb.Command(ack=ack)
 
 

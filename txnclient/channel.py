@@ -135,6 +135,7 @@ class Channel:
                 sequence_id=batch.first,
                 publish_time_ms=self._session.clock.wall_ms(),
                 txn_id=batch.txn.id if batch.txn is not None else None,
+                writer=batch.txn.writer_id if batch.txn is not None else 0,
                 compression=self._owner.compression,
             )
         except TxnError as error:
@@ -181,6 +182,7 @@ class Channel:
                 txn_id = batch.txn.id
                 send.txnid_most_bits = txn_id.most_bits
                 send.txnid_least_bits = txn_id.least_bits
+                send.writer = batch.txn.writer_id
             try:
                 answer = link.call_nowait(pb.Command(send=send), timeout_s=batch.deadline.remaining())
             except TRANSIENT:

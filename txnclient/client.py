@@ -353,17 +353,30 @@ class Client:
     async def begin(self, *, timeout: float = 60.0, name: str | None = None) -> Transaction:
         """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
 
+        With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
+        tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
+        aborts it, or at its deadline. Once it has committed, `.state`, `.writers` and `commit()` tell how; after an
+        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42"; an outcome is known for
+        30 days, that of a prefix's (up to the last "/") newest for ever.
+
         Raises `StoreFull`, `Timeout` or what else made it impossible within the client's timeout.
         """
-        if name is not None:
-            raise InvalidArgument("named transactions are not offered by this version: begin without a name")
         if self._closed:
             self._check_open()
+        if name is not None:
+            return await self._coordinators.begin_named(name, timeout, self._session.deadline())
         return await self._coordinators.begin(timeout, self._session.deadline())
 
     @asynccontextmanager
-    async def transaction(self, *, timeout: float = 60.0) -> AsyncIterator[Transaction]:
-        """`async with client.transaction() as txn`: commit on success, abort on an exception, which is raised again."""
+    async def transaction(self, *, timeout: float = 60.0, name: str | None = None) -> AsyncIterator[Transaction]:
+        """`async with client.transaction() as txn`: commit on success, abort on an exception, which is raised again.
+
+        Not for a named one, which leaving the block would end for everybody in it: that raises `InvalidArgument`."""
+        if name is not None:
+            raise InvalidArgument(
+                f"the transaction {name!r} is everybody's who joins it, and leaving a block would end it for all: use "
+                "begin(name=…), and commit(writers=…) in one place"
+            )
         txn = await self.begin(timeout=timeout)
         try:
             yield txn

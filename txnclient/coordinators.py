@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.session import TRANSIENT, Session
-from txnclient.transaction import Transaction
+from txnclient.transaction import CommitResult, Joined, Transaction, listed
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
-from txnwire.ids import TxnId
+from txnwire.ids import TxnId, hash_key
+from txnwire.names import validate_txn_name
 from txnwire.proto import txn_pb2 as pb
 
 ATTEMPT_TIMEOUT_S = 10.0
@@ -126,6 +128,61 @@ class Coordinators:
             self._stirred.set()
         return txn
 
+    async def begin_named(self, name: str, timeout_s: float, deadline: Deadline) -> Transaction:
+        """Join or begin the transaction of this name, as a new writer. Raises as `begin` does.
+
+        Every begin of one name asks the same coordinator first, so joiners do not race each other; but any may answer.
+        A lost begin is repeated under one attempt wherever it goes: what it has made is found under the name."""
+        if not timeout_s > 0:
+            raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+        validate_txn_name(name)
+        session = self._session
+        attempt_id, writer_id = session.random_u64().to_bytes(8, "little"), session.random_u64()
+        turn = hash_key(name.encode())
+
+        async def attempt() -> Transaction:
+            nonlocal turn
+            ok, link, began = await self._ask_name(name, timeout_s, attempt_id, turn, deadline)
+            turn += 1
+            return self._joined(ok, link, name, writer_id, began + timeout_s)
+
+        return await session.repeat(f"beginning {name!r}", deadline, attempt)
+
+    async def _ask_name(
+        self, name: str, timeout_s: float, attempt_id: bytes, turn: int, deadline: Deadline
+    ) -> tuple[pb.NewTxnOk, Link, float]:
+        known = self._directory.coordinators
+        if not known:
+            raise ConnectionLost("no coordinator is up")
+        tcid, address = known[turn % len(known)]
+        link = await self._session.links.get(address, deadline)
+        command = self._new_txn(tcid, timeout_s)
+        command.new_txn.name, command.new_txn.attempt = name, attempt_id
+        began = self._session.clock.monotonic()
+        reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+        return reply.new_txn_ok, link, began
+
+    def _joined(self, ok: pb.NewTxnOk, link: Link, name: str, writer_id: int, expires_at: float) -> Transaction:
+        """Not among the open ones of this session: it is neither announced nor aborted when this client closes."""
+        result = _result(ok)
+        if result is not None:
+            self._session.committed_at(result.revision)
+        txn_id = TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits)
+        joined = Joined(name, writer_id, ok.joined, result)
+        return Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)
+
+    async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
+        """Of a named transaction that has surely committed, so that beginning its name makes nothing new."""
+        if txn.name is None:
+            return None
+        attempt_id = self._session.random_u64().to_bytes(8, "little")
+        try:
+            ok, _, _ = await self._ask_name(txn.name, 1.0, attempt_id, hash_key(txn.name.encode()), deadline)
+        except TxnError as error:
+            _log.debug("how transaction %s has committed: %s", txn.id, error)
+            return None
+        return _result(ok) if TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits) == txn.id else None
+
     async def _owner_link(self, tcid: int, deadline: Deadline) -> Link:
         address = self._directory.coordinator_address(tcid)
         if address is None:
@@ -134,13 +191,20 @@ class Coordinators:
 
     # ---- end --------------------------------------------------------------------------------------------------------
 
-    async def end(self, txn: Transaction, action: pb.TxnAction, deadline: Deadline) -> pb.EndTxnOk:
+    async def end(
+        self, txn: Transaction, action: pb.TxnAction, deadline: Deadline, *, writers: Sequence[int] | None = None
+    ) -> pb.EndTxnOk:
         """End `txn`; asks again, at any coordinator, until the outcome is definite: the same decision again is ok.
 
         Raises `InvalidTxnState` (it has ended the other way), `TxnNotFound`, `OutcomeUnknown`; `Timeout`: not known
         yet."""
         most, least = txn.id.most_bits, txn.id.least_bits
         command = pb.Command(end_txn=pb.EndTxn(txnid_most_bits=most, txnid_least_bits=least, action=action))
+        if txn.name is not None:
+            command.end_txn.name = txn.name
+            if writers is not None:
+                command.end_txn.writers.writers.extend(writers)
+                command.end_txn.writers.SetInParent()
         link = txn.link
         if not link.closed:
             try:
@@ -257,3 +321,8 @@ class Coordinators:
         for tcid in tcids:
             self._announced[tcid] = link
         return True
+
+
+def _result(ok: pb.NewTxnOk) -> CommitResult | None:
+    """How a named transaction has committed, None while it is open."""
+    return CommitResult(ok.revision, listed(ok)) if ok.state == pb.TXN_STATE_COMMITTED else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -14,7 +15,7 @@ from typing import Protocol
 from txnclient.deadlines import Deadline
 from txnclient.links import Link
 from txnclient.session import Session
-from txnwire.errors import InvalidTxnState, Timeout, TxnError
+from txnwire.errors import InvalidArgument, InvalidTxnState, Timeout, TxnError
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -38,6 +39,19 @@ _log = logging.getLogger("txnclient")
 class CommitResult:
     revision: int
     """Of the metadata store: orders all decisions. 0 where only the collected outcome is known any more."""
+    writers: tuple[int, ...] | None = None
+    """Of a named transaction: the writers that count, in rising order; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """How a client takes part in a named transaction (DESIGN §10): as which writer, and whether another begin had made
+    it. `result`: how it committed, if it had already."""
+
+    name: str
+    writer_id: int
+    joined: bool = False
+    result: CommitResult | None = None
 
 
 class Participant(Protocol):
@@ -56,18 +70,40 @@ class Participant(Protocol):
 class Ender(Protocol):
     """Who asks the coordinators to end a transaction."""
 
-    async def end(self, txn: Transaction, action: pb.TxnAction, deadline: Deadline) -> pb.EndTxnOk: ...
+    async def end(
+        self, txn: Transaction, action: pb.TxnAction, deadline: Deadline, *, writers: Sequence[int] | None = None
+    ) -> pb.EndTxnOk: ...
+
+    async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
+        """How a named transaction that is known to have committed did so; None where that cannot be told any more."""
 
     def forget(self, txn: Transaction) -> None: ...
 
 
 class Transaction:
-    """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it."""
+    """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
 
-    def __init__(self, session: Session, ender: Ender, txn_id: TxnId, *, expires_at: float, link: Link) -> None:
+    A named one (`client.begin(name=…)`) is shared with everybody who begins the name; this object is one writer of it.
+    What others do to it shows here only when something is asked of it: `state` stays OPEN until then."""
+
+    def __init__(
+        self,
+        session: Session,
+        ender: Ender,
+        txn_id: TxnId,
+        *,
+        expires_at: float,
+        link: Link,
+        joined: Joined | None = None,
+    ) -> None:
         """`expires_at`: on the monotonic clock; past it the service has surely aborted it. `link`: where it was
-        begun."""
+        begun. `joined`: of a named one."""
         self.id = txn_id
+        self.name = None if joined is None else joined.name
+        self.writer_id = 0 if joined is None else joined.writer_id
+        """What this object sends and acks counts as this writer's; random for each begin of a name, 0 without a name."""
+        self.joined = joined is not None and joined.joined
+        """Whether somebody else had begun the name."""
         self.expires_at = expires_at
         self.link = link
         self._session = session
@@ -78,40 +114,109 @@ class Transaction:
         self._failure: TxnError | None = None
         self._settled: asyncio.Future[None] | None = None
         self._result: CommitResult | None = None
+        if joined is not None and joined.result is not None:
+            self._state, self._result = TransactionState.COMMITTED, joined.result
 
     @property
     def state(self) -> TransactionState:
         return self._state
 
-    async def commit(self, *, timeout: float | None = None) -> CommitResult:
+    @property
+    def writers(self) -> tuple[int, ...] | None:
+        """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
+        return None if self._result is None else self._result.writers
+
+    async def commit(self, *, writers: Iterable[int] | None = None, timeout: float | None = None) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
-        If a send or ack failed, the transaction is aborted and that error raised. `Timeout`: the outcome is not known
-        yet, calling it again asks again. `InvalidTxnState`: it was aborted, and why. `timeout` in seconds, None: the
+        `writers`, of a named one: the `writer_id`s that count, and whatever any other has sent and acked is treated as
+        aborted; None: all, an empty list: none. The first commit decides: `InvalidTxnState` for another list later.
+        Only what *this* object has sent and acked is waited for, and only if its writer counts.
+
+        If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
+        is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
+        calling it again asks again. `InvalidTxnState`: it was aborted, and why. `timeout` in seconds, None: the
         client's.
         """
+        counted = self._listed(writers)
         if self._result is not None:
-            return self._result
+            return self._same_again(self._result, counted)
         if self._state not in (_OPEN, TransactionState.COMMITTING):
             raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
         deadline = self._session.deadline(timeout)
         self._state = TransactionState.COMMITTING
+        if counted is None or self.writer_id in counted:
+            await self._complete(deadline)
+        else:
+            for participant in list(self._participants):
+                participant.withdraw(self)
+        try:
+            reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted)
+        except InvalidTxnState:
+            await self._ended_otherwise(deadline)
+            raise
+        return self._committed(CommitResult(reply.revision, listed(reply)))
+
+    async def _complete(self, deadline: Deadline) -> None:
+        """What was made in it here is stored and recorded; raises the error of what could not be."""
         if self._under_way:
             for participant in list(self._participants):
                 participant.flush(self)
             await self._wait_settled(deadline)
-        if self._failure is not None:
+        if self._failure is None:
+            return
+        if self.name is None:
             await self._abort_after(self._failure, deadline)
-            raise self._failure
-        try:
-            reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline)
-        except InvalidTxnState:
+        else:
+            self._state = _OPEN
+        raise self._failure
+
+    def _listed(self, writers: Iterable[int] | None) -> tuple[int, ...] | None:
+        if writers is None:
+            return None
+        if self.name is None:
+            raise InvalidArgument(f"transaction {self.id} has no name, so it has no writers: commit it without a list")
+        counted = tuple(sorted(dict.fromkeys(writers)))
+        for writer in counted:
+            if not 0 <= writer < 1 << 64:
+                raise InvalidArgument(
+                    f"{writer} is no writer id: expected an unsigned 64-bit number, as `writer_id` is"
+                )
+        return counted
+
+    def _same_again(self, result: CommitResult, counted: tuple[int, ...] | None) -> CommitResult:
+        if result.writers != counted:
+            raise InvalidTxnState(
+                f"transaction {self.id} is COMMITTED already, with another list of writers: "
+                f"{_shown(result.writers)}, asked for {_shown(counted)}"
+            )
+        return result
+
+    def _committed(self, result: CommitResult) -> CommitResult:
+        self._session.committed_at(result.revision)
+        self._result = result
+        self._over(TransactionState.COMMITTED, result.revision)
+        return result
+
+    async def _ended_otherwise(self, deadline: Deadline) -> None:
+        """It has ended in another way than was asked for: aborted, or, where it has a name, with other writers."""
+        if self.name is None:
             self._over(TransactionState.ABORTED, await self._aborted_at(deadline))
-            raise
-        self._session.committed_at(reply.revision)
-        self._result = CommitResult(reply.revision)
-        self._over(TransactionState.COMMITTED, reply.revision)
-        return self._result
+            return
+        try:
+            reply = await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)
+        except InvalidTxnState:
+            self._over_committed(await self._ender.committed_as(self, deadline))
+        except TxnError as error:
+            _log.debug("how transaction %s has ended: %s", self.id, error)  # still COMMITTING: asking again tells
+        else:
+            self._over(TransactionState.ABORTED, reply.revision)
+
+    def _over_committed(self, result: CommitResult | None) -> None:
+        if result is None:
+            self._over(TransactionState.COMMITTED)
+        else:
+            self._committed(result)
 
     async def _aborted_at(self, deadline: Deadline) -> int:
         """When somebody else has aborted it, 0 if that cannot be told. ▲ Consumers start over only where that is known:
@@ -140,7 +245,7 @@ class Transaction:
         try:
             reply = await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)
         except InvalidTxnState:
-            self._over(TransactionState.COMMITTED)
+            self._over_committed(None if self.name is None else await self._ender.committed_as(self, deadline))
             raise
         # What was to be sent again has no purpose any more; the answers to the rest are on their way.
         for participant in list(self._participants):
@@ -164,8 +269,10 @@ class Transaction:
         self._state = state
         self._ender.forget(self)
         participants, self._participants = self._participants, {}
+        # ▲ What a writer that does not count has acked comes back, as after an abort.
+        happened = state is TransactionState.COMMITTED and (self.writers is None or self.writer_id in self.writers)
         for participant in participants:
-            participant.ended(self, state is TransactionState.COMMITTED, revision)
+            participant.ended(self, happened, revision)
 
     # ---- for its participants ---------------------------------------------------------------------------------------
 
@@ -207,4 +314,14 @@ class Transaction:
             await asyncio.wait((self._settled,), timeout=deadline.remaining())
 
     def __repr__(self) -> str:
-        return f"Transaction({self.id}, {self._state.value})"
+        named = "" if self.name is None else f", name={self.name!r}, writer_id={self.writer_id:#018x}"
+        return f"Transaction({self.id}, {self._state.value}{named})"
+
+
+def listed(reply: pb.EndTxnOk | pb.NewTxnOk) -> tuple[int, ...] | None:
+    """The writers that count, as the service tells them: an absent list counts all, an empty one none."""
+    return tuple(sorted(reply.writers.writers)) if reply.HasField("writers") else None
+
+
+def _shown(writers: Sequence[int] | None) -> str:
+    return "all" if writers is None else f"{len(writers)} of them"

@@ -17,6 +17,9 @@ _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})\Z")
 TOPIC_SCHEME = "topic://"
 SEGMENT_SCHEME = "segment://"
 
+MAX_TXN_NAME_BYTES = 512
+"""As UTF-8; percent-encoded threefold at the worst, it stays a small key."""
+
 
 def validate_name(name: str, *, part: str) -> str:
     """Return `name` if it is a legal name, else raise `InvalidArgument` that says which `part` is wrong and why."""
@@ -24,6 +27,19 @@ def validate_name(name: str, *, part: str) -> str:
         raise InvalidArgument(
             f"{part} {name!r} is not a legal name: expected a letter or digit, then up to 127 letters, digits, "
             "dots, underscores or hyphens"
+        )
+    return name
+
+
+def validate_txn_name(name: str) -> str:
+    """Return `name` if it can name a transaction: free text, e.g. `job-7/42`. Raises `InvalidArgument`."""
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"the transaction name {name!r} is not valid Unicode: {error}") from error
+    if not 0 < length <= MAX_TXN_NAME_BYTES:
+        raise InvalidArgument(
+            f"a transaction name of {length} bytes: expected 1 to {MAX_TXN_NAME_BYTES}, as UTF-8, e.g. job-7/42"
         )
     return name
 

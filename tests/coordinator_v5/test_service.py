@@ -155,7 +155,7 @@ def test_a_forced_abort_says_so() -> None:
     [
         (pb.Command(new_txn=pb.NewTxn(tc_id=9)), NotOwner),
         (pb.Command(new_txn=pb.NewTxn(tc_id=70_000)), InvalidArgument),
-        (pb.Command(new_txn=pb.NewTxn(tc_id=0, name="job/1")), InvalidArgument),
+        (pb.Command(new_txn=pb.NewTxn(tc_id=0, name="n" * 513)), InvalidArgument),
         (pb.Command(new_txn=pb.NewTxn(tc_id=0, timeout_ms=2**60)), InvalidArgument),
         (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=0)), InvalidArgument),
         (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=1, txnid_least_bits=1)), InvalidArgument),
