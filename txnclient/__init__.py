@@ -14,6 +14,7 @@ from txnclient.consumer import Consumer
 from txnclient.message import Message
 from txnclient.producer import Producer
 from txnclient.reader import EndOfStream, Reader
+from txnclient.snapshot import SegmentBounds, Snapshot, TopicBounds
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import CommitResult, Transaction, TransactionState
 from txnwire.errors import (
@@ -71,14 +72,17 @@ __all__ = [
     "Producer",
     "ProducerFenced",
     "Reader",
+    "SegmentBounds",
     "SegmentInfo",
     "SegmentSealed",
     "SequenceGap",
     "ServiceError",
+    "Snapshot",
     "StoreFull",
     "StoreUnavailable",
     "SubscriptionNotFound",
     "Timeout",
+    "TopicBounds",
     "TopicExists",
     "TopicLayout",
     "TopicNotFound",

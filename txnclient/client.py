@@ -19,7 +19,8 @@ from txnclient.opening import Closable, Opening
 from txnclient.producer import Producer
 from txnclient.reader import Reader
 from txnclient.session import Session
-from txnclient.starts import StartArgument
+from txnclient.snapshot import Snapshot
+from txnclient.starts import StartArgument, topics_of
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_changes import UNCHANGED, Unchanged, policies_json
 from txnclient.topic_layout import TopicLayout
@@ -38,6 +39,9 @@ not by then is aborted by the service, after the grace."""
 
 CALL_TIMEOUT_S = 10.0
 """Of one request to one server; the call goes on elsewhere until its own time is up."""
+
+SNAPSHOT_TIMEOUT_S = 15.0
+"""The same for a snapshot: a little longer than a controller tries to take one."""
 
 T = TypeVar("T", bound=Closable)
 
@@ -317,12 +321,16 @@ class Client:
         self,
         topics: str | Sequence[str],
         *,
-        start: StartArgument = "earliest",
-        end: str | None = None,
+        start: StartArgument | Snapshot = "earliest",
+        end: str | Snapshot | None = None,
         isolation: str = "read_committed",
         prefetch: int = 1000,
     ) -> Opening[Reader]:
         """`await` it, or `async with` it. With `end="latest"` it ends by itself behind what may be read now.
+
+        With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
+        was committed between them, so that both reads together are the read to the later one. From a snapshot
+        without an end it follows what has been committed since.
 
         A MessageId as start begins at that message in its segment, and at the earliest of the others.
         Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
@@ -347,6 +355,27 @@ class Client:
             return self._keep(reader)
 
         return Opening(open_reader)
+
+    async def snapshot(self, topics: str | Sequence[str]) -> Snapshot:
+        """Where all segments of these topics stand at one moment: whatever had been committed, whole, and nothing else.
+
+        It holds every transaction known to be committed before this call, this client's among them. To be read with
+        `reader(topics, end=snapshot)`, as often as wanted. Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or
+        `NotOwner` where a segment had no owner for so long.
+        """
+        self._check_open()
+        names = topics_of(topics)
+        deadline = self._session.deadline()
+        request = pb.TakeSnapshot(topics=names, min_revision=self._session.commit_revision)
+
+        async def take() -> Snapshot:
+            link = await self._directory.controller_link(deadline)
+            reply = await link.call(
+                pb.Command(take_snapshot=request), timeout_s=min(SNAPSHOT_TIMEOUT_S, deadline.remaining())
+            )
+            return Snapshot.from_json(reply.take_snapshot_ok.snapshot_json)
+
+        return await self._session.repeat(f"taking a snapshot of {', '.join(names)}", deadline, take)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 

@@ -53,6 +53,10 @@ class Feed:
     def _on_detached(self) -> None:
         """They come no more."""
 
+    def _wants(self, entry: ReceivedEntry) -> bool:
+        """Whether a delivered entry is to be handed out."""
+        return True
+
     def _on_entry(self, entry: ReceivedEntry) -> None:
         """An entry has been put into the inbox."""
 
@@ -143,7 +147,10 @@ class Feed:
             except DataCorrupt as error:
                 self._receiver.fail(DataCorrupt(f"segment://{self.segment} at {position}: {error}"))
                 return
-            inbox.arrived(entry, delivered.skip)
+            if self._wants(entry):
+                inbox.arrived(entry, delivered.skip)
+            else:
+                inbox.left_out(entry, delivered.skip)
             self._on_entry(entry)
         if inbox.buffered:
             self._receiver.ready(self)

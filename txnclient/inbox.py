@@ -82,6 +82,10 @@ class Inbox:
             self._waiting.append(_Waiting(entry, indexes))
             self._buffered += len(indexes)
 
+    def left_out(self, entry: ReceivedEntry, skip: bytes) -> None:
+        """An entry was delivered that is not to be handed out; it has used up permits like any other."""
+        self._spent += entry.count - int.from_bytes(skip, "little").bit_count()
+
     def take(self, at_most: int) -> list[Message[Any]]:
         """Hand out the next messages, of one entry at most."""
         if not self._waiting:

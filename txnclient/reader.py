@@ -12,9 +12,11 @@ from txnclient.feed import Feed
 from txnclient.message import Message, ReceivedEntry
 from txnclient.receiver import Receiver
 from txnclient.session import Session
+from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import SegmentInfo, TopicLayout
+from txnwire.entry import txn_of
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
@@ -49,19 +51,27 @@ class ReaderFeed(Feed):
         start: pb.Start,
         end: Position | None,
         isolation: pb.Isolation,
+        span: Span | None,
         on_ended: Callable[[], None],
     ) -> None:
         self._start = start
         self._end = end
         self._isolation = isolation
+        self._span = span
         self._on_ended = on_ended
         super().__init__(session, receiver, segment, window, keeps_holds=False)
+        if span is not None:
+            self._min_revision = span.revision
 
     def _subscribe(self) -> pb.Subscribe:
         request = pb.Subscribe(start=self._start, isolation=self._isolation)
         if self._end is not None:
             request.end.ledger_id, request.end.entry_id = self._end
         return request
+
+    def _wants(self, entry: ReceivedEntry) -> bool:
+        metadata = entry.metadata
+        return self._span is None or self._span.shows(self.segment, entry.position, txn_of(metadata), metadata.writer)
 
     def _on_entry(self, entry: ReceivedEntry) -> None:
         self._start = behind(self.segment, entry.position)
@@ -84,21 +94,25 @@ class Reader:
         session: Session,
         topics: str | Sequence[str],
         *,
-        start: StartArgument,
-        end: str | None,
+        start: StartArgument | Snapshot,
+        end: str | Snapshot | None,
         isolation: str,
         prefetch: int,
         on_closed: Callable[[Reader], None],
     ) -> None:
-        if end not in (None, "latest"):
-            raise InvalidArgument(f"end {end!r}: expected None or 'latest' (snapshots are not offered by this version)")
+        if not isinstance(end, Snapshot) and end not in (None, "latest"):
+            raise InvalidArgument(f"end {end!r}: expected None, 'latest' or a Snapshot")
         if prefetch < 1:
             raise InvalidArgument(f"prefetch is a positive number of messages, not {prefetch}")
         self.topics = topics_of(topics)
         self._isolation = isolation_to_wire(isolation)
         self._start = start
-        self._start_on_wire = start_to_wire(start)
-        self._bounded = end == "latest"
+        self._start_on_wire = pb.Start() if isinstance(start, Snapshot) else start_to_wire(start)
+        self._bounded = end is not None
+        self._end = end
+        self._span = _span(start, end)
+        if self._span is not None and self._isolation != pb.ISOLATION_READ_COMMITTED:
+            raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
         self._prefetch = prefetch
         self._window = prefetch
         self._tasks = OwnedTasks()
@@ -114,10 +128,14 @@ class Reader:
 
     async def open(self, deadline: Deadline) -> None:
         """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`."""
+        if self._span is not None:
+            self._ends.update(self._span.ends(self.topics))
         layouts = [await self._session.directory.layout(topic, deadline) for topic in self.topics]
         segments = [segment for layout in layouts for segment in layout.segments.values()]
         self._window = self._prefetch // max(1, sum(len(layout.active) for layout in layouts))
-        if self._bounded or self._start == "latest":
+        if isinstance(self._end, Snapshot):
+            await self._wait_known(self._end, deadline)
+        elif self._bounded or self._start == "latest":
             latest = await asyncio.gather(*(self._latest(segment, deadline) for segment in segments))
             for segment, position in zip(segments, latest, strict=True):
                 self._ends[segment.path] = position
@@ -125,12 +143,25 @@ class Reader:
         if not self._bounded:
             self._tasks.start(self._follow_layouts(), name="reader layouts")
 
+    async def _wait_known(self, end: Snapshot, deadline: Deadline) -> None:
+        """Until the layouts known here are not older than the snapshot. Raises `InvalidArgument` if a segment of it is
+        no more: such a reader would never end."""
+        for topic in self.topics:
+            while (known := await self._session.directory.layout(topic, deadline)).epoch < end.topics[topic].epoch:
+                if deadline.passed:
+                    raise deadline.expired(f"waiting for layout {end.topics[topic].epoch} of {topic}")
+                await self._session.directory.wait_change(deadline.remaining())
+            for path in end.topics[topic].segments:
+                if known.segment_by_path(path) is None:
+                    raise InvalidArgument(f"{path} of the snapshot at revision {end.revision} does not exist any more")
+
     async def _latest(self, segment: SegmentInfo, deadline: Deadline) -> Position:
         """The last position of a segment that may be read now, this client's commits included."""
 
         async def ask() -> Position:
             link = await self._session.directory.owner_link(segment.path, deadline)
-            request = pb.SegmentPositions(segment=segment.path, min_revision=self._session.commit_revision)
+            known = 0 if self._span is None else self._span.revision
+            request = pb.SegmentPositions(segment=segment.path, min_revision=max(self._session.commit_revision, known))
             reply = await link.call(
                 pb.Command(segment_positions=request), timeout_s=min(POSITIONS_TIMEOUT_S, deadline.remaining())
             )
@@ -144,9 +175,10 @@ class Reader:
     def _advance(self) -> None:
         """Begin every segment whose parents have been read to their end."""
         for layout in self._layouts():
-            ready = [segment for segment in layout.segments.values() if self._may_begin(layout, segment)]
-            for segment in ready:
-                self._begin(segment)
+            # In id order, so parents first: one that has nothing to read lets its children begin at once.
+            for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):
+                if self._may_begin(layout, segment):
+                    self._begin(segment)
         self._receiver.stir()
 
     def _layouts(self) -> list[TopicLayout]:
@@ -164,10 +196,11 @@ class Reader:
 
     def _begin(self, segment: SegmentInfo) -> None:
         position = self._ends.get(segment.path)
-        if self._bounded and (position is None or position <= EARLIEST or self._start == "latest"):
+        after = EARLIEST if self._span is None else self._span.after(segment.path)
+        if self._bounded and (position is None or position <= after or self._start == "latest"):
             self._ended[segment.path] = None
             return
-        start = self._start_on_wire
+        start = self._start_on_wire if after <= EARLIEST else behind(segment.path, after)
         if self._start == "latest" and position is not None:
             # Fixed when the reader was opened, so that a lost connection skips nothing.
             start = behind(segment.path, position)
@@ -178,7 +211,8 @@ class Reader:
             self._window,
             start=start,
             end=position if self._bounded else None,
-            isolation=self._isolation,
+            isolation=pb.ISOLATION_SNAPSHOT if isinstance(self._end, Snapshot) else self._isolation,
+            span=self._span,
             on_ended=lambda: self._segment_ended(segment.path),
         )
 
@@ -250,3 +284,10 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _span(start: StartArgument | Snapshot, end: str | Snapshot | None) -> Span | None:
+    since, until = (one if isinstance(one, Snapshot) else None for one in (start, end))
+    if until is not None and start == "latest":
+        raise InvalidArgument("start 'latest' lies behind every snapshot: begin at 'earliest' or at an older snapshot")
+    return None if since is None and until is None else Span(since, until)

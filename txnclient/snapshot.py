@@ -32,8 +32,8 @@ class Span:
         """Decisions up to here must be followed before anything is read."""
         return max(one.revision for one in (self.start, self.end) if one is not None)
 
-    def topic_segments(self, topics: Sequence[str]) -> Mapping[str, Position]:
-        """Paths of the segments to be read, in the order of `topics`, each with its last position; only with an end.
+    def ends(self, topics: Sequence[str]) -> Mapping[str, Position]:
+        """Paths of the segments to be read, in the order of `topics`, each with its last position; none without an end.
 
         Raises `InvalidArgument` for a topic that is not in it."""
         if self.end is None:
