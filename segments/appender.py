@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from segments.dedup import Dedup
 from segments.ledgers import SegmentLedgers
+from segments.measures import Measures
 from segments.sending import Item, Line, PipelineEvents, SendReply
 from segments.settings import BrokerSettings
 from segments.tail_cache import LogEntry, TailCache
@@ -33,6 +34,7 @@ class Appender:
         buffer: TransactionBuffer,
         dedup: Dedup[SendReply],
         cache: TailCache,
+        measures: Measures,
         events: PipelineEvents,
         settled: Callable[[Item], None],
     ) -> None:
@@ -43,6 +45,7 @@ class Appender:
         self._buffer = buffer
         self._dedup = dedup
         self._cache = cache
+        self._measures = measures
         self._events = events
         self._settled = settled
         self._unsynced: list[Item] = []
@@ -121,7 +124,9 @@ class Appender:
         if writer is None:
             raise NotOwner(f"{self._segment} has no open ledger here any more")
         count = len(self._unsynced)
+        asked_s = self._clock.monotonic()
         await writer.sync()
+        self._measures.ledger_sync.observe(self._clock.monotonic() - asked_s)
         if self._stopped or not self._events.may_ack():
             raise NotOwner(f"{self._segment}: its broker's lease may have expired, look up the owner again")
         batch = self._unsynced[:count]
@@ -130,7 +135,7 @@ class Appender:
 
     def _confirm(self, batch: list[Item]) -> None:
         """▲ Only here, behind the sync and the fence check, does anybody hear of an entry (L5)."""
-        now_s = self._clock.monotonic()
+        now_s, measures = self._clock.monotonic(), self._measures
         self._buffer.confirmed(batch[-1].position)
         for item in batch:
             entry, position = item.entry, item.position
@@ -138,9 +143,13 @@ class Appender:
             for waiter in self._dedup.stored(item.admitted, position, now_s):
                 waiter.stored(position, duplicate=False)
             self._settled(item)
+            measures.publish.observe(now_s - item.admitted_s)
+            measures.messages_stored += entry.messages
+            measures.bytes_stored += len(entry.data)
             if entry.txn_id is not None and (applied := self._buffer.op_finished(entry.txn_id)) is not None:
                 self._events.applied(applied)
         self.stored += len(batch)
+        measures.entries_stored += len(batch)
         self._checkpoint_due -= len(batch)
         self._events.confirmed()
 

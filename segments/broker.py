@@ -14,6 +14,7 @@ import structlog
 from segments.claims import Claims
 from segments.directory import Directory, DirectoryChange
 from segments.ledger import LedgerStore
+from segments.measures import Measures, MeasuresSnapshot
 from segments.ownership import Registration
 from segments.segment import Segment, SegmentStatistics, Shared
 from segments.sending import Budget
@@ -43,6 +44,7 @@ class BrokerStatistics:
     decisions: DecisionStatistics
     clean_up: CleanUpStatistics
     inflight_bytes: int
+    measures: MeasuresSnapshot
 
 
 class Broker:
@@ -84,6 +86,7 @@ class Broker:
             decisions=DecisionWatch(store, clock, on_failed=self._broken),
             clean_up=CleanUp(store, clock),
             budget=Budget(self.settings.broker_inflight_bytes),
+            measures=Measures(),
             op_counter=counter.__next__,
         )
         self._claims = Claims(broker_id, settle_s=self.settings.settle_s)
@@ -403,6 +406,7 @@ class Broker:
             decisions=self._shared.decisions.statistics(),
             clean_up=self._shared.clean_up.statistics(),
             inflight_bytes=self._shared.budget.bytes,
+            measures=self._shared.measures.snapshot(),
         )
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from segments.appender import Appender
 from segments.dedup import Dedup, Verdict
 from segments.ledgers import SegmentLedgers
+from segments.measures import Measures
 from segments.op_gate import OpGate, Turn
 from segments.sending import Budget, Item, Line, Outgoing, PipelineEvents, SendReply
 from segments.settings import BrokerSettings
@@ -56,10 +57,12 @@ class Pipeline:
         dedup: Dedup[SendReply],
         cache: TailCache,
         budget: Budget,
+        measures: Measures,
         op_counter: Callable[[], int],
         events: PipelineEvents,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._settings = settings
         self._segment = segment
         self._epoch = epoch
@@ -67,6 +70,7 @@ class Pipeline:
         self._buffer = buffer
         self._dedup = dedup
         self._budget = budget
+        self._measures = measures
         self._op_counter = op_counter
         self._events = events
         self._appender = Appender(
@@ -77,6 +81,7 @@ class Pipeline:
             buffer=buffer,
             dedup=dedup,
             cache=cache,
+            measures=measures,
             events=events,
             settled=self._settled,
         )
@@ -167,7 +172,7 @@ class Pipeline:
             return
         if admission.verdict is Verdict.ATTACHED or admission.entry is None:
             return  # ▲ L9: it shares the outcome of the first one
-        item = Item(entry, admission.entry, line)
+        item = Item(entry, admission.entry, line, self._clock.monotonic())
         line.items.append(item)
         self._count(1, size)
         if entry.txn_id is None:
@@ -248,6 +253,7 @@ class Pipeline:
             if not self._stopped:
                 self._op_refused(item, txn_id, error, first=first)
             return
+        self._measures.ops_written += 1
         if first:
             self._index_confirmed(txn_id)
         item.ready = True

@@ -11,6 +11,7 @@ import structlog
 from segments.dedup import Dedup
 from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
 from segments.ledgers import SegmentLedgers
+from segments.measures import Measures
 from segments.pipeline import Pipeline
 from segments.producers import ProducerSession
 from segments.segment_cuts import SegmentCuts
@@ -21,7 +22,7 @@ from segments.subscription_table import SubscriptionTable
 from segments.subscriptions import Subscription, SubscriptionStatistics
 from segments.tail_cache import TailCache
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotOwner, ProducerFenced, Timeout, TxnError
+from txnwire.errors import NotOwner, ProducerFenced, Timeout, TopicNotFound, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock
 from watchers.clean_up import CleanUp, CleanUpTarget, WriteCleanUp
@@ -71,6 +72,7 @@ class Shared:
     decisions: DecisionWatch
     clean_up: CleanUp
     budget: Budget
+    measures: Measures
     op_counter: Callable[[], int]
 
 
@@ -118,6 +120,7 @@ class Segment:
             dedup=dedup,
             cache=self._cache,
             budget=shared.budget,
+            measures=shared.measures,
             op_counter=shared.op_counter,
             events=self,
         )
@@ -303,6 +306,9 @@ class Segment:
 
     def applied(self, applied: Applied) -> None:
         self.pipeline.gate.forget(applied.decision.txn_id)
+        if applied.decision.decided_ms:
+            lag_ms = self._shared.clock.wall_ms() - applied.decision.decided_ms
+            self._shared.measures.visibility_lag.observe(max(0, lag_ms) / 1000)
         self.cuts.woken()
         self._shared.clean_up.wake(self._writes)
         self.dispatcher.wake()
@@ -310,6 +316,9 @@ class Segment:
     def confirmed(self) -> None:
         self._shared.clean_up.wake(self._writes)
         self.dispatcher.wake()
+
+    def op_recorded(self) -> None:
+        self._shared.measures.ops_written += 1
 
     def rolled(self) -> None:
         self.subscriptions.rolled()
@@ -362,6 +371,6 @@ class Segment:
 
 def _for_clients(error: TxnError, path: str) -> TxnError:
     """What producers and consumers are told: something that makes them look for the next owner."""
-    if isinstance(error, NotOwner | Timeout):
+    if isinstance(error, NotOwner | Timeout | TopicNotFound):
         return error
     return NotOwner(f"{path} is being taken over anew ({error}): look up the owner again")

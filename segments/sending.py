@@ -45,13 +45,15 @@ class Line:
 
 
 class Item:
-    """An admitted entry until it is acked or failed. `ready`: it may be appended as soon as its turn comes."""
+    """An admitted entry until it is acked or failed. `ready`: it may be appended as soon as its turn comes.
+    `admitted_s`: when it was admitted, by the monotonic clock."""
 
-    __slots__ = ("admitted", "entry", "line", "position", "ready")
+    __slots__ = ("admitted", "admitted_s", "entry", "line", "position", "ready")
 
-    def __init__(self, entry: Outgoing, admitted: InFlight[SendReply], line: Line) -> None:
+    def __init__(self, entry: Outgoing, admitted: InFlight[SendReply], line: Line, admitted_s: float) -> None:
         self.entry = entry
         self.admitted = admitted
+        self.admitted_s = admitted_s
         self.line = line
         self.ready = entry.txn_id is None
         self.position = EARLIEST

@@ -23,6 +23,7 @@ from txnstore import keys, records
 from txnstore.records import Header
 from txnstore.store import KeyValue, MetadataStore, Watch, WatchBatch
 from txnwire.errors import DataCorrupt, InternalError, StoreUnavailable, Timeout, TxnError
+from txnwire.histogram import Histogram, HistogramSnapshot
 from txnwire.ids import TxnId
 from txnwire.ports import Clock
 from watchers.outcomes import Decision, Participant
@@ -57,6 +58,8 @@ class DecisionStatistics:
     resyncs: int
     reread: int
     absent: int
+    lag: HistogramSnapshot
+    """Seconds from a decision, by the coordinator's wall clock, to its delivery here, by ours; of what is held."""
 
 
 class Membership:
@@ -137,6 +140,7 @@ class DecisionWatch:
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
         self._events = self._decisions = self._resyncs = self._reread = self._absent = 0
+        self._lag = Histogram()
 
     async def start(self) -> None:
         """Follow from the store's current revision on. Raises `StoreUnavailable`."""
@@ -285,6 +289,7 @@ class DecisionWatch:
             log.error("header_unreadable", transaction=str(txn_id), error=str(error))
             return False
         self._decisions += 1
+        self._lag.observe(max(0, self._clock.wall_ms() - decision.decided_ms) / 1000)
         for membership in members:
             membership.participant.decide(decision)
         return True
@@ -385,4 +390,5 @@ class DecisionWatch:
             resyncs=self._resyncs,
             reread=self._reread,
             absent=self._absent,
+            lag=self._lag.snapshot(),
         )

@@ -14,13 +14,15 @@ NO_WRITER = 0
 
 
 class Decision(NamedTuple):
-    """`revision`: the header's mod revision, which orders decisions. `writers`: None counts all, a set only these."""
+    """`revision`: the header's mod revision, which orders decisions. `writers`: None counts all, a set only these.
+    `decided_ms`: epoch milliseconds by the coordinator's clock, for measuring only; 0 where it is not known."""
 
     txn_id: TxnId
     committed: bool
     revision: int
     writers: frozenset[int] | None = None
     reason: str | None = None
+    decided_ms: int = 0
 
     def counts(self, writer: int) -> bool:
         """Whether what `writer` wrote and acked in this transaction has happened."""
@@ -32,7 +34,7 @@ class Decision(NamedTuple):
         if header.state not in (records.COMMITTED, records.ABORTED):
             raise DataCorrupt(f"/txn/{txn_id} was rewritten with state {header.state!r}: expected COMMITTED or ABORTED")
         writers = None if header.writers is None else frozenset(int(text, 16) for text in header.writers)
-        return Decision(txn_id, header.state == records.COMMITTED, revision, writers, header.reason)
+        return Decision(txn_id, header.state == records.COMMITTED, revision, writers, header.reason, header.finalized_ms)
 
 
 class Participant(Protocol):

@@ -8,6 +8,8 @@ from txnstore.store import Commit, Delete, MetadataStore, Put, absent, version_i
 from txnwire.ids import TxnId
 from watchers.outcomes import Decision
 
+DECIDED_MS = 2
+
 
 async def begin(store: MetadataStore, txn_id: TxnId) -> None:
     key = keys.txn(txn_id)
@@ -27,7 +29,7 @@ async def end(
     """Decide, and return the revision of the decision."""
     key = keys.txn(txn_id)
     state = records.COMMITTED if commit else records.ABORTED
-    header = Header(state=state, timeout_ms=1, created_ms=0, finalized_ms=2, writers=writers, reason=reason)
+    header = Header(state=state, timeout_ms=1, created_ms=0, finalized_ms=DECIDED_MS, writers=writers, reason=reason)
     result = await store.commit(Commit(compares=(version_is(key, 1),), puts=(Put(key, records.encode(header)),)))
     assert result.succeeded
     return result.revision

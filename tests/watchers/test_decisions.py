@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.segments.virtual_time import LoopClock, run
 from tests.txnwire.waiting import eventually, idle
-from tests.watchers.headers import Notes, begin, collect, end
+from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
@@ -60,8 +60,8 @@ async def test_holder_is_told_of_the_decision_and_nobody_else(any_store: Metadat
         await end(any_store, C),
     ]
     await watch.wait_followed(revisions[-1], timeout_s=10)
-    told_b = Decision(B, True, revisions[1], frozenset({42, (1 << 64) - 1}), None)
-    assert one.decisions == [Decision(A, False, revisions[0], None, "timeout"), told_b]
+    told_b = Decision(B, True, revisions[1], frozenset({42, (1 << 64) - 1}), None, DECIDED_MS)
+    assert one.decisions == [Decision(A, False, revisions[0], None, "timeout", DECIDED_MS), told_b]
     assert other.decisions == [told_b]
     found = watch.statistics()
     assert (found.held, found.decisions, found.events) == (0, 2, 6)
@@ -254,7 +254,7 @@ async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> N
     etcd.compact(etcd.mvcc.revision)
     store.memory_backend.reconnect()
     await watch.wait_followed(revision, timeout_s=10)
-    assert notes.decisions == [Decision(A, True, revision)]
+    assert notes.decisions == [Decision(A, True, revision, None, None, DECIDED_MS)]
     await eventually(lambda: notes.absent == [C])
     found = watch.statistics()
     assert (found.resyncs, found.held) == (1, 2)
@@ -358,7 +358,7 @@ async def _follow_through(steps: list[tuple[str, TxnId]]) -> None:
             await begin(others, txn_id)
         elif action in ("commit", "abort") and txn_id in begun and txn_id not in decided:
             revision = await end(others, txn_id, commit=action == "commit")
-            decided[txn_id] = Decision(txn_id, action == "commit", revision)
+            decided[txn_id] = Decision(txn_id, action == "commit", revision, None, None, DECIDED_MS)
         elif action == "collect" and txn_id in decided and txn_id in notes.told:
             await collect(others, txn_id)  # it has no op left, so it has been told
         elif action == "wait":

@@ -9,7 +9,7 @@ import pytest
 
 from segments.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
-from tests.watchers.headers import Notes, begin, collect, end
+from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
@@ -74,7 +74,10 @@ async def test_r1_open_pins_aborted_is_filtered_committed_is_visible(any_store: 
     committed = await end(any_store, A)
     epoch = await own(any_store)
     state = await load_state(any_store, SEGMENT, epoch)
-    assert state.decisions == [Decision(B, False, aborted, None, "timeout"), Decision(A, True, committed)]
+    assert state.decisions == [
+        Decision(B, False, aborted, None, "timeout", DECIDED_MS),
+        Decision(A, True, committed, None, None, DECIDED_MS),
+    ]
     assert (state.open_transactions, state.absent_headers) == ([C], [])
     assert (state.watermark, state.watermark_record) == (EARLIEST, None)
     buffer = recovered(state, log)
@@ -172,7 +175,7 @@ async def test_p6_crash_between_the_cursor_and_the_next_acks_applies_exactly_onc
             assert held.acks.settle(plan, await any_store.commit(plan.commit), 100.0)
     held.pending.ack_cumulative(entry(9))
     state = await load_state(any_store, SEGMENT, await own(any_store))
-    assert state.decisions == [Decision(B, True, revision)]
+    assert state.decisions == [Decision(B, True, revision, None, None, DECIDED_MS)]
     cursor = cursor_of(state)
     assert [cursor.acked(at(index)) for index in range(3)] == [0, WHOLE, 0]
     pending = state.pending_acks(SUBSCRIPTION, cursor)
