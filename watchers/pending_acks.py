@@ -334,16 +334,31 @@ class PendingAcks:
         if held.decision is not None:
             del self._deferred[txn_id]
         acked: list[AckPosition] = []
-        released: list[AckPosition] = []
+        losing: list[Reservation] = []
         for reservation in held.reservations:
             if decision.counts(reservation.writer):
                 self._to_cursor(reservation)
                 acked += reservation.positions
             else:
-                released += reservation.positions
+                losing.append(reservation)
             self._unhold(reservation)
+        released = [ack for reservation in losing for ack in self._released(reservation)]
         applied = self._cleaning[txn_id] = AppliedAcks(decision, tuple(acked), tuple(released))
         return applied
+
+    def _released(self, reservation: Reservation) -> list[AckPosition]:
+        """What goes back to PENDING of an ack that does not count: ▲ not what another writer's ack, which counts, has
+        acked as well, or it would be delivered once more."""
+        if reservation.cumulative:
+            ack = reservation.positions[0]
+            return [ack] if self._cursor.next_unacked(self._cursor.mark_delete) <= ack.position else []
+        found = []
+        for ack in reservation.positions:
+            done = self._cursor.acked(ack.position)
+            rest = _without(ack, done) if done and done != WHOLE else ack
+            if done != WHOLE and rest.indexes:
+                found.append(rest)
+        return found
 
     def _to_cursor(self, reservation: Reservation) -> None:
         if reservation.cumulative:

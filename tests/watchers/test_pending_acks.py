@@ -339,9 +339,27 @@ def test_acks_are_held_per_writer_and_losers_go_back(pending: PendingAcks, curso
     acked(pending, A, whole(0), writer=W1)
     acked(pending, A, whole(0), whole(1), writer=W2)
     decision = commit(A, writers=frozenset({W1}))
-    assert pending.decided(decision) == AppliedAcks(decision, (whole(0),), (whole(0), whole(1)))
+    assert pending.decided(decision) == AppliedAcks(decision, (whole(0),), (whole(1),))
     assert cursor.mark_delete == at(0)
     assert pending.skip(at(1)) == 0
+
+
+def test_what_a_loser_acked_and_a_winner_too_is_not_released(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, part(2, 0b0011), whole(3), writer=W1)
+    acked(pending, A, part(2, 0b0110), part(3, 0b0001), whole(4), writer=W2)
+    decision = commit(A, writers=frozenset({W1}))
+    applied = pending.decided(decision)
+    assert applied is not None
+    assert applied.released == (part(2, 0b0100), whole(4))
+
+
+def test_a_loser_s_cumulative_ack_within_a_winner_s_releases_nothing(pending: PendingAcks, cursor: Cursor) -> None:
+    acked(pending, A, whole(3), cumulative=True, writer=W1)
+    acked(pending, A, whole(2), cumulative=True, writer=W2)
+    applied = pending.decided(commit(A, writers=frozenset({W1})))
+    assert applied is not None
+    assert applied.released == ()
+    assert cursor.mark_delete == at(3)
 
 
 def test_commit_that_counts_nobody_releases_everything(pending: PendingAcks, cursor: Cursor) -> None:

@@ -13,7 +13,7 @@ from txnwire.errors import TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import WHOLE, AckOp, AckPosition, ack_position
 from watchers.outcomes import Decision
-from watchers.pending_acks import PendingAcks, Reservation
+from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
 
 MESSAGES = 2
 LEDGERS = LedgerLengths({1: 3, 2: 3})
@@ -99,7 +99,7 @@ class PendingAcksMachine(RuleBasedStateMachine):
             applied = self.pending.release(reservation)
             self.let_go(reservation)
         if applied is not None:
-            self.apply(applied.decision)
+            self.apply(applied)
 
     @rule(data=st.data())
     def refuse(self, data: st.DataObject) -> None:
@@ -111,7 +111,7 @@ class PendingAcksMachine(RuleBasedStateMachine):
             applied = self.pending.release(reservation)
             self.let_go(reservation)
             if applied is not None:
-                self.apply(applied.decision)
+                self.apply(applied)
 
     def let_go(self, reservation: Reservation) -> None:
         self.held = [(hold, messages) for hold, messages in self.held if hold is not reservation]
@@ -136,14 +136,19 @@ class PendingAcksMachine(RuleBasedStateMachine):
             applied = self.pending.decided(self.decisions[txn_id])
             assert not (applied and in_flight)
             if applied is not None:
-                self.apply(applied.decision)
+                self.apply(applied)
 
-    def apply(self, decision: Decision) -> None:
+    def apply(self, applied: AppliedAcks) -> None:
+        decision = applied.decision
+        losing = [one for one in self.held if one[0].txn_id == decision.txn_id and not decision.counts(one[0].writer)]
         for hold, messages in self.held:
             if hold.txn_id == decision.txn_id and decision.counts(hold.writer):
                 assert hold in self.recorded
                 self.deleted |= messages
         self.held = [one for one in self.held if one[0].txn_id != decision.txn_id]
+        if not any(hold.cumulative for hold, _ in losing):  # those stand as their one position
+            due = {message for _, messages in losing for message in messages} - self.deleted
+            assert {message for ack in applied.released for message in named(ack)} == due
 
     # ---- plain acks
 
