@@ -14,15 +14,15 @@ from segments.ledgers import SegmentLedgers
 from segments.measures import Measures
 from segments.pipeline import Pipeline
 from segments.producers import ProducerSession
-from segments.segment_cuts import SegmentCuts
+from segments.segment_cuts import PATIENCE_S, SegmentCuts
 from segments.sending import Budget, Line, SendReply
 from segments.settings import BrokerSettings
 from segments.starts import Start, resolve_start
 from segments.subscription_table import SubscriptionTable
-from segments.subscriptions import Subscription, SubscriptionStatistics
+from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
 from segments.tail_cache import TailCache
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotOwner, ProducerFenced, Timeout, TopicNotFound, TxnError
+from txnwire.errors import NotOwner, ProducerFenced, Timeout, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock
 from watchers.clean_up import CleanUp, CleanUpTarget, WriteCleanUp
@@ -133,18 +133,27 @@ class Segment:
             wait_followed=self.wait_followed,
         )
         self.subscriptions = SubscriptionTable(
-            shared.store,
+            Surroundings(
+                store=shared.store,
+                settings=shared.settings,
+                clock=shared.clock,
+                segment=path,
+                epoch=epoch,
+                ledgers=ledgers,
+                dispatcher=self.dispatcher,
+                outcomes=buffer,
+                op_counter=shared.op_counter,
+                events=self,
+            ),
             shared.clean_up,
-            shared.settings,
-            segment=path,
-            epoch=epoch,
-            ledgers=ledgers,
-            dispatcher=self.dispatcher,
-            op_counter=shared.op_counter,
-            events=self,
         )
         self.cuts = SegmentCuts(
-            path, buffer, shared.decisions, shared.clock, check=self.check, wait_s=shared.settings.follow_wait_s
+            path,
+            buffer,
+            shared.clock,
+            check=self.check,
+            wait_followed=lambda revision: self.wait_followed(revision, patience_s=PATIENCE_S),
+            wait_s=shared.settings.follow_wait_s,
         )
         self._writes = WriteCleanUp(
             path,
@@ -277,9 +286,10 @@ class Segment:
         self.dispatcher.attach(consumer)
         return consumer
 
-    async def wait_followed(self, revision: int) -> None:
-        """Until every decision up to `revision` counts here. Raises `Timeout`."""
-        await self._shared.decisions.wait_followed(revision, timeout_s=self._shared.settings.follow_wait_s)
+    async def wait_followed(self, revision: int, *, patience_s: float | None = None) -> None:
+        """Until every decision up to `revision` counts here; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""
+        wait_s = self._shared.settings.follow_wait_s
+        await self._shared.decisions.wait_followed(revision, timeout_s=wait_s, patience_s=patience_s)
 
     # ---- watchers.outcomes.Participant ------------------------------------------------------------------------------
 
@@ -306,6 +316,7 @@ class Segment:
 
     def applied(self, applied: Applied) -> None:
         self.pipeline.gate.forget(applied.decision.txn_id)
+        self.subscriptions.visible(applied.decision)
         if applied.decision.decided_ms:
             lag_ms = self._shared.clock.wall_ms() - applied.decision.decided_ms
             self._shared.measures.visibility_lag.observe(max(0, lag_ms) / 1000)
@@ -371,6 +382,6 @@ class Segment:
 
 def _for_clients(error: TxnError, path: str) -> TxnError:
     """What producers and consumers are told: something that makes them look for the next owner."""
-    if isinstance(error, NotOwner | Timeout | TopicNotFound):
+    if isinstance(error, NotOwner | Timeout):
         return error
     return NotOwner(f"{path} is being taken over anew ({error}): look up the owner again")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from txnwire.errors import Timeout
 from txnwire.ids import Position
 from txnwire.ports import Clock
-from watchers.decisions import DecisionWatch
 from watchers.visibility import BufferCut, TransactionBuffer
 
 NOTED_FOR_S: Final = 30.0
@@ -21,24 +20,24 @@ an event under `/txn/`, and on a quiet system no event would ever say that it is
 
 
 class SegmentCuts:
-    """`check` raises why the segment cannot answer. `woken` is to be called whenever an operation that was in flight
-    has ended, and when the segment is over."""
+    """`check` raises why the segment cannot answer; `wait_followed` waits for decisions up to a revision. `woken` is to
+    be called whenever an operation that was in flight has ended, and when the segment is over."""
 
     def __init__(
         self,
         segment: str,
         buffer: TransactionBuffer,
-        decisions: DecisionWatch,
         clock: Clock,
         *,
         check: Callable[[], None],
+        wait_followed: Callable[[int], Awaitable[None]],
         wait_s: float,
     ) -> None:
         self._segment = segment
         self._buffer = buffer
-        self._decisions = decisions
         self._clock = clock
         self._check = check
+        self._wait_followed = wait_followed
         self._wait_s = wait_s
         self._noted_until_s = 0.0
         self._noting = False
@@ -59,7 +58,7 @@ class SegmentCuts:
         its entry would come to stand behind the end, and the cut would hold the rest of it. Raises `NotOwner`,
         `Timeout` (among others if it was begun so long ago that decisions are not noted any more).
         """
-        await self._decisions.wait_followed(revision, timeout_s=self._wait_s, patience_s=PATIENCE_S)
+        await self._wait_followed(revision)
         await self._wait_settled(revision)
         self._check()
         found = self._buffer.cut(revision, resolved)
