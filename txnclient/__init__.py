@@ -17,6 +17,7 @@ from txnclient.reader import EndOfStream, Reader
 from txnclient.snapshot import SegmentBounds, Snapshot, TopicBounds
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import CommitResult, Transaction, TransactionState
+from txnwire.entry import OutgoingMessage
 from txnwire.errors import (
     CallerError,
     ConnectionLost,
@@ -67,6 +68,7 @@ __all__ = [
     "NotAllowed",
     "NotOwner",
     "OutcomeUnknown",
+    "OutgoingMessage",
     "Overloaded",
     "Position",
     "Producer",

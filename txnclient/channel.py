@@ -11,6 +11,7 @@ import asyncio
 from functools import partial
 from typing import Protocol
 
+from txnclient.batches import Batch, BulkBatch, GatheringBatch
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.outbox import Outbox
@@ -33,36 +34,17 @@ _RESEND = (*TRANSIENT, SequenceGap)
 """Answers after which an entry is sent again: nothing was done, or a predecessor failed, or the owner has moved."""
 
 
-class Batch:
-    """Messages of one transaction (or of none) for one segment, gathering and then as one entry."""
-
-    __slots__ = ("bytes", "deadline", "due", "entry", "first", "futures", "last", "messages", "txn")
-
-    def __init__(self, txn: Transaction | None, deadline: Deadline) -> None:
-        self.txn = txn
-        self.deadline = deadline
-        self.messages: list[OutgoingMessage] = []
-        self.futures: list[asyncio.Future[MessageId]] = []
-        self.bytes = 0
-        self.due = 0.0
-        """When lingering ends, on the loop's clock; 0: it leaves at the end of this turn."""
-        self.entry = b""
-        self.first = -1
-        self.last = -1
-
-
 class Owner(Protocol):
     """The producer a channel belongs to."""
 
     name: str
     incarnation: int
     compression: pb.Compression
-    linger_s: float
+    compression_level: int
     batch_bytes: int
 
     def take_sequence_ids(self, count: int) -> int: ...
-    def leave_this_turn(self, channel: Channel, batch: Batch) -> None: ...
-    def leave_later(self, channel: Channel, batch: Batch) -> None: ...
+    def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None: ...
     def settled(self, batch: Batch, stored: bool) -> None: ...
     def fenced(self, error: TxnError) -> None: ...
 
@@ -74,7 +56,7 @@ class Channel:
         self.segment = segment
         self._session = session
         self._owner = owner
-        self._gathering: dict[Transaction | None, Batch] = {}
+        self._gathering: dict[Transaction | None, GatheringBatch] = {}
         self._under_way: dict[Transaction | None, int] = {}
         """Closed entries without a final answer."""
         self._outbox: Outbox[Batch] = Outbox()
@@ -85,6 +67,8 @@ class Channel:
         """Answers to what was written in an earlier one are not waited for any more."""
         self._unanswered_bytes = 0
         self._paused = False
+        self.one_large_value = asyncio.Lock()
+        """Held while the pieces of a value are taken in: of one producer they are never between each other here."""
 
     # ---- gathering --------------------------------------------------------------------------------------------------
 
@@ -94,18 +78,13 @@ class Channel:
         """Take one message in; the future resolves when its entry is stored. `size`: bytes it takes in the buffer."""
         batch = self._gathering.get(txn)
         if batch is None:
-            batch = self._gathering[txn] = Batch(txn, self._session.deadline(timeout_s))
+            batch = self._gathering[txn] = GatheringBatch(txn, self._session.deadline(timeout_s))
             if txn is not None:
                 txn.started(self)
-            if self._under_way.get(txn):
-                self._owner.leave_later(self, batch)
-            else:
-                self._owner.leave_this_turn(self, batch)
+            self._owner.gathers(self, batch, later=self._under_way.get(txn, 0) > 0)
         future: asyncio.Future[MessageId] = self._session.loop.create_future()
-        batch.messages.append(message)
-        batch.futures.append(future)
-        batch.bytes += size
-        if batch.bytes >= self._owner.batch_bytes or len(batch.messages) >= MAX_BATCH_MESSAGES:
+        batch.add(message, size, future)
+        if batch.bytes >= self._owner.batch_bytes or batch.count >= MAX_BATCH_MESSAGES:
             self.close_batch(batch)
         return future
 
@@ -118,18 +97,28 @@ class Channel:
         batch = self._gathering.get(txn)
         return batch is None or batch.bytes + size <= self._owner.batch_bytes
 
-    def close_batch(self, batch: Batch) -> None:
+    def add_bulk(self, batch: BulkBatch) -> None:
+        """Take a whole batch in, behind what gathers for its transaction (or none)."""
+        self.flush(batch.txn)
+        if batch.txn is not None:
+            batch.txn.started(self)
+        self._leave(batch)
+
+    def close_batch(self, batch: GatheringBatch) -> None:
         """Give the batch its sequence ids and write it as soon as possible. Nothing if it is closed already."""
-        if self._gathering.get(batch.txn) is not batch:
-            return
-        del self._gathering[batch.txn]
-        count = len(batch.messages)
-        batch.first = self._owner.take_sequence_ids(count)
-        batch.last = batch.first + count - 1
+        if self._gathering.get(batch.txn) is batch:
+            del self._gathering[batch.txn]
+            self._leave(batch)
+
+    def _leave(self, batch: Batch) -> None:
+        batch.first = self._owner.take_sequence_ids(batch.count)
+        batch.last = batch.first + batch.count - 1
         self._under_way[batch.txn] = self._under_way.get(batch.txn, 0) + 1
+        if batch.piece is not None and batch.piece.chunk_id < 0:
+            batch.piece = batch.piece._replace(chunk_id=batch.first)
         try:
             batch.entry = encode_entry(
-                batch.messages,
+                batch.take_columns(),
                 producer=self._owner.name,
                 incarnation=self._owner.incarnation,
                 sequence_id=batch.first,
@@ -137,11 +126,12 @@ class Channel:
                 txn_id=batch.txn.id if batch.txn is not None else None,
                 writer=batch.txn.writer_id if batch.txn is not None else 0,
                 compression=self._owner.compression,
+                level=self._owner.compression_level,
+                piece=batch.piece,
             )
         except TxnError as error:
             self._fail(batch, error)
             return
-        batch.messages = []
         self._outbox.add(batch)
         self._write()
 
@@ -174,7 +164,7 @@ class Channel:
             send = pb.Send(
                 producer_id=self._producer_id,
                 sequence_id=batch.first,
-                count=len(batch.futures),
+                count=batch.count,
                 previous_sequence_id=predecessor,
                 entry=batch.entry,
             )
@@ -315,23 +305,15 @@ class Channel:
     # ---- the end of an entry ----------------------------------------------------------------------------------------
 
     def _stored(self, batch: Batch, ok: pb.SendOk) -> None:
-        position = Position(ok.ledger_id, ok.entry_id)
-        for index, future in enumerate(batch.futures):
-            if not future.done():
-                future.set_result(MessageId(self.segment, position, index))
+        batch.stored(self.segment, Position(ok.ledger_id, ok.entry_id))
         self._settled(batch, None)
 
     def _fail(self, batch: Batch, error: TxnError) -> None:
-        for future in batch.futures:
-            if not future.done():
-                future.set_exception(error)
-                if batch.txn is not None:
-                    future.exception()  # its commit reports it, whoever looks at the future or not
+        batch.failed(error)
         self._settled(batch, error)
 
     def _cancel(self, batch: Batch) -> None:
-        for future in batch.futures:
-            future.cancel()
+        batch.cancelled()
         self._settled(batch, None)
 
     def _settled(self, batch: Batch, error: TxnError | None) -> None:

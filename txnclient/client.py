@@ -243,13 +243,15 @@ class Client:
         linger_ms: float = 5,
         batch_bytes: int = 131_072,
         compression: str | None = "zstd",
+        compression_level: int = 1,
         buffer_bytes: int = 64 * 1024 * 1024,
     ) -> Opening[Producer]:
         """`await` it, or `async with` it.
 
         Of one `name` one producer is live at a time, a second one fences the first; None: a random name. `linger_ms`:
-        how long messages may gather while earlier ones are under way. `compression`: "zstd" or None. `buffer_bytes`:
-        how much may be unstored before sends wait, or raise `WouldBlock`. Raises `TopicNotFound`, `InvalidArgument`.
+        how long messages may gather while earlier ones are under way. `compression`: "zstd" (of `compression_level` 1
+        to 9), "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
+        Raises `TopicNotFound`, `InvalidArgument`.
         """
 
         async def open_producer() -> Producer:
@@ -263,6 +265,7 @@ class Client:
                     linger_ms=linger_ms,
                     batch_bytes=batch_bytes,
                     compression=compression,
+                    compression_level=compression_level,
                     buffer_bytes=buffer_bytes,
                     on_closed=self._forget,
                 )

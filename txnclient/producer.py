@@ -6,15 +6,20 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Generic
+from typing import Any, Generic
 
-from txnclient.channel import Batch, Channel
+from txnclient.batches import Batch, BulkBatch, GatheringBatch
+from txnclient.bulk import Part, SentIds, parts_of
+from txnclient.channel import Channel
 from txnclient.deadlines import Deadline
+from txnclient.lingering import Lingering
+from txnclient.outgoing import checked, checked_value
 from txnclient.serializers import Serializer, V, encode
 from txnclient.session import Session
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import Transaction
-from txnwire.entry import OutgoingMessage
+from txnwire.compression import MAX_LEVEL
+from txnwire.entry import Columns, OutgoingMessage, Piece
 from txnwire.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -27,14 +32,19 @@ from txnwire.errors import (
 from txnwire.ids import MessageId, hash_key
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_VALUE_BYTES
-
-MESSAGE_OVERHEAD_BYTES = 16
-"""What a message counts for in the buffer besides its own bytes."""
+from txnwire.protocol import MAX_CHUNKED_BYTES, MAX_VALUE_BYTES, MIB
 
 CLOSE_TIMEOUT_S = 5.0
 
-_COMPRESSIONS = {"zstd": pb.COMPRESSION_ZSTD, "none": pb.COMPRESSION_NONE, None: pb.COMPRESSION_NONE}
+PIECE_BYTES = MIB
+"""Of a large value in one entry: small beside what a segment takes in at once, large beside what an entry costs."""
+
+COMPRESSIONS = {
+    "zstd": pb.COMPRESSION_ZSTD,
+    "lz4": pb.COMPRESSION_LZ4,
+    "none": pb.COMPRESSION_NONE,
+    None: pb.COMPRESSION_NONE,
+}
 
 
 class Producer(Generic[V]):
@@ -50,18 +60,21 @@ class Producer(Generic[V]):
         batch_bytes: int,
         compression: str | None,
         buffer_bytes: int,
+        compression_level: int = 1,
         serializer: Serializer[V] | None = None,
         on_closed: Callable[[Producer[V]], None],
     ) -> None:
-        if compression not in _COMPRESSIONS:
-            raise InvalidArgument(f"compression {compression!r}: expected 'zstd' or None")
+        if compression not in COMPRESSIONS:
+            raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
+        if not 1 <= compression_level <= MAX_LEVEL:
+            raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
         if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1:
             raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
         self.incarnation = session.random_u64()
         self.name = validate_name(name or f"producer-{self.incarnation:016x}", part="producer name")
         self.topic = topic
-        self.compression = _COMPRESSIONS[compression]
-        self.linger_s = linger_ms / 1000
+        self.compression = COMPRESSIONS[compression]
+        self.compression_level = compression_level
         self.batch_bytes = min(batch_bytes, MAX_VALUE_BYTES)
         self._session = session
         self._serializer = serializer
@@ -75,9 +88,7 @@ class Producer(Generic[V]):
         self._last_stored = -1
         self._buffered = 0
         self._pending: dict[Batch, None] = {}
-        self._this_turn: list[tuple[Channel, Batch]] = []
-        self._lingering: deque[tuple[Channel, Batch]] = deque()
-        self._linger_timer: asyncio.TimerHandle | None = None
+        self._lingering = Lingering(session, linger_ms / 1000, self._pending.__contains__)
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: TxnError | None = None
         self._closed = False
@@ -101,12 +112,16 @@ class Producer(Generic[V]):
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer.
 
+        `chunk`: a value over 5 MiB is sent in pieces, within a transaction, with which they appear together or not at
+        all; the id is the first piece's.
+
         Raises `TxnConflict` (and the transaction can only abort), `InvalidTxnState`, `MessageTooLarge`,
         `ProducerFenced`, `Timeout`: its fate is not known. A send that is cancelled may still be stored.
         """
-        if chunk:
-            raise InvalidArgument("chunk=True is not offered by this version: send values of at most 5 MiB")
-        message, size = _outgoing(self._encoded(value), key, properties, event_time_ms)
+        data = self._encoded(value)
+        if chunk and len(data) > MAX_VALUE_BYTES:
+            return await self._send_pieces(checked_value(data), key, properties, event_time_ms, txn)
+        message, size = checked(data, key, properties, event_time_ms)
         if self._buffered + size > self._buffer_bytes and self._buffered:
             await self._wait_room(size)
         stored = self._take(message, size, txn)
@@ -132,7 +147,7 @@ class Producer(Generic[V]):
         Without a transaction, look at the future or `flush()`; in one, its commit waits for it and reports a failure.
         An abort cancels the futures of messages that were not sent.
         """
-        message, size = _outgoing(self._encoded(value), key, properties, event_time_ms)
+        message, size = checked(self._encoded(value), key, properties, event_time_ms)
         if self._buffered + size > self._buffer_bytes and self._buffered:
             raise WouldBlock(
                 f"producer {self.name}: {self._buffered} of {self._buffer_bytes} bytes of its buffer are taken; "
@@ -141,26 +156,127 @@ class Producer(Generic[V]):
         return self._take(message, size, txn)
 
     async def send_many(
-        self, messages: Iterable[tuple[str | bytes | None, V]], *, txn: Transaction | None = None
-    ) -> list[MessageId]:
-        """Send (key, value) pairs and wait until all are stored; raises the first failure once all are answered."""
-        stored: list[asyncio.Future[MessageId]] = []
-        for key, value in messages:
-            message, size = _outgoing(self._encoded(value), key, None, None)
-            if self._buffered + size > self._buffer_bytes and self._buffered:
-                await self._wait_room(size)
-            stored.append(self._take(message, size, txn))
-        if not stored:
-            return []
-        results = await asyncio.gather(*stored, return_exceptions=True)
-        ids: list[MessageId] = []
-        for result in results:
-            if isinstance(result, BaseException):
-                if isinstance(result, asyncio.CancelledError) and txn is not None and txn.aborting:
-                    raise InvalidTxnState(f"transaction {txn.id} was aborted before all messages were sent")
-                raise result
-            ids.append(result)
+        self,
+        messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage],
+        *,
+        txn: Transaction | None = None,
+    ) -> SentIds:
+        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored.
+
+        They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
+        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure once all that
+        were sent are answered; what stands before a malformed message may be stored.
+        """
+        ids = SentIds()
+        failure: TxnError | None = None
+        try:
+            for part in parts_of(messages, None if self._serializer is None else self._encoded):
+                await self._send_part(part, txn, ids)
+        except TxnError as error:
+            failure = error
+            if txn is not None and ids.batches:
+                txn.failed(error)
+        unsettled = [batch.settled for batch in ids.batches if not batch.settled.done()]
+        if unsettled:
+            await asyncio.wait(unsettled)
+        for batch in ids.batches:
+            if batch.settled.cancelled():
+                raise InvalidTxnState("the transaction was aborted before all messages were sent")
+            failure = failure or batch.settled.exception()  # type: ignore[assignment]
+        if failure is not None:
+            raise failure
         return ids
+
+    async def _send_part(self, part: Part, txn: Transaction | None, ids: SentIds) -> None:
+        groups = self._by_segment(part)
+        for segment, indexes in groups:
+            chosen = part if indexes is None else part.select(indexes)
+            for columns, size in chosen.runs(self.batch_bytes):
+                channel = await self._room_for(size, txn, segment)
+                ids.add(self._take_bulk(channel, columns, size, txn))
+        order = None if len(groups) == 1 else [index for _, indexes in groups for index in indexes or ()]
+        ids.taken(order, len(part))
+        await asyncio.sleep(0)  # the loop's other tasks, and the writer of what has been taken in
+
+    def _by_segment(self, part: Part) -> list[tuple[int | None, list[int] | None]]:
+        """A part's messages by a hash of the segment they belong to, None for those without a key; the indexes None
+        where all belong together."""
+        keys = part.columns.keys
+        if keys is None:
+            return [(None, None)]
+        layout = self._current_layout()
+        if len(layout.active) == 1 and None not in keys:
+            return [(layout.active[0].range[0], None)]
+        groups: dict[int | None, list[int]] = {}
+        for index, key in enumerate(keys):
+            low = None if key is None else layout.segment_of_hash(hash_key(key)).range[0]
+            groups.setdefault(low, []).append(index)
+        return list(groups.items()) if len(groups) > 1 else [(next(iter(groups)), None)]
+
+    async def _room_for(self, size: int, txn: Transaction | None, key_hash: int | None) -> Channel:
+        """The channel for the next run of a bulk send, once there is room; without a key the next one in turn."""
+        if self._buffered + size > self._buffer_bytes and self._buffered:
+            await self._wait_room(size)
+        self._check_sends(txn)
+        if key_hash is None:
+            return self._next_channel()
+        return self._channel_to(self._current_layout().segment_of_hash(key_hash))
+
+    def _take_bulk(
+        self, channel: Channel, columns: Columns, size: int, txn: Transaction | None, piece: Piece | None = None
+    ) -> BulkBatch:
+        batch = BulkBatch(columns, size, txn, self._session.deadline(), self._session.loop.create_future(), piece)
+        self._pending[batch] = None
+        self._buffered += size
+        channel.add_bulk(batch)
+        return batch
+
+    # ---- large values -----------------------------------------------------------------------------------------------
+
+    async def _send_pieces(
+        self,
+        value: bytes,
+        key: str | bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int | None,
+        txn: Transaction | None,
+    ) -> MessageId:
+        """One value in pieces, all to one segment, and one value after the other. ▲ A7: whatever ends it in between
+        leaves the transaction only able to abort, or it would commit half a value."""
+        if txn is None:
+            raise MessageTooLarge(
+                f"a value of {len(value)} bytes needs a transaction: its pieces appear together only when one commits"
+            )
+        if len(value) > MAX_CHUNKED_BYTES:
+            raise MessageTooLarge(f"a value of {len(value)} bytes is over the {MAX_CHUNKED_BYTES} of one in pieces")
+        head, overhead = checked(b"", key, properties, event_time_ms)
+        self._check_sends(txn)
+        channel = self._next_channel() if head.key is None else self._channel(head.key, txn)
+        count = -(-len(value) // PIECE_BYTES)
+        batches: list[BulkBatch] = []
+        try:
+            async with channel.one_large_value:
+                for number in range(count):
+                    part = value[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
+                    if self._buffered + len(part) > self._buffer_bytes and self._buffered:
+                        await self._wait_room(len(part))
+                    self._check_sends(txn)
+                    message = head._replace(value=part) if number == 0 else OutgoingMessage(part, head.key)
+                    columns = Columns.of([message])
+                    chunk_id = batches[0].first if batches else -1
+                    piece = Piece(chunk_id, number, count, len(value))
+                    batches.append(self._take_bulk(channel, columns, len(part) + overhead, txn, piece))
+            await asyncio.wait([batch.settled for batch in batches])
+        except BaseException as error:
+            if batches:
+                torn = error if isinstance(error, TxnError) else InvalidTxnState("a large value was sent in part only")
+                txn.failed(torn)
+            raise
+        for batch in batches:
+            if batch.settled.cancelled():
+                raise InvalidTxnState(f"transaction {txn.id} was aborted before all of this message was sent")
+            batch.settled.result()
+        return MessageId(channel.segment, batches[0].settled.result(), 0)
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything sent so far is stored; raises the first failure among it."""
@@ -177,22 +293,16 @@ class Producer(Generic[V]):
             if failure is not None:
                 raise failure
 
-    def _unstored(self) -> list[asyncio.Future[MessageId]]:
-        """Futures of what is not stored yet; those of one batch end together, so one that nobody has cancelled stands
-        for its batch."""
-        alive = ([future for future in batch.futures if not future.done()] for batch in self._pending)
-        return [futures[-1] for futures in alive if futures]
+    def _unstored(self) -> list[asyncio.Future[Any]]:
+        """One future for each batch that is not stored yet and that somebody waits for."""
+        unsettled = [batch.unsettled() for batch in self._pending]
+        return [future for future in unsettled if future is not None]
 
     def _encoded(self, value: V) -> bytes:
         return value if self._serializer is None else encode(self._serializer, value)  # type: ignore[return-value]
 
     def _take(self, message: OutgoingMessage, size: int, txn: Transaction | None) -> asyncio.Future[MessageId]:
-        if self._closed:
-            raise InvalidArgument(f"producer {self.name} is closed")
-        if self._failure is not None:
-            raise self._failure
-        if txn is not None:
-            txn.check_open("send")
+        self._check_sends(txn)
         channel = self._channel(message.key, txn)
         if not channel.fits(txn, size):
             channel.flush(txn)
@@ -200,16 +310,26 @@ class Producer(Generic[V]):
         self._buffered += size
         return channel.add(message, size, txn, self._session.timeout_s)
 
+    def _check_sends(self, txn: Transaction | None) -> None:
+        if self._closed:
+            raise InvalidArgument(f"producer {self.name} is closed")
+        if self._failure is not None:
+            raise self._failure
+        if txn is not None:
+            txn.check_open("send")
+
     def _channel(self, key: bytes | None, txn: Transaction | None) -> Channel:
         if key is not None:
             return self._channel_to(self._current_layout().segment_of_hash(hash_key(key)))
         channel = self._keyless.get(txn)
         if channel is None or not channel.gathers(txn):
-            active = self._current_layout().active
-            self._turn += 1
-            channel = self._channel_to(active[self._turn % len(active)])
-            self._keyless[txn] = channel
+            channel = self._keyless[txn] = self._next_channel()
         return channel
+
+    def _next_channel(self) -> Channel:
+        active = self._current_layout().active
+        self._turn += 1
+        return self._channel_to(active[self._turn % len(active)])
 
     def _channel_to(self, segment: SegmentInfo) -> Channel:
         channel = self._channels.get(segment.path)
@@ -242,38 +362,13 @@ class Producer(Generic[V]):
         self._next_sequence_id += count
         return first
 
-    def leave_this_turn(self, channel: Channel, batch: Batch) -> None:
-        """Close `batch` once all that is ready to run now has had its turn."""
+    def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None:
+        """A batch has been begun; `later`: it may linger, because an earlier one is under way."""
         self._pending[batch] = None
-        if not self._this_turn:
-            self._session.loop.call_soon(self._turn_over)
-        self._this_turn.append((channel, batch))
-
-    def leave_later(self, channel: Channel, batch: Batch) -> None:
-        """Close `batch` when lingering is over, unless something else closes it before."""
-        self._pending[batch] = None
-        batch.due = self._session.clock.monotonic() + self.linger_s
-        self._lingering.append((channel, batch))
-        if self._linger_timer is None:
-            self._linger_timer = self._session.loop.call_later(self.linger_s, self._lingering_over)
-
-    def _turn_over(self) -> None:
-        leaving, self._this_turn = self._this_turn, []
-        for channel, batch in leaving:
-            channel.close_batch(batch)
-
-    def _lingering_over(self) -> None:
-        self._linger_timer = None
-        now = self._session.clock.monotonic()
-        while self._lingering and self._lingering[0][1].due <= now:
-            channel, batch = self._lingering.popleft()
-            channel.close_batch(batch)
-        while self._lingering and self._lingering[0][1] not in self._pending:
-            self._lingering.popleft()
-        if self._lingering:
-            self._linger_timer = self._session.loop.call_later(
-                max(0.0, self._lingering[0][1].due - now), self._lingering_over
-            )
+        if later:
+            self._lingering.leave_later(channel, batch)
+        else:
+            self._lingering.leave_this_turn(channel, batch)
 
     def settled(self, batch: Batch, stored: bool) -> None:
         """The batch has its final answer, or was withdrawn."""
@@ -318,8 +413,7 @@ class Producer(Generic[V]):
             if waited_for:
                 await asyncio.wait(waited_for, timeout=deadline.remaining())
         finally:
-            if self._linger_timer is not None:
-                self._linger_timer.cancel()
+            self._lingering.stop()
             self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
             for channel in self._channels.values():
                 channel.close()
@@ -331,28 +425,3 @@ class Producer(Generic[V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _outgoing(
-    value: bytes, key: str | bytes | None, properties: Mapping[str, str] | None, event_time_ms: int | None
-) -> tuple[OutgoingMessage, int]:
-    """The message, and the bytes it counts for in the buffer. Raises `InvalidArgument`, `MessageTooLarge`."""
-    if type(value) is not bytes:
-        if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise InvalidArgument(f"a message's value is bytes, not {type(value).__name__}")
-        value = bytes(value)
-    if len(value) > MAX_VALUE_BYTES:
-        raise MessageTooLarge(f"a value of {len(value)} bytes is over the {MAX_VALUE_BYTES} bytes that are allowed")
-    size = len(value) + MESSAGE_OVERHEAD_BYTES
-    if key is not None:
-        if isinstance(key, str):
-            key = key.encode()
-        elif not isinstance(key, bytes):
-            raise InvalidArgument(f"a message's key is str or bytes, not {type(key).__name__}")
-        size += len(key)
-    if properties:
-        for name, text in properties.items():
-            if not isinstance(name, str) or not isinstance(text, str):
-                raise InvalidArgument("a message's properties map str to str")
-            size += len(name) + len(text)
-    return OutgoingMessage(value, key, properties or None, event_time_ms), size

@@ -26,6 +26,9 @@ BLOCK_VERSION: Final = 1
 MAX_VALUE_BYTES: Final = 5 * MIB
 """One message's value; larger ones are refused (or sent in chunks, within a transaction)."""
 
+MAX_CHUNKED_BYTES: Final = 256 * MIB
+"""A value sent in pieces; a consumer holds it in memory until the last of them has come."""
+
 ENTRY_OVERHEAD_BYTES: Final = 64 * KIB
 MAX_ENTRY_BYTES: Final = MAX_VALUE_BYTES + ENTRY_OVERHEAD_BYTES
 """A whole entry as it is stored: header, metadata and the block after compression."""

@@ -363,16 +363,6 @@ def test_malformed_messages_are_refused_before_they_are_queued(
     run(scenario())
 
 
-def test_chunks_are_refused_by_name() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            producer = await client.producer(TOPIC)
-            with pytest.raises(txnclient.InvalidArgument, match="chunk"):
-                await producer.send(b"x", chunk=True)
-
-    run(scenario())
-
-
 def test_a_value_of_the_largest_size_is_sent() -> None:
     async def scenario() -> None:
         async with connected() as (_, client):
@@ -394,7 +384,15 @@ def test_an_event_time_that_is_no_number_fails_its_batch_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"compression": "lz4"}, {"name": "a/b"}, {"linger_ms": -1}, {"batch_bytes": 0}, {"buffer_bytes": 0}]
+    "options",
+    [
+        {"compression": "gzip"},
+        {"compression_level": 10},
+        {"name": "a/b"},
+        {"linger_ms": -1},
+        {"batch_bytes": 0},
+        {"buffer_bytes": 0},
+    ],
 )
 def test_malformed_options_are_refused(options: dict[str, object]) -> None:
     async def scenario() -> None:
