@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -46,6 +47,10 @@ LAST_RETRY_S: Final = 60.0
 LOOK_AFTER_TRIES: Final = 3
 """A participant may just be late: only then are a stuck transaction's ops read."""
 OPS_AT_ONCE: Final = 10_000
+NAMED_AT_ONCE: Final = 30
+"""Each may be a run of its own: two compares, and one of its name record, within `store.MAX_COMMIT_OPS`."""
+NAMED_WRITERS_AT_ONCE: Final = 20_000
+"""Over all of a batch, or of one: 19 bytes each, within `store.MAX_COMMIT_BYTES`."""
 
 
 class Stuck(NamedTuple):
@@ -98,9 +103,9 @@ class Collector:
                     collected += await self._collect(tc, {one.counter: left[one.counter] for one in batch}, due)
                     for one in batch:
                         del left[one.counter]
-                for seen in due:
-                    if seen.name is not None:
-                        collected += await self._collect(tc, {seen.final.counter: seen}, due)
+                for named in _batches_of_named([seen for seen in due if seen.name is not None]):
+                    collected += await self._collect(tc, {seen.final.counter: seen for seen in named}, due)
+                    for seen in named:
                         del left[seen.final.counter]
             except NotOwner:
                 log.info("coordinator id is somebody else's by now", tcid=tc.tcid)
@@ -157,16 +162,17 @@ class Collector:
         return read_outcomes(tcid, block, record)
 
     async def _names(self, tc: OwnedTcid, batch: dict[int, Seen]) -> list[Rewrite]:
-        """Named transactions go one by one: their name record takes over outcome and writers."""
+        """Of named transactions the name record takes over outcome and writers."""
+        named = {TxnId(tc.tcid, counter): seen.name for counter, seen in batch.items() if seen.name is not None}
+        if not named:
+            return []
+        store = self._state.store
+        _, headers = await store.get_many([keys.txn(txn_id) for txn_id in named])
+        found = (await store.get_many([keys.txn_name(name) for name in named.values()]))[1]
         rewrites = []
-        for counter, seen in batch.items():
-            if seen.name is None:
-                continue
-            txn_id = TxnId(tc.tcid, counter)
-            header = await self._state.store.get(keys.txn(txn_id))
+        for txn_id, header, record in zip(named, headers, found, strict=True):
             decision = None if header is None else decision_of(header)
             if decision is not None:
-                record = await self._state.store.get(keys.txn_name(seen.name))
                 rewrite = name_rewrite(record, txn_id, decision, self._state.clock.wall_ms())
                 rewrites += [] if rewrite is None else [rewrite]
         return rewrites
@@ -254,3 +260,18 @@ class Collector:
         prefix = keys.TXN_OUTCOME + f"{tcid:04x}/".encode()
         found = await self._state.store.range(prefix, keys.prefix_end(prefix), keys_only=True)
         return [int(record.key.rpartition(b"/")[2], 16) for record in found.records]
+
+
+def _batches_of_named(named: Sequence[Seen]) -> Iterator[list[Seen]]:
+    """Named transactions, in id order, as many as one commit takes: all in one outcome block."""
+    batch: list[Seen] = []
+    writers = 0
+    for seen in named:
+        full = len(batch) == NAMED_AT_ONCE or writers + seen.writers > NAMED_WRITERS_AT_ONCE
+        if batch and (full or block_of(seen.final.counter) != block_of(batch[0].final.counter)):
+            yield batch
+            batch, writers = [], 0
+        batch.append(seen)
+        writers += seen.writers
+    if batch:
+        yield batch

@@ -237,4 +237,5 @@ def _answer(txn_id: TxnId, decision: Decision, request: EndRequest) -> Decision 
 def saw_final(tc: OwnedTcid, txn_id: TxnId, decision: Decision, header: Header, now: float) -> None:
     """Start a decided transaction's retention."""
     committed = decision.state == COMMITTED
-    tc.saw_final(txn_id.counter, committed, decision.revision, now=now, name=header.name)
+    writers = len(decision.writers or ())
+    tc.saw_final(txn_id.counter, committed, decision.revision, now=now, name=header.name, writers=writers)

@@ -1,7 +1,7 @@
 """Named transactions: whoever begins a name joins the one transaction that it stands for. Source: DESIGN §4, §10.
 
 Any coordinator serves any name: the name record and its compare decide, under whatever TCID the transaction is begun.
-Nothing is answered from memory, as another coordinator may have ended it: a begin that comes after a commit was answered
+Nothing is answered from memory, as another coordinator may have ended it: a begin that comes after the answer to a commit
 learns of that commit.
 """
 

@@ -151,11 +151,13 @@ EndReply = Callable[[Decision | TxnError], None]
 
 
 class Seen(NamedTuple):
-    """A decided transaction waiting out its retention. `name`: it is a named one."""
+    """A decided transaction waiting out its retention. `name`: it is a named one. `writers`: how many its commit
+    lists, which its name record takes over."""
 
     seen_at: float
     final: Collectable
     name: str | None
+    writers: int = 0
 
 
 class IdBlocks:
@@ -316,10 +318,12 @@ class OwnedTcid:
 
     # -- retention --
 
-    def saw_final(self, counter: int, committed: bool, revision: int, *, now: float, name: str | None) -> None:
+    def saw_final(
+        self, counter: int, committed: bool, revision: int, *, now: float, name: str | None, writers: int = 0
+    ) -> None:
         """Start its retention, unless that has started before."""
         if counter not in self.finals:
-            self.finals[counter] = Seen(now, Collectable(counter, committed, revision), name)
+            self.finals[counter] = Seen(now, Collectable(counter, committed, revision), name, writers)
 
     def collectable(self, now: float, retention_s: float, limit: int) -> list[Seen]:
         """Remove and return what has waited long enough, in id order."""

@@ -101,7 +101,7 @@ class Transaction:
         self.id = txn_id
         self.name = None if joined is None else joined.name
         self.writer_id = 0 if joined is None else joined.writer_id
-        """What this object sends and acks counts as this writer's; random for each begin of a name, 0 without a name."""
+        """As whom this object sends and acks; random for each begin of a name, 0 without one."""
         self.joined = joined is not None and joined.joined
         """Whether somebody else had begun the name."""
         self.expires_at = expires_at

@@ -1,4 +1,4 @@
-"""The elected sweeper: one process of the cluster compacts and defragments etcd (DESIGN §4, §9)."""
+"""The elected sweeper: it compacts and defragments etcd and lets names expire, in one process (DESIGN §4, §9)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from coordinator_v5.name_expiry import NameExpiry
 from txnstore import keys
 from txnstore.election import Election, Leadership
 from txnstore.maintenance import Maintenance
@@ -83,12 +84,14 @@ class Sweeper:
     async def _serve(self, leadership: Leadership) -> None:
         log.info("sweeper_elected", id=self._id)
         maintenance = Maintenance(self._store, self._clock, by=self._id, guard=leadership.still_held())
+        names = NameExpiry(self._store, self._clock, guard=leadership.still_held())
         term = asyncio.create_task(maintenance.run(), name="maintenance")
+        expiry = asyncio.create_task(names.run(), name="expiry of names")
         lost = asyncio.create_task(leadership.wait_lost(), name="sweeper leadership")
         try:
-            await asyncio.wait({term, lost}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({term, lost, expiry}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (term, lost):
+            for task in (term, lost, expiry):
                 task.cancel()
-            await asyncio.gather(term, lost, return_exceptions=True)
+            await asyncio.gather(term, lost, expiry, return_exceptions=True)
             log.info("sweeper_deposed", id=self._id)

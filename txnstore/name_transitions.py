@@ -9,8 +9,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from txnstore import keys, records
-from txnstore.records import ABORTED, Header, TxnName
-from txnstore.store import Commit, CommitResult, KeyValue, Put, Read, absent, created_at, unchanged_since
+from txnstore.records import ABORTED, COMMITTED, Header, TxnName
+from txnstore.store import (
+    Commit,
+    CommitResult,
+    Compare,
+    Delete,
+    KeyValue,
+    Put,
+    Read,
+    absent,
+    created_at,
+    unchanged_since,
+)
 from txnstore.transitions import Decision, decision_of, read_begin_verdict
 from txnwire.errors import OutcomeUnknown
 from txnwire.ids import TxnId
@@ -76,6 +87,43 @@ def plan_begin_named(txn_id: TxnId, tc_epoch: int, header: Header, name: str, re
         partition_key=key[len(keys.TXN) :],
         reserve=False,
     )
+
+
+class NameRetention:
+    """Which name records may go: those collected before `before_ms` (epoch ms). ▲ Of each prefix (up to the last `/`)
+    the newest commit stays for ever: a query that comes back after a year must find the batch it has written.
+
+    An aborted one stands for a free name just as no record does, and one that is not collected may yet abort: neither
+    makes an older commit of its prefix go. Show it every record, then ask."""
+
+    def __init__(self, before_ms: int, limit: int) -> None:
+        self._before_ms = before_ms
+        self._limit = limit
+        self._newest: dict[bytes, tuple[int, KeyValue, TxnName]] = {}
+        """By prefix. The newest by its create revision: ▲ a wall clock may be stepped."""
+        self._expired: list[tuple[bytes, int]] = []
+
+    def saw(self, record: KeyValue) -> None:
+        """Raises `DataCorrupt`."""
+        named = records.decode(TxnName, record.value, key=record.key)
+        if named.outcome == COMMITTED:
+            prefix, commit = record.key.rpartition(b"/")[0], (record.create_revision, record, named)
+            newest = self._newest.get(prefix, commit)
+            self._newest[prefix] = max(newest, commit, key=lambda one: one[0])
+            if newest is commit:
+                return
+            _, record, named = min(newest, commit, key=lambda one: one[0])
+        if named.outcome is not None and named.collected_ms < self._before_ms and len(self._expired) < self._limit:
+            self._expired.append((record.key, record.mod_revision))
+
+    def expired(self) -> list[tuple[bytes, int]]:
+        """(key, mod revision) of at most `limit` records, for `plan_expire_name`."""
+        return self._expired
+
+
+def plan_expire_name(key: bytes, mod_revision: int, guard: Compare) -> Commit:
+    """Forget a name. `guard`: of the elected role, compared with every write of it."""
+    return Commit(compares=(unchanged_since(key, mod_revision), guard), deletes=(Delete(key),))
 
 
 class NamedVerdict(NamedTuple):
