@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from segments.assignment import consumer_id
 from segments.broker import Broker
-from segments.dispatch import Consumer, Delivery, Dispatcher, Isolation
+from segments.consuming import ConsumingService
 from segments.producers import ProducerSession
 from segments.sending import Outgoing
-from segments.starts import Start
-from segments.subscriptions import Subscription
 from segments.tail_cache import chunk_key
 from txnwire.entry import parse_metadata, verify
-from txnwire.errors import InvalidArgument, MessageTooLarge, NotAllowed, TxnError, to_wire
+from txnwire.errors import InvalidArgument, MessageTooLarge, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_ENTRY_BYTES
 from txnwire.serving import Handler, Peer
-from watchers import acks
 
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -49,68 +45,6 @@ class _SendReply:
         self._peer.fail(self._request_id, error)
 
 
-class _ConsumerSink:
-    """Implements `dispatch.Sink` over one connection."""
-
-    def __init__(self, peer: Peer, consumer_id: int) -> None:
-        self._peer = peer
-        self._consumer_id = consumer_id
-        self.error: TxnError | None = None
-
-    @property
-    def closed(self) -> bool:
-        return self._peer.closed
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._peer.pending_bytes
-
-    async def drain(self, below_bytes: int) -> None:
-        await self._peer.drain(below_bytes)
-
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        entries = [
-            pb.DeliveredEntry(
-                ledger_id=one.position.ledger_id,
-                entry_id=one.position.entry_id,
-                entry=one.data,
-                skip=one.skip,
-                redelivery_count=one.redelivery_count,
-            )
-            for one in deliveries
-        ]
-        self._peer.push(pb.Command(deliver=pb.Deliver(consumer_id=self._consumer_id, entries=entries)))
-
-    def rewind(self) -> None:
-        self._peer.push(pb.Command(rewind=pb.Rewind(consumer_id=self._consumer_id)))
-
-    def end_of_segment(self, *, sealed: bool) -> None:
-        self._peer.push(pb.Command(end_of_segment=pb.EndOfSegment(consumer_id=self._consumer_id, sealed=sealed)))
-
-    def consumer_closed(self, error: TxnError) -> None:
-        self.error = error
-        closed = pb.ConsumerClosed(consumer_id=self._consumer_id, error=to_wire(error))
-        self._peer.push(pb.Command(consumer_closed=closed))
-
-
-class _Consuming:
-    """One consumer of one connection. `subscription` is None for a reader."""
-
-    def __init__(
-        self, sink: _ConsumerSink, consumer: Consumer, dispatcher: Dispatcher, subscription: Subscription | None
-    ) -> None:
-        self.sink = sink
-        self.consumer = consumer
-        self.dispatcher = dispatcher
-        self.subscription = subscription
-
-    def close(self) -> None:
-        if self.subscription is not None:
-            self.subscription.detach(self.consumer)
-        else:
-            self.dispatcher.detach(self.consumer)
-
-
 class _Producing:
     __slots__ = ("incarnation", "name", "session")
 
@@ -125,7 +59,6 @@ class _Connection:
 
     def __init__(self) -> None:
         self.producers: dict[int, _Producing] = {}
-        self.consumers: dict[int, _Consuming] = {}
 
 
 class BrokerService:
@@ -140,14 +73,12 @@ class BrokerService:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._connections: dict[Peer, _Connection] = {}
+        self._consuming = ConsumingService(broker)
         self.handlers: Mapping[str, Handler] = {
+            **self._consuming.handlers,
             "open_producer": self._open_producer,
             "send": self._send,
             "close_producer": self._close_producer,
-            "subscribe": self._subscribe,
-            "flow": self._flow,
-            "ack": self._ack,
-            "close_consumer": self._close_consumer,
             "segment_positions": self._segment_positions,
             "segment_cut": self._segment_cut,
         }
@@ -158,12 +89,11 @@ class BrokerService:
         }
 
     def disconnected(self, peer: Peer) -> None:
+        self._consuming.disconnected(peer)
         connection = self._connections.pop(peer, None)
         if connection is not None:
             for producing in connection.producers.values():
                 producing.session.close()
-            for consuming in connection.consumers.values():
-                consuming.close()
 
     def _connection(self, peer: Peer) -> _Connection:
         connection = self._connections.get(peer)
@@ -204,89 +134,6 @@ class BrokerService:
         producing = self._connection(peer).producers.pop(command.close_producer.producer_id, None)
         if producing is not None:
             producing.session.close()
-        return _OK
-
-    # ---- consuming --------------------------------------------------------------------------------------------------
-
-    async def _subscribe(self, peer: Peer, command: pb.Command) -> pb.Command:
-        request = command.subscribe
-        path = SegmentName.from_path(request.segment).path
-        isolation = _isolation(request)
-        if request.type != pb.SUBSCRIPTION_TYPE_STREAM:
-            raise InvalidArgument("subscriptions of type queue are not served yet, they come later: use type stream")
-        segment = await self._broker.segment(path)
-        consumers = self._connection(peer).consumers
-        earlier = consumers.get(request.consumer_id)
-        if earlier is not None and earlier.sink.error is None:
-            raise InvalidArgument(f"consumer id {request.consumer_id} is open already on this connection")
-        sink = _ConsumerSink(peer, request.consumer_id)
-        subscription: Subscription | None = None
-        if request.subscription:
-            subscription, consumer = await segment.subscriptions.attach(
-                sink,
-                subscription=validate_name(request.subscription, part="subscription name"),
-                holder=consumer_id(validate_name(request.consumer, part="consumer name"), request.incarnation),
-                assignment_epoch=request.assignment_epoch,
-                min_revision=request.min_revision,
-                isolation=isolation,
-            )
-        else:
-            end = Position(request.end.ledger_id, request.end.entry_id) if request.HasField("end") else None
-            consumer = await segment.attach_reader(
-                sink,
-                start=Start.from_wire(request.start),
-                end=end,
-                min_revision=request.min_revision,
-                isolation=isolation,
-            )
-        consumers[request.consumer_id] = _Consuming(sink, consumer, segment.dispatcher, subscription)
-        return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch))
-
-    def _consuming(self, peer: Peer, consumer_id: int) -> _Consuming:
-        connection = self._connections.get(peer)
-        consuming = None if connection is None else connection.consumers.get(consumer_id)
-        if consuming is None:
-            raise InvalidArgument(f"consumer id {consumer_id} is not open on this connection: subscribe first")
-        if consuming.sink.error is not None:
-            raise consuming.sink.error
-        return consuming
-
-    def _flow(self, peer: Peer, command: pb.Command) -> pb.Command | None:
-        flow = command.flow
-        connection = self._connections.get(peer)
-        consuming = None if connection is None else connection.consumers.get(flow.consumer_id)
-        if consuming is None or consuming.sink.error is not None:
-            return None if not command.request_id else _OK  # closed while this was on its way
-        if flow.permits > MAX_PERMITS:
-            raise InvalidArgument(f"{flow.permits} permits: expected at most {MAX_PERMITS}")
-        consuming.dispatcher.add_permits(consuming.consumer, flow.permits, flow.min_revision)
-        return _OK
-
-    def _ack(self, peer: Peer, command: pb.Command) -> pb.Command | None:
-        ack = command.ack
-        subscription = self._consuming(peer, ack.consumer_id).subscription
-        if subscription is None:
-            raise NotAllowed("a reader keeps its own position: it has nothing to ack")
-        positions = acks.from_wire(ack.positions)
-        if not ack.txnid_least_bits:
-            subscription.ack(positions, cumulative=ack.cumulative)
-            return _OK
-        request_id = command.request_id
-
-        def done(error: TxnError | None) -> None:
-            if error is None:
-                peer.reply(request_id, _OK)
-            else:
-                peer.fail(request_id, error)
-
-        txn_id = TxnId.from_bits(ack.txnid_most_bits, ack.txnid_least_bits)
-        subscription.ack_in(txn_id, ack.writer, positions, cumulative=ack.cumulative, reply=done)
-        return None
-
-    def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command:
-        consuming = self._connection(peer).consumers.pop(command.close_consumer.consumer_id, None)
-        if consuming is not None:
-            consuming.close()
         return _OK
 
     # ---- positions, statistics --------------------------------------------------------------------------------------
@@ -339,22 +186,6 @@ class BrokerService:
     async def _broker_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = msgspec.to_builtins(self._broker.statistics())
         return answer
-
-
-_ISOLATIONS: Mapping[int, Isolation] = {
-    pb.ISOLATION_READ_COMMITTED: Isolation.READ_COMMITTED,
-    pb.ISOLATION_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
-    pb.ISOLATION_SNAPSHOT: Isolation.SNAPSHOT,
-}
-
-
-def _isolation(request: pb.Subscribe) -> Isolation:
-    found = _ISOLATIONS.get(request.isolation)
-    if found is None:
-        raise InvalidArgument(f"isolation {request.isolation} is unknown: expected read_committed or read_uncommitted")
-    if found is Isolation.SNAPSHOT and (request.subscription or not request.HasField("end")):
-        raise InvalidArgument("isolation snapshot is for readers that name the end they read to")
-    return found
 
 
 def _aborted_writer(txn_id: TxnId, writer: int | None) -> pb.AbortedWriter:

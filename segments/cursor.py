@@ -106,6 +106,8 @@ class Cursor:
         self._mark_stored = 0
         self._mark_mod_revision = 0
         self._rewound = False
+        self.seeks = 0
+        """How often it was set anew: what consumers received before the last time is void."""
         self._blocks: dict[tuple[int, int], _Block] = {}
         self._gone: dict[str, int] = {}
         """Records to be deleted, with their mod revisions."""
@@ -244,6 +246,7 @@ class Cursor:
         self._mark = position
         self._generation = self._mark_generation = self._generation + 1
         self._rewound = True
+        self.seeks += 1
 
     # ---- persistence
 
@@ -257,15 +260,19 @@ class Cursor:
 
     def block_writes(self) -> Sequence[BlockWrite]:
         """The records that differ from what is stored, `mark` first, deletions last: valid in this order, also in
-        parts, as a deleted block's acks lie at or below the mark."""
-        writes = []
+        parts, as a deleted block's acks lie at or below the mark. Behind a seek ▲ deletions come first: a mark that has
+        gone back must never stand beside acks from before."""
+        writes: list[BlockWrite] = []
+        if self._rewound:
+            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
         if self._mark_generation != self._mark_stored:
-            value = records.encode(CursorMark(position=self._mark))
+            value = records.encode(CursorMark(position=self._mark, seeks=self.seeks))
             writes.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
         for block in self._blocks.values():
             if block.generation != block.stored:
                 writes.append(BlockWrite(block.name, block.encode(), block.mod_revision, block.generation))
-        writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
+        if not self._rewound:
+            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
         return writes
 
     def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None:
@@ -384,6 +391,7 @@ class Cursor:
             self._mark_mod_revision = mod_revision
             self._mark_generation = self._generation
             self._mark = max(self._mark, Position(*mark.position))
+            self.seeks = max(self.seeks, mark.seeks)
             return
         try:
             self._merge_block(records.decode(CursorBlock, value, key=key), mod_revision)

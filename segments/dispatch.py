@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -78,7 +78,7 @@ class AckState(Protocol):
     def holds_back(self) -> bool:
         """▲ P12: whether a predecessor's pending acks are still undecided."""
 
-    def skip(self, position: Position) -> int:
+    def skip(self, position: Position, messages: int = 0) -> int:
         """Bitmap of the indexes acked or pending, `WHOLE` for all of the entry."""
 
     def redelivery_count(self, position: Position) -> int: ...
@@ -103,7 +103,9 @@ class Consumer:
         left_out: int = 0,
         min_revision: int = 0,
         isolation: Isolation = Isolation.READ_COMMITTED,
+        holder: str = "",
     ) -> None:
+        self.holder = holder
         self.sink = sink
         self.acks = acks
         self.isolation = isolation
@@ -126,6 +128,13 @@ class Consumer:
         self.sink.rewind()
 
 
+class Source(Protocol):
+    """What serves consumers of its own in each pass: a queue subscription."""
+
+    def serve(self) -> None: ...
+    def close(self, error: TxnError) -> None: ...
+
+
 class Dispatcher:
     """Serves the consumers of one segment. `wake` after anything that may let one of them go on."""
 
@@ -146,6 +155,7 @@ class Dispatcher:
         self._followed_revision = followed_revision
         self._wait_followed = wait_followed
         self._consumers: dict[Consumer, None] = {}
+        self._sources: dict[Source, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._scheduled = False
         self._closed = False
@@ -157,6 +167,14 @@ class Dispatcher:
     def attach(self, consumer: Consumer) -> None:
         self._consumers[consumer] = None
         self.wake()
+
+    def add_source(self, source: Source) -> None:
+        """`source` is served in every pass from now on."""
+        self._sources[source] = None
+        self.wake()
+
+    def remove_source(self, source: Source) -> None:
+        self._sources.pop(source, None)
 
     def detach(self, consumer: Consumer) -> None:
         consumer.detached = True
@@ -171,7 +189,7 @@ class Dispatcher:
         self.wake()
 
     def wake(self) -> None:
-        if not self._scheduled and not self._closed and self._consumers:
+        if not self._scheduled and not self._closed and (self._consumers or self._sources):
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pass)
 
@@ -181,12 +199,16 @@ class Dispatcher:
         for consumer in self.consumers:
             self.detach(consumer)
             consumer.sink.consumer_closed(error)
+        for source in list(self._sources):
+            source.close(error)
 
     def _pass(self) -> None:
         self._scheduled = False
         for consumer in self.consumers:
             if consumer.waiting is None and not consumer.detached:
                 self._serve(consumer)
+        for source in self._sources:
+            source.serve()
 
     def _serve(self, consumer: Consumer) -> None:
         if consumer.acks is not None and consumer.acks.holds_back():
@@ -278,10 +300,14 @@ class Dispatcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _wait(self, consumer: Consumer, condition: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(self._waiting(consumer, condition), name="dispatch wait")
-        consumer.waiting = task
+        consumer.waiting = self.own(self._waiting(consumer, condition))
+
+    def own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """A task that `wait_closed` waits for."""
+        task = asyncio.create_task(work, name="dispatch wait")
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
     async def _waiting(self, consumer: Consumer, condition: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -302,6 +328,22 @@ class Dispatcher:
             self._consumers.pop(consumer, None)
             consumer.sink.consumer_closed(error)
 
+    def cached(self, position: Position) -> LogEntry | None:
+        return self._cache.get(position)
+
+    def followed(self, revision: int) -> bool:
+        """Whether every decision up to `revision` counts here."""
+        return self._followed_revision() >= revision
+
+    async def wait_followed(self, revision: int) -> None:
+        """Raises `Timeout`."""
+        await self._wait_followed(revision)
+
+    async def read_run(self, first: Position, last: Position) -> deque[LogEntry]:
+        """Entries from `first`, which exists, up to `last` at most, as many as one read takes. Raises `DataCorrupt`."""
+        found = await self._ledgers.read(first, last, max_bytes=self._settings.read_bytes)
+        return deque(to_log_entry(position, data) for position, data in found)
+
     async def read_entry(self, position: Position) -> LogEntry:
         """One confirmed entry. Raises `DataCorrupt`."""
         entry = self._cache.get(position)
@@ -312,9 +354,9 @@ class Dispatcher:
 
     async def _read_ahead(self, consumer: Consumer, limit: Position) -> None:
         at = consumer.next_read
-        found = await self._ledgers.read(at, limit, max_bytes=self._settings.read_bytes)
+        found = await self.read_run(at, limit)
         if consumer.next_read == at:
-            consumer.read_ahead = deque(to_log_entry(position, data) for position, data in found)
+            consumer.read_ahead = found
 
 
 def to_log_entry(position: Position, data: bytes) -> LogEntry:

@@ -22,7 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from segments.cursor import block_of
 from segments.tail_cache import ChunkKey, LogEntry
@@ -88,30 +88,35 @@ class QueueConsumer:
         """Pieces of a value it has other pieces of, until it can take them."""
 
 
-class Handout(NamedTuple):
+ConsumerT = TypeVar("ConsumerT", bound=QueueConsumer)
+
+
+class Handout(NamedTuple, Generic[ConsumerT]):
     """`parts`: (indexes not shown, redelivery count) of each delivery: several where counts differ within an entry."""
 
-    consumer: QueueConsumer
+    consumer: ConsumerT
     parts: tuple[tuple[int, int], ...]
 
 
-class _Value:
+class _Value(Generic[ConsumerT]):
     """A chunked value some pieces of which are with `consumer`, or kept for it."""
 
     __slots__ = ("consumer", "key", "pieces")
 
-    def __init__(self, key: ChunkKey, consumer: QueueConsumer) -> None:
+    def __init__(self, key: ChunkKey, consumer: ConsumerT) -> None:
         self.key = key
         self.consumer = consumer
         self.pieces = 0
 
 
-class _Out:
+class _Out(Generic[ConsumerT]):
     """Messages of one entry that are with one consumer; a chain where several have some."""
 
     __slots__ = ("consumer", "indexes", "next", "value")
 
-    def __init__(self, consumer: QueueConsumer, indexes: int, value: _Value | None, behind: _Out | None) -> None:
+    def __init__(
+        self, consumer: ConsumerT, indexes: int, value: _Value[ConsumerT] | None, behind: _Out[ConsumerT] | None
+    ) -> None:
         self.consumer = consumer
         self.indexes = indexes
         self.value = value
@@ -122,7 +127,7 @@ Interval = tuple[Position, Position]
 """First and last position, of one ledger."""
 
 
-class Queue:
+class Queue(Generic[ConsumerT]):
     def __init__(self, acks: Acks, outcomes: Outcomes, next_read: Position, bounds: QueueBounds) -> None:
         self._acks = acks
         self._outcomes = outcomes
@@ -131,9 +136,9 @@ class Queue:
         self._next_read = next_read
         self._span: deque[tuple[int, int]] = deque()
         """Blocks between the mark-delete position and the read position."""
-        self._ready: OrderedDict[QueueConsumer, None] = OrderedDict()
+        self._ready: OrderedDict[ConsumerT, None] = OrderedDict()
         """Consumers that can take something, the one whose turn it is first."""
-        self._out: dict[Position, _Out] = {}
+        self._out: dict[Position, _Out[ConsumerT]] = {}
         self._due: list[Interval] = []
         """Heap. Intervals may overlap, or name what is somewhere else by now."""
         self._set_aside: dict[TxnId, list[Interval]] = {}
@@ -145,7 +150,7 @@ class Queue:
         """Heap of (when, position, indexes)."""
         self._counts: dict[Position, dict[int, int]] = {}
         """Redelivery count → indexes that have been given back so often; by entry."""
-        self._values: dict[ChunkKey, _Value] = {}
+        self._values: dict[ChunkKey, _Value[ConsumerT]] = {}
 
     # ---- consumers --------------------------------------------------------------------------------------------------
 
@@ -154,7 +159,7 @@ class Queue:
         """Whether any consumer can take something."""
         return bool(self._ready)
 
-    def update(self, consumer: QueueConsumer) -> None:
+    def update(self, consumer: ConsumerT) -> None:
         """Its permits or `blocked` have changed; a new one is taken in by this."""
         if consumer.permits > 0 and not consumer.blocked:
             for position in consumer.kept:
@@ -165,7 +170,7 @@ class Queue:
                 return
         self._ready.pop(consumer, None)
 
-    def leave(self, consumer: QueueConsumer) -> None:
+    def leave(self, consumer: ConsumerT) -> None:
         """It is gone: what it has not acked is due, delivered once more often."""
         consumer.blocked = True
         self._ready.pop(consumer, None)
@@ -214,8 +219,8 @@ class Queue:
         self._next_read = self._acks.following(self._next_read)
 
     def _has_room(self, position: Position) -> bool:
-        """▲ Whether the cursor can hold an ack there, whatever is acked before it: read no further otherwise, or acks of
-        what was delivered would be refused."""
+        """▲ Whether the cursor can hold an ack there, whatever is acked before it: read no further otherwise, or acks
+        of what was delivered would be refused."""
         span, block = self._span, block_of(position)
         if span and span[-1] == block:
             return True
@@ -234,7 +239,7 @@ class Queue:
 
     # ---- giving out -------------------------------------------------------------------------------------------------
 
-    def offer(self, entry: LogEntry) -> Handout | None:
+    def offer(self, entry: LogEntry) -> Handout[ConsumerT] | None:
         """Find the entry's place: with the consumer whose turn it is (returned), or elsewhere. Some consumer must be
         ready."""
         position, txn_id = entry.position, entry.txn_id
@@ -263,7 +268,7 @@ class Queue:
         self._hand(consumer, position, free, value)
         return Handout(consumer, self._parts(position, everything, free))
 
-    def _hand(self, consumer: QueueConsumer, position: Position, indexes: int, value: _Value | None) -> None:
+    def _hand(self, consumer: ConsumerT, position: Position, indexes: int, value: _Value[ConsumerT] | None) -> None:
         out = self._out.get(position)
         mine = out
         while mine is not None and mine.consumer is not consumer:
@@ -319,7 +324,7 @@ class Queue:
                 self._forget_if_acked(ack.position)
 
     def given_back(
-        self, acks: Iterable[AckPosition], consumer: QueueConsumer | None = None, *, due_s: float | None = None
+        self, acks: Iterable[AckPosition], consumer: ConsumerT | None = None, *, due_s: float | None = None
     ) -> None:
         """Messages come again, delivered once more often, at `due_s` or at once: those of `acks` that `consumer` has (a
         nack, an ack refused before it was recorded); without one all of them (pending acks, released)."""
@@ -350,9 +355,10 @@ class Queue:
                 self._delayed[position] = left
             heappush(self._due, (position, position))
 
-    def _take_out(self, position: Position, consumer: QueueConsumer | None, indexes: int) -> int:
+    def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
         """Take `indexes` of an entry from `consumer`, or from all. Returns those that were there."""
-        taken, kept = 0, None
+        taken = 0
+        kept: _Out[ConsumerT] | None = None
         out = self._out.get(position)
         while out is not None:
             behind = out.next
@@ -370,7 +376,7 @@ class Queue:
             self._out[position] = kept
         return taken
 
-    def _returned(self, out: _Out, position: Position) -> None:
+    def _returned(self, out: _Out[ConsumerT], position: Position) -> None:
         del out.consumer.held[position]
         if out.value is not None:
             out.value.pieces -= 1
@@ -453,10 +459,6 @@ class Queue:
         self._counts.pop(position, None)
 
     # ---- the rest ---------------------------------------------------------------------------------------------------
-
-    def restart(self, next_read: Position) -> None:
-        """Forget all places and read from `next_read` on (a seek). No consumer may be attached."""
-        self.__init__(self._acks, self._outcomes, next_read, self._bounds)  # type: ignore[misc]
 
     def statistics(self) -> QueueStatistics:
         return QueueStatistics(

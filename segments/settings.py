@@ -27,6 +27,16 @@ class BrokerSettings:
     """Deliveries queued on one connection before dispatch to it pauses."""
     max_ack_positions: int = 10_000
     """In one ack."""
+    queue_unacked_entries: int = 20_000
+    """Of a queue subscription, with one consumer: beyond it that one gets nothing before it acks or nacks."""
+    queue_places: int = 200_000
+    """What a queue subscription keeps positions of (with consumers, set aside, delayed): beyond it it reads no further.
+    """
+    queue_cursor_blocks: int = 256
+    """Of 4 096 positions: how far a queue may get ahead of its oldest unacked message, the first of a transaction that
+    is open long, say. Beyond it it reads no further."""
+    seek_wait_s: float = 10.0
+    """How long a seek waits for acks in open transactions to be decided."""
     cursor_flush_s: float = 1.0
     """Plain acks and the watermark are persisted this often at most, unless clean-up takes them along."""
     producer_idle_s: float = 7 * 24 * 3600.0

@@ -1,4 +1,4 @@
-"""Creating stream subscriptions: where they start, and the one conditional write with its verdict (DESIGN §8). Pure."""
+"""Creating subscriptions: where they start, and the one conditional write with its verdict (DESIGN §8). Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from segments.topology import Topology
 from txnstore import keys
 from txnstore.records import SubscriptionRecord, encode
-from txnstore.store import Commit, Compare, Put, Read, absent
+from txnstore.store import Commit, Compare, KeyValue, Put, Read, absent, unchanged_since
 from txnwire.errors import InvalidArgument
 from txnwire.ids import Position
 from txnwire.names import SegmentName
@@ -29,8 +29,6 @@ def subscription_type(wire: int) -> str:
     """Raises `InvalidArgument` for a type this version does not serve."""
     if (name := _TYPES.get(wire)) is None:
         raise InvalidArgument(f"subscription type {wire} is unknown: expected stream or queue")
-    if name != STREAM:
-        raise InvalidArgument(f"subscriptions of type {name} are not served yet, they come later: use type stream")
     return name
 
 
@@ -70,9 +68,11 @@ def plan_subscription(
     start: Mapping[str, Any],
     positions: Mapping[str, Position],
     still_held: Compare,
+    topic: KeyValue,
     created_ms: int,
 ) -> Commit:
-    """Put the subscription's record if there is none. `positions`: what "latest" came out as, by segment path."""
+    """Put the subscription's record if there is none. `positions`: what "latest" came out as, by segment path. `topic`:
+    its topic's record, compared as unchanged."""
     key = keys.subscription(topic_path, name)
     record = SubscriptionRecord(
         type=type,
@@ -81,7 +81,7 @@ def plan_subscription(
         created_ms=created_ms,
     )
     return Commit(
-        compares=(still_held, absent(key)),
+        compares=(still_held, absent(key), unchanged_since(topic.key, topic.mod_revision)),
         puts=(Put(key, encode(record)),),
         else_reads=(Read(key), Read(still_held.key)),
     )
@@ -90,5 +90,9 @@ def plan_subscription(
 def check_type(subscription: tuple[str, str], type: str, asked: str) -> None:
     """Raises `InvalidArgument` if a subscription (topic path, name) has another `type` than it is joined with."""
     if type != asked:
-        topic_path, name = subscription
-        raise InvalidArgument(f"subscription {name} of {topic_path} has type {type}, it cannot be joined as {asked}")
+        raise other_type(subscription, type, asked)
+
+
+def other_type(subscription: tuple[str, str], type: str, asked: str) -> InvalidArgument:
+    topic_path, name = subscription
+    return InvalidArgument(f"subscription {name} of {topic_path} has type {type}, it cannot be joined as {asked}")

@@ -1,57 +1,51 @@
-"""The stream subscriptions of one segment: loading, attaching under an assignment, and what concerns all of them."""
+"""The subscriptions of one segment: loading, attaching (a stream's under an assignment), seeking."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from segments.cursor import Cursor
-from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
-from segments.ledgers import SegmentLedgers
-from segments.settings import BrokerSettings
+from segments.dispatch import Consumer, Isolation, Sink
+from segments.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.starts import Start, StartPoint, resolve_start
-from segments.subscriptions import Subscription, SubscriptionEvents, SubscriptionStatistics
+from segments.stream_subscription import StreamSubscription
+from segments.subscription_records import QUEUE, STREAM, other_type
+from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord, SubscriptionRecord
-from txnstore.store import MetadataStore
-from txnwire.errors import NotAllowed, SubscriptionNotFound
+from txnstore.store import KeyValue
+from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName
-from watchers.acks import AckPosition
+from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import AckCleanUp, CleanUp
 from watchers.outcomes import Decision
 from watchers.pending_acks import PendingAcks
+
+_TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
 
 
 class SubscriptionTable:
     """`events` is the segment, whose `lost` also ends every clean-up."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        clean_up: CleanUp,
-        settings: BrokerSettings,
-        *,
-        segment: str,
-        epoch: int,
-        ledgers: SegmentLedgers,
-        dispatcher: Dispatcher,
-        op_counter: Callable[[], int],
-        events: SubscriptionEvents,
-    ) -> None:
-        self._store = store
+    def __init__(self, surroundings: Surroundings, clean_up: CleanUp) -> None:
+        self._surroundings = surroundings
+        self._store = surroundings.store
         self._clean_up = clean_up
-        self._settings = settings
-        self._segment = segment
-        self._topic_path = SegmentName.from_path(segment).topic.path
-        self._epoch = epoch
-        self._ledgers = ledgers
-        self._dispatcher = dispatcher
-        self._op_counter = op_counter
-        self._events = events
+        self._settings = surroundings.settings
+        self._segment = surroundings.segment
+        self._topic_path = SegmentName.from_path(surroundings.segment).topic.path
+        self._epoch = surroundings.epoch
+        self._ledgers = surroundings.ledgers
+        self._dispatcher = surroundings.dispatcher
+        self._events = surroundings.events
         self._subscriptions: dict[str, Subscription] = {}
         self._targets: dict[str, AckCleanUp] = {}
         self._loading: dict[str, asyncio.Lock] = {}
+        self._seeking: dict[str, asyncio.Lock] = {}
+        """Held during a seek: nobody attaches meanwhile."""
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -72,17 +66,59 @@ class SubscriptionTable:
         assignment_epoch: int,
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
-    ) -> tuple[Subscription, Consumer]:
-        """Attach `holder` (`name@incarnation`), if the assignment names it.
+    ) -> tuple[StreamSubscription, Consumer]:
+        """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it.
 
-        Raises `NotAllowed`, `SubscriptionNotFound`, `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
+        Raises `NotAllowed`, `SubscriptionNotFound`, `InvalidArgument` (a queue), `DataCorrupt`, `NotOwner`,
+        `StoreUnavailable`.
         """
         await self._check_assignment(subscription, holder, assignment_epoch)
-        found = await self.load(subscription)
+        found = await self._load_to_attach(subscription)
         self._events.check()
-        consumer = Consumer(sink, next_read=Position(0, 0), acks=found, min_revision=min_revision, isolation=isolation)
-        found.attach(consumer, holder, assignment_epoch)
+        if not isinstance(found, StreamSubscription):
+            raise self._other_type(found, STREAM)
+        consumer = Consumer(
+            sink,
+            next_read=Position(0, 0),
+            acks=found,
+            min_revision=min_revision,
+            isolation=isolation,
+            holder=holder,
+        )
+        found.attach(consumer, assignment_epoch)
         return found, consumer
+
+    async def attach_to_queue(
+        self,
+        sink: Sink,
+        *,
+        subscription: str,
+        holder: str,
+        min_revision: int,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> tuple[QueueSubscription, AttachedConsumer]:
+        """Attach one more consumer to a queue subscription.
+
+        Raises `SubscriptionNotFound`, `InvalidArgument` (a stream, or another isolation than the others'),
+        `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
+        """
+        found = await self._load_to_attach(subscription)
+        self._events.check()
+        if not isinstance(found, QueueSubscription):
+            raise self._other_type(found, QUEUE)
+        consumer = AttachedConsumer(sink, holder, min_revision)
+        found.attach(consumer, isolation)
+        return found, consumer
+
+    async def _load_to_attach(self, name: str) -> Subscription:
+        found = await self.load(name)
+        while (seeking := self._seeking.get(name)) is not None and seeking.locked():
+            async with seeking:
+                pass
+        return found
+
+    def _other_type(self, found: Subscription, asked: str) -> InvalidArgument:
+        return other_type((self._topic_path, found.name), found.type, asked)
 
     async def _check_assignment(self, subscription: str, holder: str, epoch: int) -> None:
         """▲ Asked of the store, not of a copy that may lag: the assignment's write is what fences a former holder."""
@@ -98,12 +134,12 @@ class SubscriptionTable:
     def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:
         """Close a holder whose segment was given to somebody else."""
         found = self._subscriptions.get(subscription)
-        if found is None or found.consumer is None or found.holder is None:
+        if not isinstance(found, StreamSubscription) or found.consumer is None or found.holder is None:
             return
         if record is not None and record.epoch < found.assignment_epoch:
             return  # older than what the holder attached under
         if record is None or not _may_read(record, found.holder, self._segment, found.assignment_epoch):
-            found.fence(NotAllowed(f"{self._segment} of {subscription} is no longer assigned to {found.holder}"))
+            found.close(NotAllowed(f"{self._segment} of {subscription} is no longer assigned to {found.holder}"))
 
     # ---- loading ----------------------------------------------------------------------------------------------------
 
@@ -116,43 +152,53 @@ class SubscriptionTable:
         return found
 
     async def _create(self, name: str) -> Subscription:
-        point = await self.start_of(name)
+        definition = await self.definition(name)
+        point = await self.start_of(definition)
         self._events.check()
-        cursor = Cursor(self._ledgers, point.after)
-        at = self._ledgers.next_after(point.after)
-        if point.left_out and self._ledgers.contains(at):
-            entry = await self._dispatcher.read_entry(at)
-            left_out = min(point.left_out, entry.messages)
-            cursor.ack(AckPosition(at, entry.messages, (1 << left_out) - 1))
-        found = self.add(name, cursor, PendingAcks(self._segment, name, cursor))
+        cursor = self.cursor(definition, point.after)
+        skipped = await self._first_messages(point)
+        if skipped is not None:
+            cursor.ack(skipped)
+        found = self.add(name, definition.type, cursor, PendingAcks(self._segment, name, cursor))
         self._clean_up.add(self._targets[name])
         self._clean_up.wake(self._targets[name])
         return found
 
-    async def start_of(self, name: str) -> StartPoint:
-        """Where the subscription begins here if it has no cursor yet."""
+    async def _first_messages(self, point: StartPoint) -> AckPosition | None:
+        """The first messages of the entry at the start that are not to be delivered, if any."""
+        at = self._ledgers.next_after(point.after)
+        if not point.left_out or not self._ledgers.contains(at):
+            return None
+        entry = await self._dispatcher.read_entry(at)
+        left_out = min(point.left_out, entry.messages)
+        return AckPosition(at, entry.messages, WHOLE if left_out == entry.messages else (1 << left_out) - 1)
+
+    async def definition(self, name: str) -> SubscriptionRecord:
+        """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
         key = keys.subscription(self._topic_path, name)
         found = await self._store.get(key)
         if found is None:
             raise SubscriptionNotFound(f"topic://{self._topic_path} has no subscription {name}: join it first")
-        start = Start.from_record(records.decode(SubscriptionRecord, found.value, key=key), self._segment)
+        return records.decode(SubscriptionRecord, found.value, key=key)
+
+    async def start_of(self, definition: SubscriptionRecord) -> StartPoint:
+        """Where the subscription begins here if it has no cursor yet."""
+        start = Start.from_record(definition, self._segment)
         return await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
 
-    def add(self, name: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
-        """One that is loaded, or was found by recovery."""
-        subscription = Subscription(
-            self._store,
-            self._settings,
-            name=name,
-            segment=self._segment,
-            epoch=self._epoch,
-            cursor=cursor,
-            pending=pending,
-            ledgers=self._ledgers,
-            dispatcher=self._dispatcher,
-            op_counter=self._op_counter,
-            events=self._events,
-        )
+    def cursor(self, definition: SubscriptionRecord | None, start: Position, stored: Sequence[KeyValue] = ()) -> Cursor:
+        """A queue's may run far ahead of an open transaction, so it has more room. Raises `DataCorrupt`."""
+        if definition is not None and definition.type == QUEUE:
+            return Cursor.load(self._ledgers, start, stored, max_blocks=self._settings.queue_cursor_blocks + 1)
+        return Cursor.load(self._ledgers, start, stored)
+
+    def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
+        """One that is loaded, or was found by recovery. Raises `DataCorrupt` for a type that is unknown."""
+        if (make := _TYPES.get(type)) is None:
+            raise DataCorrupt(
+                f"subscription {name} of topic://{self._topic_path} has type {type!r}: expected {STREAM} or {QUEUE}"
+            )
+        subscription = make(self._surroundings, name, cursor, pending)
         self._subscriptions[name] = subscription
         self._targets[name] = AckCleanUp(
             self._segment,
@@ -164,11 +210,44 @@ class SubscriptionTable:
         )
         return subscription
 
+    # ---- seek ------------------------------------------------------------------------------------------------------
+
+    async def seek(self, name: str, start: Start) -> None:
+        """Go on from `start` here, forgetting what was acked. Stored when this returns. A seek that fails may have
+        taken effect: repeat it.
+
+        Raises `SubscriptionNotFound`, `Timeout` (an open transaction holds acks, named), `NotOwner`, `DataCorrupt`,
+        `StoreUnavailable`.
+        """
+        found = await self.load(name)
+        async with self._seeking.setdefault(name, asyncio.Lock()):
+            # ▲ Whoever is attached goes first, and attaches again under a new consumer id: from here on no ack of what
+            # was received before the seek is admitted.
+            found.close(NotOwner(f"subscription {name} on {self._segment} is being sought: attach again"))
+            await found.wait_nothing_pending(timeout_s=self._settings.seek_wait_s)
+            # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor.
+            await self._clean_up.drain(self._targets[name], timeout_s=self._settings.seek_wait_s)
+            point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
+            skipped = await self._first_messages(point)
+            self._events.check()
+            found.cursor.seek(point.after)
+            if skipped is not None:
+                found.cursor.ack(skipped)
+            found.cursor.advance()
+            found.restart()
+            # ▲ The mark that has gone back is stored before the seek is answered.
+            await self._clean_up.drain(self._targets[name], timeout_s=self._settings.seek_wait_s)
+
     # ---- what concerns all ------------------------------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
         for subscription in self._subscriptions.values():
             subscription.decided(decision)
+
+    def visible(self, decision: Decision) -> None:
+        """The transaction's entries here are visible now, or never will be."""
+        for subscription in self._subscriptions.values():
+            subscription.visible(decision)
 
     def holds(self, txn_id: TxnId) -> bool:
         return any(subscription.pending.holds(txn_id) for subscription in self._subscriptions.values())

@@ -1,36 +1,36 @@
-"""One stream subscription in one segment: who holds it, what is acked, in transactions and outside (DESIGN §6, §8)."""
+"""A subscription in one segment, whatever its type: what is acked, in transactions and outside (DESIGN §6)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from segments.cursor import Cursor
-from segments.dispatch import Consumer, Dispatcher, Isolation
+from segments.dispatch import Dispatcher
 from segments.ledgers import SegmentLedgers
 from segments.op_gate import OpGate, Turn
+from segments.queue import Outcomes, QueueStatistics
 from segments.settings import BrokerSettings
 from txnstore.op_transitions import plan_ack_op, read_op_verdict
 from txnstore.store import Commit, CommitResult, MetadataStore
 from txnwire.errors import (
     ExpiredTransaction,
     InvalidArgument,
-    NotAllowed,
     NotOwner,
     OutcomeUnknown,
+    Timeout,
     TxnConflict,
     TxnError,
 )
 from txnwire.ids import Position, TxnId
+from txnwire.ports import Clock
 from watchers.acks import AckPosition, ack_op_record
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, PendingAckStatistics, Reservation
-
-REWINDS_REMEMBERED: Final = 100
 
 AckReply = Callable[[TxnError | None], None]
 """Called once with the outcome of an ack in a transaction: None once its op is recorded."""
@@ -38,10 +38,14 @@ AckReply = Callable[[TxnError | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
-    """`backlog`: entries behind the mark-delete position up to the last confirmed one. `pending`: of acks."""
+    """`backlog`: entries behind the mark-delete position up to the last confirmed one. `pending`: of acks. `consumer`:
+    who reads a stream; `consumers`: all that are attached. `held_back`: a stream's new holder waits for its
+    predecessor. `queue`: where a queue's entries are."""
 
     name: str
+    type: str
     consumer: str | None
+    consumers: tuple[str, ...]
     mark_delete: Position
     backlog: int
     permits: int
@@ -49,6 +53,7 @@ class SubscriptionStatistics:
     held_back: bool
     pending: PendingAckStatistics
     open_transactions: tuple[TxnId, ...]
+    queue: QueueStatistics | None = None
 
 
 class SubscriptionEvents(Protocol):
@@ -58,6 +63,7 @@ class SubscriptionEvents(Protocol):
     def let_go(self, txn_id: TxnId) -> None: ...
     def lost(self, error: TxnError) -> None: ...
     def check(self) -> None: ...
+    def op_recorded(self) -> None: ...
     def acked(self, subscription: Subscription) -> None:
         """There is something to write: a cursor moved or clean-up is queued."""
 
@@ -67,121 +73,137 @@ class SubscriptionEvents(Protocol):
     def last_confirmed(self) -> Position: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all subscriptions of a segment have in common."""
+
+    store: MetadataStore
+    settings: BrokerSettings
+    clock: Clock
+    segment: str
+    epoch: int
+    ledgers: SegmentLedgers
+    dispatcher: Dispatcher
+    outcomes: Outcomes
+    op_counter: Callable[[], int]
+    events: SubscriptionEvents
+
+
+class Acker(Protocol):
+    """The attached consumer an ack comes from."""
+
+    @property
+    def holder(self) -> str:
+        """`name@incarnation`."""
+
+
 class _AckOp(NamedTuple):
     txn_id: TxnId
     reservation: Reservation
-    acker: str | None
+    acker: Acker
     reply: AckReply
 
 
-class Subscription:
-    """Implements `dispatch.AckState`. `holder` is `name@incarnation` of whoever attached last."""
+class Subscription(ABC):
+    """What `StreamSubscription` and `QueueSubscription` have in common. Implements what dispatch asks about acks."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        settings: BrokerSettings,
-        *,
-        name: str,
-        segment: str,
-        epoch: int,
-        cursor: Cursor,
-        pending: PendingAcks,
-        ledgers: SegmentLedgers,
-        dispatcher: Dispatcher,
-        op_counter: Callable[[], int],
-        events: SubscriptionEvents,
-    ) -> None:
-        self._store = store
-        self._settings = settings
+    def __init__(self, surroundings: Surroundings, name: str, cursor: Cursor, pending: PendingAcks) -> None:
+        self._store = surroundings.store
+        self._settings = surroundings.settings
         self.name = name
-        self._segment = segment
-        self._epoch = epoch
+        self._segment = surroundings.segment
+        self._epoch = surroundings.epoch
         self.cursor = cursor
         self.pending = pending
-        self._ledgers = ledgers
-        self._dispatcher = dispatcher
-        self._op_counter = op_counter
-        self._events = events
+        self._ledgers = surroundings.ledgers
+        self._dispatcher = surroundings.dispatcher
+        self._op_counter = surroundings.op_counter
+        self._events = surroundings.events
         self.gate: OpGate[_AckOp] = OpGate()
-        self.holder: str | None = None
-        self.assignment_epoch = 0
-        self.consumer: Consumer | None = None
         self._ackers: dict[TxnId, dict[str, None]] = {}
         """Whose acks are pending, by transaction."""
-        self._held_back = False
-        self._high_water = cursor.mark_delete
-        self._rewinds: deque[tuple[Position, Position]] = deque(maxlen=REWINDS_REMEMBERED)
-        """What was delivered and is delivered again: from, to."""
+        self._fewer_pending = asyncio.Event()
 
-    # ---- holders ----------------------------------------------------------------------------------------------------
+    # ---- what the types differ in -----------------------------------------------------------------------------------
 
-    def attach(self, consumer: Consumer, holder: str, assignment_epoch: int) -> None:
-        """Make `consumer` the one reader, fencing whoever was attached.
+    @property
+    @abstractmethod
+    def type(self) -> str: ...
 
-        ▲ P12: a *new* holder gets nothing before its predecessor's pending acks are decided; they might come back, and
-        then later messages of the same keys would have been processed before them. Raises `NotAllowed`.
-        """
-        if assignment_epoch < self.assignment_epoch:
-            raise NotAllowed(
-                f"{holder} attaches to {self._segment} under assignment epoch {assignment_epoch}, but "
-                f"{self.assignment_epoch} has followed it: wait for your next assignment"
-            )
-        self.fence(NotAllowed(f"{holder} now reads {self._segment} for subscription {self.name}"))
-        self.holder, self.assignment_epoch, self.consumer = holder, assignment_epoch, consumer
-        self._held_back = self._awaits_predecessor()
-        if not self._held_back:
-            consumer.next_read = self._go_back()
-        self._dispatcher.attach(consumer)
+    @abstractmethod
+    def close(self, error: TxnError) -> None:
+        """Close every attached consumer, telling it `error`."""
 
-    def restored(self, txn_id: TxnId, acker: str | None) -> None:
-        """An ack op found by recovery; `acker` None is taken for somebody else."""
-        self.gate.loaded(txn_id)
-        self._ackers.setdefault(txn_id, {})[acker or ""] = None
+    @abstractmethod
+    def _check_position(self, ack: AckPosition, acker: Acker) -> None:
+        """Raises `InvalidArgument` for a message that cannot have been delivered."""
 
-    def _awaits_predecessor(self) -> bool:
-        return any(acker != self.holder for ackers in self._ackers.values() for acker in ackers)
+    @abstractmethod
+    def _settled(self, positions: Sequence[AckPosition]) -> None:
+        """Acked, or reserved in a transaction."""
 
-    def fence(self, error: TxnError) -> None:
-        """Close the attached consumer, if there is one."""
-        consumer, self.consumer = self.consumer, None
-        if consumer is not None:
-            self._dispatcher.detach(consumer)
-            consumer.sink.consumer_closed(error)
+    @abstractmethod
+    def _not_acked(self, positions: Sequence[AckPosition], acker: Acker, error: TxnError) -> None:
+        """Refused before anything was reserved."""
 
-    def detach(self, consumer: Consumer) -> None:
-        """It has gone by itself."""
-        self._dispatcher.detach(consumer)
-        if self.consumer is consumer:
-            self.consumer = None
+    @abstractmethod
+    def _refused(self, reservation: Reservation, error: TxnError) -> None:
+        """The op was refused: released again."""
+
+    @abstractmethod
+    def _decision_applied(self, applied: AppliedAcks) -> None: ...
+
+    @abstractmethod
+    def statistics(self) -> SubscriptionStatistics: ...
+
+    @abstractmethod
+    def visible(self, decision: Decision) -> None:
+        """A transaction's entries in this segment are visible now, or never will be."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """The cursor was moved (a seek): go on from it. Nobody is attached."""
 
     # ---- acks -------------------------------------------------------------------------------------------------------
 
-    def ack(self, positions: tuple[AckPosition, ...], *, cumulative: bool) -> None:
+    def ack(self, positions: tuple[AckPosition, ...], acker: Acker, *, cumulative: bool) -> None:
         """Outside any transaction. Persisted within a second; a crash before that redelivers. Raises `InvalidArgument`,
         `Overloaded`."""
-        self._check(positions, cumulative=cumulative)
+        self._check(positions, acker, cumulative=cumulative)
         changed = self.pending.ack_cumulative(positions[0]) if cumulative else self.pending.ack(positions)
+        self._settled(positions)
         if changed:
             self._events.acked(self)
 
     def ack_in(
-        self, txn_id: TxnId, writer: int, positions: tuple[AckPosition, ...], *, cumulative: bool, reply: AckReply
+        self,
+        txn_id: TxnId,
+        writer: int,
+        positions: tuple[AckPosition, ...],
+        acker: Acker,
+        *,
+        cumulative: bool,
+        reply: AckReply,
     ) -> None:
         """In a transaction: ▲ reserved before the op is sent, released only on a definite refusal.
 
         Raises `TxnConflict`, `InvalidArgument`, `Overloaded`, and then `reply` hears nothing.
         """
-        self._check(positions, cumulative=cumulative)
-        reservation = self.pending.reserve(txn_id, writer, positions, cumulative=cumulative)
+        self._check(positions, acker, cumulative=cumulative)
+        try:
+            reservation = self.pending.reserve(txn_id, writer, positions, cumulative=cumulative)
+        except TxnError as error:
+            self._not_acked(positions, acker, error)
+            raise
+        self._settled(positions)
         self._events.hold(txn_id)
-        self._ackers.setdefault(txn_id, {})[self.holder or ""] = None
-        ack = _AckOp(txn_id, reservation, self.holder, reply)
+        self._ackers.setdefault(txn_id, {})[acker.holder] = None
+        ack = _AckOp(txn_id, reservation, acker, reply)
         turn = self.gate.enter(txn_id, ack)
         if turn is not Turn.WAIT:
             self._send_op(ack, first=turn is Turn.FIRST)
 
-    def _check(self, positions: tuple[AckPosition, ...], *, cumulative: bool) -> None:
+    def _check(self, positions: tuple[AckPosition, ...], acker: Acker, *, cumulative: bool) -> None:
         if not positions or (cumulative and len(positions) > 1):
             raise InvalidArgument(f"an ack of {len(positions)} positions: expected one, or several if not cumulative")
         if len(positions) > self._settings.max_ack_positions:
@@ -189,19 +211,16 @@ class Subscription:
                 f"an ack names {len(positions)} positions, at most {self._settings.max_ack_positions} are allowed: "
                 "send several"
             )
-        readable, mark_delete = self._readable(), self.cursor.mark_delete
         for ack in positions:
-            if ack.position > readable or (ack.position > mark_delete and not self._ledgers.contains(ack.position)):
-                raise InvalidArgument(
-                    f"ack of {ack.position} in {self._segment}: no such message has been delivered, the last that "
-                    f"could be is at {readable}"
-                )
+            self._check_position(ack, acker)
 
-    def _readable(self) -> Position:
-        """The last position that may have been delivered. Who reads uncommitted may also ack what it was shown."""
-        if self.consumer is not None and self.consumer.isolation is not Isolation.READ_COMMITTED:
-            return self._events.last_confirmed
-        return self._events.max_read_position
+    def _check_readable(self, ack: AckPosition, readable: Position) -> None:
+        position = ack.position
+        if position > readable or (position > self.cursor.mark_delete and not self._ledgers.contains(position)):
+            raise InvalidArgument(
+                f"ack of {position} in {self._segment}: no such message has been delivered, the last that could be is "
+                f"at {readable}"
+            )
 
     def _send_op(self, ack: _AckOp, *, first: bool) -> None:
         reservation = ack.reservation
@@ -211,7 +230,7 @@ class Subscription:
             reservation.positions,
             cumulative=reservation.cumulative,
             writer=reservation.writer,
-            consumer=ack.acker,
+            consumer=ack.acker.holder,
         )
         commit = plan_ack_op(
             ack.txn_id,
@@ -241,6 +260,7 @@ class Subscription:
         except TxnError as error:
             self._op_refused(ack, error, first=first)
             return
+        self._events.op_recorded()
         if first:
             for waiting in self.gate.first_confirmed(ack.txn_id):
                 self._send_op(waiting, first=False)
@@ -261,16 +281,21 @@ class Subscription:
             one.reply(error)
             if applied is not None:
                 self._applied(applied)
-        if isinstance(error, TxnConflict | ExpiredTransaction):
-            self._rewind()  # delivered, and its ack will never come
         if not self.pending.holds(ack.txn_id):
             self._ackers.pop(ack.txn_id, None)
             self._events.let_go(ack.txn_id)
-            self._release_successor()
+        self._fewer_pending.set()
+        for one in refused:
+            self._refused(one.reservation, error)
         if isinstance(error, NotOwner):
             self._events.lost(error)
 
     # ---- decisions --------------------------------------------------------------------------------------------------
+
+    def restored(self, txn_id: TxnId, acker: str | None) -> None:
+        """An ack op found by recovery; `acker` None is taken for somebody else."""
+        self.gate.loaded(txn_id)
+        self._ackers.setdefault(txn_id, {})[acker or ""] = None
 
     def decided(self, decision: Decision) -> None:
         applied = self.pending.decided(decision)
@@ -280,52 +305,33 @@ class Subscription:
     def _applied(self, applied: AppliedAcks) -> None:
         self.gate.forget(applied.decision.txn_id)
         self._ackers.pop(applied.decision.txn_id, None)
-        if applied.released and not self._held_back:
-            self._rewind()
-        self._release_successor()
+        self._fewer_pending.set()
+        self._decision_applied(applied)
         self._events.acked(self)
         self._dispatcher.wake()
 
-    def _release_successor(self) -> None:
-        """Let a new holder begin once none of its predecessors' acks are pending any more."""
-        if self._held_back and not self._awaits_predecessor():
-            self._held_back = False
-            if self.consumer is not None:
-                self.consumer.next_read = self._go_back()
-            self._dispatcher.wake()
+    async def wait_nothing_pending(self, *, timeout_s: float) -> None:
+        """Return once no ack is pending in an open transaction. Raises `Timeout` naming one of them."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.pending.open_transactions():
+                    self._fewer_pending.clear()
+                    await self._fewer_pending.wait()
+        except TimeoutError as error:
+            held = self.pending.open_transactions()
+            raise Timeout(
+                f"{len(held)} open transactions hold acks of subscription {self.name} on {self._segment}, transaction "
+                f"{held[0] if held else 'none'} among them: commit or abort it and try again"
+            ) from error
 
-    def _rewind(self) -> None:
-        """After an abort: what the consumer has buffered may lie behind messages that are due again."""
-        if self.consumer is not None:
-            self.consumer.rewind_to(self._go_back())
-            self._dispatcher.wake()
+    # ---- what dispatch asks -----------------------------------------------------------------------------------------
 
-    def _go_back(self) -> Position:
-        at = self.pending.earliest_unacked()
-        if at <= self._high_water:
-            self._rewinds.append((at, self._high_water))
-        return at
-
-    # ---- dispatch.AckState ------------------------------------------------------------------------------------------
-
-    def holds_back(self) -> bool:
-        return self._held_back
-
-    def skip(self, position: Position) -> int:
-        return self.pending.skip(position)
-
-    def redelivery_count(self, position: Position) -> int:
-        if position > self._high_water:
-            self._high_water = position
-            return 0
-        return sum(1 for begin, end in self._rewinds if begin <= position <= end)
+    def skip(self, position: Position, messages: int = 0) -> int:
+        return self.pending.skip(position, messages)
 
     def pass_over(self, position: Position, messages: int) -> None:
         if self.pending.pass_over(position):
             self._events.acked(self)
-
-    def drained(self, end: Position) -> bool:
-        return self.cursor.mark_delete >= end
 
     # ---- the rest ---------------------------------------------------------------------------------------------------
 
@@ -334,15 +340,6 @@ class Subscription:
         self.cursor.advance()
         self._events.acked(self)
 
-    def statistics(self) -> SubscriptionStatistics:
-        return SubscriptionStatistics(
-            name=self.name,
-            consumer=self.holder if self.consumer is not None else None,
-            mark_delete=self.cursor.mark_delete,
-            backlog=self._ledgers.entries_between(self.cursor.mark_delete, self._ledgers.last_confirmed),
-            permits=0 if self.consumer is None else self.consumer.permits,
-            delivered=0 if self.consumer is None else self.consumer.delivered,
-            held_back=self._held_back,
-            pending=self.pending.statistics(),
-            open_transactions=tuple(self.pending.open_transactions()),
-        )
+    @property
+    def _backlog(self) -> int:
+        return self._ledgers.entries_between(self.cursor.mark_delete, self._ledgers.last_confirmed)

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from segments.cursor import Cursor
 from segments.dedup import Dedup
 from segments.ledger import LedgerStore
 from segments.ledgers import SegmentLedgers
 from segments.segment import Segment, Shared
 from segments.sending import SendReply
+from segments.subscription_records import STREAM
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -156,12 +156,15 @@ async def _headers(ledgers: SegmentLedgers, after: Position) -> AsyncIterator[tu
 async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
     """Cursors, and ▲ every pending ack restored (P5) before any consumer attaches."""
     for name in state.subscriptions:
+        table, stored = segment.subscriptions, state.cursor_blocks.get(name, ())
         try:
-            start = (await segment.subscriptions.start_of(name)).after
+            definition = await table.definition(name)
         except SubscriptionNotFound:
-            start = EARLIEST  # deleted; what is left of it still has to be decided and cleaned
-        cursor = Cursor.load(segment.ledgers, start, state.cursor_blocks.get(name, ()))
-        subscription = segment.subscriptions.add(name, cursor, state.pending_acks(name, cursor))
+            # Deleted; what is left of it still has to be decided and cleaned.
+            type, cursor = STREAM, table.cursor(None, EARLIEST, stored)
+        else:
+            type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
+        subscription = table.add(name, type, cursor, state.pending_acks(name, cursor))
         subscription.rolled()
         for op in state.ack_ops.get(name, ()):
             subscription.restored(op.txn_id, op.consumer)

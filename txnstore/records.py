@@ -153,7 +153,7 @@ class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept; ledgers
-    before it are not read any more, and leave the list once they are deleted."""
+    before it are read no more, and leave the list once they are deleted."""
 
     v: int = 1
     ledgers: list[LedgerInfo]
@@ -162,10 +162,12 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
-    """`/cursor/<segment>/<subscription>/mark`: everything at or below `position` is acked."""
+    """`/cursor/<segment>/<subscription>/mark`: everything at or below `position` is acked. `seeks`: how often it has
+    been set anew."""
 
     v: int = 1
     position: tuple[int, int]
+    seeks: int = 0
 
 
 class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):

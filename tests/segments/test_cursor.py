@@ -222,7 +222,7 @@ def test_records_read_as_they_stand(cursor: Cursor) -> None:
     cursor.ack(whole(5))
     cursor.ack(part(7, 0b0110))
     mark, block = cursor.block_writes()
-    assert mark.value == b'{"v":1,"position":[1,1]}'
+    assert mark.value == b'{"v":1,"position":[1,1],"seeks":0}'
     assert block.value == b'{"v":1,"ledger_id":1,"first_entry":0,"acked":"20","partial":[[7,4,"06"]]}'
 
 

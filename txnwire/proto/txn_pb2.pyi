@@ -690,10 +690,12 @@ class Position(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
 
 class SubscribeOk(_message.Message):
-    __slots__ = ("ownership_epoch",)
+    __slots__ = ("ownership_epoch", "seeks")
     OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEEKS_FIELD_NUMBER: _ClassVar[int]
     ownership_epoch: int
-    def __init__(self, ownership_epoch: _Optional[int] = ...) -> None: ...
+    seeks: int
+    def __init__(self, ownership_epoch: _Optional[int] = ..., seeks: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
     __slots__ = ("consumer_id", "permits", "min_revision")
@@ -768,14 +770,12 @@ class CloseConsumer(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
 
 class ConsumerClosed(_message.Message):
-    __slots__ = ("consumer_id", "error", "sought")
+    __slots__ = ("consumer_id", "error")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    SOUGHT_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     error: Error
-    sought: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., sought: _Optional[bool] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class EndOfSegment(_message.Message):
     __slots__ = ("consumer_id", "sealed")
