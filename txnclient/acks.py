@@ -7,7 +7,7 @@ has it pending once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,21 +17,40 @@ from txnclient.links import Link
 from txnclient.message import Message
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import Transaction
-from txnwire.errors import ConnectionLost, InvalidTxnState, TxnConflict, TxnError
+from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 MAX_POSITIONS = 4000
-"""Of one command, give or take as many; a broker takes in at most 10 000."""
+"""Of one command; a broker takes in at most 10 000."""
+
+MAX_BYTES = 1024 * 1024
+"""Of one command's bitmaps and positions, so that it fits a frame: an entry of 100 000 messages, acked in part, has a
+bitmap of 12 500 bytes."""
+
+POSITION_BYTES = 24
 
 RETRY_S = 0.1
 """Until an ack that the connected broker could not take just now is sent again."""
 
 
+def positions_to_wire(bits: Mapping[Position, int], counts: Mapping[Position, int]) -> list[pb.AckPosition]:
+    """Bitmaps by entry, and how many messages each entry has."""
+    return [
+        pb.AckPosition(
+            ledger_id=position.ledger_id,
+            entry_id=position.entry_id,
+            indexes=b"" if named == all_bits(counts[position]) else named.to_bytes(counts[position] + 7 >> 3, "little"),
+            count=counts[position],
+        )
+        for position, named in bits.items()
+    ]
+
+
 class AckBatch:
     """Acks of one transaction (or of none) that leave as one command."""
 
-    __slots__ = ("answered", "bits", "counts", "cumulative", "deadline", "txn", "under_way")
+    __slots__ = ("answered", "bits", "bytes", "counts", "cumulative", "deadline", "txn", "under_way")
 
     def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None]) -> None:
         self.txn = txn
@@ -40,19 +59,25 @@ class AckBatch:
         self.cumulative = False
         self.bits: dict[Position, int] = {}
         self.counts: dict[Position, int] = {}
+        self.bytes = 0
         self.under_way = False
+
+    @property
+    def full(self) -> bool:
+        return len(self.bits) >= MAX_POSITIONS or self.bytes >= MAX_BYTES
+
+    def add(self, position: Position, bits: int, count: int) -> None:
+        """`bits` of an entry of `count` messages."""
+        if position not in self.bits:
+            self.bytes += POSITION_BYTES + (count >> 3)
+            self.counts[position] = count
+            self.bits[position] = bits
+        else:
+            self.bits[position] |= bits
 
     def command(self, consumer_id: int) -> pb.Command:
         ack = pb.Ack(consumer_id=consumer_id, cumulative=self.cumulative)
-        for position, bits in self.bits.items():
-            count = self.counts[position]
-            whole = bits == all_bits(count)
-            ack.positions.add(
-                ledger_id=position.ledger_id,
-                entry_id=position.entry_id,
-                indexes=b"" if whole else bits.to_bytes((count + 7) // 8, "little"),
-                count=count,
-            )
+        ack.positions.extend(positions_to_wire(self.bits, self.counts))
         if self.txn is not None:
             ack.txnid_most_bits = self.txn.id.most_bits
             ack.txnid_least_bits = self.txn.id.least_bits
@@ -87,24 +112,23 @@ class Acks:
         """Ack messages of this segment. The futures, of which other callers may share some, resolve when the broker has
         answered, and must not be cancelled."""
         self._check(messages, txn)
-        parts = [messages[first : first + MAX_POSITIONS] for first in range(0, len(messages), MAX_POSITIONS)]
-        return [self._gather(part, txn, deadline) for part in parts]
-
-    def _gather(
-        self, messages: Sequence[Message[Any]], txn: Transaction | None, deadline: Deadline
-    ) -> asyncio.Future[None]:
-        batch = self._gathering.get(txn)
-        if batch is None:
-            batch = self._gathering[txn] = self._batch(txn, deadline)
-            if self._flush_soon is None:
-                self._flush_soon = self._session.loop.call_soon(self._flush)
+        answers: dict[asyncio.Future[None], None] = {}
         for message in messages:
+            batch = self._gathering.get(txn)
+            if batch is None or batch.full:
+                batch = self._gather_anew(txn, deadline)
             entry = message.entry
-            batch.bits[entry.position] = batch.bits.get(entry.position, 0) | 1 << message.index
-            batch.counts[entry.position] = entry.count
-        if len(batch.bits) >= MAX_POSITIONS:
+            batch.add(entry.position, 1 << message.index, entry.count)
+            answers[batch.answered] = None
+        return list(answers)
+
+    def _gather_anew(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
+        if txn in self._gathering:
             self._flush()
-        return batch.answered
+        batch = self._gathering[txn] = self._batch(txn, deadline)
+        if self._flush_soon is None:
+            self._flush_soon = self._session.loop.call_soon(self._flush)
+        return batch
 
     def ack_cumulative(
         self, message: Message[Any], txn: Transaction | None, deadline: Deadline
@@ -127,11 +151,16 @@ class Acks:
         anew since: the transaction may hold its other copy too, and would then have processed it twice."""
         if self._closed is not None:
             raise self._closed
-        if txn is None:
+        if txn is None and not self._inbox.was_sought:
             return
         for message in messages:
-            entry = message.entry
-            if entry.holder is not self._inbox or entry.epoch != self._inbox.epoch:
+            # ▲ What was received before a seek must not be acked after it, in whatever way.
+            if self._inbox.is_void(message):
+                refused = NotAllowed(f"message {message.id} was received before the subscription was sought elsewhere")
+                if txn is not None:
+                    txn.failed(refused)
+                raise refused
+            if txn is not None and not self._inbox.is_current(message):
                 conflict = TxnConflict(
                     f"message {message.id} is delivered again, because a transaction that acked messages of this "
                     "segment was aborted or the segment was assigned anew: abort this transaction and receive again"
@@ -243,6 +272,12 @@ class Acks:
             batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
             batch.answered.exception()
             txn.finished(None)
+
+    def void(self) -> None:
+        """▲ The subscription was sought: what is unanswered must not be sent again, or it would ack what is to come."""
+        gathered, self._gathering = self._gathering, {}
+        for batch in [*gathered.values(), *self._unanswered]:
+            self._finish(batch, NotAllowed("the subscription was sought elsewhere before this ack was answered"))
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
         """As `Participant`. After an abort what was acked in it is to be delivered again, before anything behind it."""

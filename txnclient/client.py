@@ -6,18 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from txnclient import topic_changes
+from txnclient import seeking, topic_changes
 from txnclient.address import parse_url
-from txnclient.consumer import Consumer
 from txnclient.coordinators import Coordinators
+from txnclient.dead_letters import Services
 from txnclient.deadlines import Deadline
 from txnclient.directory import Directory
 from txnclient.links import Link, Links
+from txnclient.openers import Openers
 from txnclient.opening import Closable, Opening
-from txnclient.producer import Producer
-from txnclient.reader import Reader
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot
 from txnclient.starts import StartArgument, topics_of
@@ -42,8 +41,6 @@ CALL_TIMEOUT_S = 10.0
 
 SNAPSHOT_TIMEOUT_S = 15.0
 """The same for a snapshot: a little longer than a controller tries to take one."""
-
-T = TypeVar("T", bound=Closable)
 
 
 def connect(
@@ -88,7 +85,7 @@ def connect(
     return Opening(open_client)
 
 
-class Client:
+class Client(Openers):
     """Made by `connect`. Belongs to the event loop it was opened in; any number of tasks may use it."""
 
     def __init__(
@@ -120,6 +117,9 @@ class Client:
         self._coordinators = Coordinators(self._session)
         self._opened: dict[Closable, None] = {}
         self._closed = False
+
+    def _services(self) -> Services:
+        return self
 
     def _link_opened(self, link: Link) -> None:
         self._coordinators.link_opened(link)
@@ -223,6 +223,21 @@ class Client:
         self._check_open()
         await topic_changes.delete_subscription(self._session, topic, subscription, force=force)
 
+    async def seek_subscription(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        start: StartArgument,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Have a subscription go on from `start`, with or without consumers; as `Consumer.seek`, which see.
+
+        Raises `TopicNotFound`, `SubscriptionNotFound`, `Timeout`.
+        """
+        self._check_open()
+        await seeking.seek(self._session, topics, subscription, start, self._session.deadline(timeout))
+
     async def describe_topic(self, topic: str) -> TopicLayout:
         """The topic's segments as last heard of. Raises `TopicNotFound`."""
         self._check_open()
@@ -232,132 +247,6 @@ class Client:
         """Names of topics (`topic://...`); `prefix` is `""`, `"tenant/"` or `"tenant/namespace/"`."""
         reply = await self._call_any(pb.Command(list_topics=pb.ListTopics(prefix=prefix)), "listing topics")
         return list(reply.names.names)
-
-    # ---- producing and consuming ------------------------------------------------------------------------------------
-
-    def producer(
-        self,
-        topic: str,
-        *,
-        name: str | None = None,
-        linger_ms: float = 5,
-        batch_bytes: int = 131_072,
-        compression: str | None = "zstd",
-        compression_level: int = 1,
-        buffer_bytes: int = 64 * 1024 * 1024,
-    ) -> Opening[Producer]:
-        """`await` it, or `async with` it.
-
-        Of one `name` one producer is live at a time, a second one fences the first; None: a random name. `linger_ms`:
-        how long messages may gather while earlier ones are under way. `compression`: "zstd" (of `compression_level` 1
-        to 9), "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
-        Raises `TopicNotFound`, `InvalidArgument`.
-        """
-
-        async def open_producer() -> Producer:
-            self._check_open()
-            layout = await self._directory.layout(str(TopicName.parse(topic)), self._session.deadline())
-            return self._keep(
-                Producer(
-                    self._session,
-                    layout.topic,
-                    name=name,
-                    linger_ms=linger_ms,
-                    batch_bytes=batch_bytes,
-                    compression=compression,
-                    compression_level=compression_level,
-                    buffer_bytes=buffer_bytes,
-                    on_closed=self._forget,
-                )
-            )
-
-        return Opening(open_producer)
-
-    def consumer(
-        self,
-        topics: str | Sequence[str],
-        subscription: str,
-        *,
-        type: str = "stream",
-        start: StartArgument = "earliest",
-        isolation: str = "read_committed",
-        name: str | None = None,
-        prefetch: int = 1000,
-        max_redeliveries: int | None = None,
-        dead_letter_topic: str | None = None,
-        redelivery_delay: float = 1.0,
-    ) -> Opening[Consumer]:
-        """`await` it, or `async with` it. `start` counts where the subscription does not exist yet.
-
-        Of one `name` one consumer is live at a time; None: a random name. `prefetch`: messages kept in the buffer, over
-        all segments. Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed`, `Timeout`.
-        """
-
-        async def open_consumer() -> Consumer:
-            self._check_open()
-            if max_redeliveries is not None or dead_letter_topic is not None or redelivery_delay != 1.0:
-                raise InvalidArgument(
-                    "max_redeliveries, dead_letter_topic and redelivery_delay are for queue subscriptions, which this "
-                    "version does not offer"
-                )
-            consumer = Consumer(
-                self._session,
-                topics,
-                subscription,
-                type=type,
-                start=start,
-                isolation=isolation,
-                name=name,
-                prefetch=prefetch,
-                on_closed=self._forget,
-            )
-            try:
-                await consumer.open(self._session.deadline())
-            except BaseException:
-                await consumer.close()
-                raise
-            return self._keep(consumer)
-
-        return Opening(open_consumer)
-
-    def reader(
-        self,
-        topics: str | Sequence[str],
-        *,
-        start: StartArgument | Snapshot = "earliest",
-        end: str | Snapshot | None = None,
-        isolation: str = "read_committed",
-        prefetch: int = 1000,
-    ) -> Opening[Reader]:
-        """`await` it, or `async with` it. With `end="latest"` it ends by itself behind what may be read now.
-
-        With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
-        was committed between them, so that both reads together are the read to the later one. From a snapshot
-        without an end it follows what has been committed since.
-
-        A MessageId as start begins at that message in its segment, and at the earliest of the others.
-        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
-        """
-
-        async def open_reader() -> Reader:
-            self._check_open()
-            reader = Reader(
-                self._session,
-                topics,
-                start=start,
-                end=end,
-                isolation=isolation,
-                prefetch=prefetch,
-                on_closed=self._forget,
-            )
-            try:
-                await reader.open(self._session.deadline())
-            except BaseException:
-                await reader.close()
-                raise
-            return self._keep(reader)
-
-        return Opening(open_reader)
 
     async def snapshot(self, topics: str | Sequence[str]) -> Snapshot:
         """Where all segments of these topics stand at one moment: whatever had been committed, whole, and nothing else.
@@ -481,17 +370,6 @@ class Client:
         raise failed
 
     # ---- closing ----------------------------------------------------------------------------------------------------
-
-    def _keep(self, thing: T) -> T:
-        self._opened[thing] = None
-        return thing
-
-    def _forget(self, thing: Closable) -> None:
-        self._opened.pop(thing, None)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidArgument("this client is closed")
 
     async def close(self) -> None:
         """Close what was opened in it, abort its open transactions, end its connections. Bounded, idempotent."""

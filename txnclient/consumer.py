@@ -1,30 +1,40 @@
-"""A consumer of a stream subscription: in order per key, each segment with one consumer at a time."""
+"""A consumer of a subscription: of a stream (in order per key, each segment with one consumer at a time) or of a queue
+(any message to any consumer)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Any, Generic
 
+from txnclient import seeking
+from txnclient.dead_letters import DeadLetterPolicy, DeadLetters
 from txnclient.deadlines import Deadline
-from txnclient.feed import StreamFeed
+from txnclient.feed import StreamFeed, SubscriptionFeed
+from txnclient.inbox import Inbox, QueueInbox
 from txnclient.membership import Membership
 from txnclient.message import Message
+from txnclient.queue_feed import QueueFeed
 from txnclient.receiver import Receiver
+from txnclient.serializers import Serializer, V
 from txnclient.session import Session
-from txnclient.starts import StartArgument, isolation_to_wire, start_to_wire, topics_of
+from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
 from txnclient.transaction import Transaction
 from txnwire.errors import InvalidArgument, NotAllowed, TxnError
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
 
+_TYPES = {"stream": pb.SUBSCRIPTION_TYPE_STREAM, "queue": pb.SUBSCRIPTION_TYPE_QUEUE}
 
-class Consumer:
+
+class Consumer(Generic[V]):
     """Made by `client.consumer(topics, subscription)`.
 
-    The controller assigns segments and may move them to other consumers at any time. Messages not acked by then, or
-    acked in a transaction that aborts, are delivered again, to whoever holds the segment.
+    Of a stream the controller assigns segments and may move them to other consumers at any time. Messages not acked by
+    then, or acked in a transaction that aborts, are delivered again, to whoever holds the segment. Of a queue every
+    consumer is attached to all segments, and what is not acked is delivered again to any of them.
     """
 
     def __init__(
@@ -38,13 +48,20 @@ class Consumer:
         isolation: str,
         name: str | None,
         prefetch: int,
-        on_closed: Callable[[Consumer], None],
+        prefetch_bytes: int,
+        redelivery_delay: float,
+        dead_letters: DeadLetterPolicy | None,
+        serializer: Serializer[V] | None,
+        on_closed: Callable[[Consumer[V]], None],
     ) -> None:
-        if type != "stream":
-            offered = "is not offered by this version" if type == "queue" else "is unknown"
-            raise InvalidArgument(f"subscription type {type!r} {offered}: use 'stream'")
-        if prefetch < 1:
-            raise InvalidArgument(f"prefetch is a positive number of messages, not {prefetch}")
+        if type not in _TYPES:
+            raise InvalidArgument(f"subscription type {type!r} is unknown: use 'stream' or 'queue'")
+        if dead_letters is not None and type != "queue":
+            raise InvalidArgument("max_redeliveries is for queue subscriptions: a stream goes on only behind a message")
+        if redelivery_delay < 0:
+            raise InvalidArgument(f"redelivery_delay is a number of seconds, 0 or more, not {redelivery_delay!r}")
+        check_prefetch(prefetch, prefetch_bytes)
+        self.type = type
         isolation_to_wire(isolation)
         self.subscription = validate_name(subscription, part="subscription")
         self.incarnation = session.random_u64()
@@ -53,10 +70,23 @@ class Consumer:
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)
         self._prefetch = prefetch
+        self._prefetch_bytes = prefetch_bytes
+        self._redelivery_delay = redelivery_delay
         self._isolation = isolation_to_wire(isolation)
-        self._receiver = Receiver(session, f"consumer {self.name}")
-        self._feeds: dict[str, StreamFeed] = {}
+        self._receiver = Receiver(session, f"consumer {self.name}", serializer)
+        self._feeds: dict[str, SubscriptionFeed] = {}
         self._terms: dict[str, pb.Subscribe] = {}
+        self._dead_letters = (
+            None
+            if dead_letters is None
+            else DeadLetters(
+                self._session,
+                dead_letters,
+                self.subscription,
+                redelivery_delay_s=redelivery_delay,
+                on_failed=self._receiver.fail,
+            )
+        )
         self._on_closed = on_closed
         self._closed = False
         self._memberships = [
@@ -65,7 +95,7 @@ class Consumer:
                 pb.JoinSubscription(
                     topic=topic,
                     subscription=subscription,
-                    type=pb.SUBSCRIPTION_TYPE_STREAM,
+                    type=_TYPES[type],
                     start=start_to_wire(start),
                     consumer=self.name,
                     incarnation=self.incarnation,
@@ -102,16 +132,24 @@ class Consumer:
                 NotAllowed(f"segment://{path} was assigned to another consumer, which gets what is not acked")
             )
         added = [path for path in mine if path not in self._feeds]
-        window = max(1, self._prefetch // max(1, len(self._feeds) + len(added)))
+        feeds = max(1, len(self._feeds) + len(added))
+        window, window_bytes = max(1, self._prefetch // feeds), max(1, self._prefetch_bytes // feeds)
         for feed in self._feeds.values():
-            feed.set_window(window)
+            feed.set_window(window, window_bytes)
         for path in added:
-            self._feeds[path] = StreamFeed(self._session, self._receiver, path, window, terms)
+            self._feeds[path] = self._new_feed(path, window, window_bytes, terms)
+
+    def _new_feed(self, path: str, window: int, window_bytes: int, terms: pb.Subscribe) -> SubscriptionFeed:
+        if self.type == "queue":
+            queue = QueueInbox(window, window_bytes=window_bytes)
+            return QueueFeed(self._session, self._receiver, path, queue, terms, self._dead_letters)
+        inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes)
+        return StreamFeed(self._session, self._receiver, path, inbox, terms)
 
     def _new_terms(self) -> pb.Subscribe:
         return pb.Subscribe(
             subscription=self.subscription,
-            type=pb.SUBSCRIPTION_TYPE_STREAM,
+            type=_TYPES[self.type],
             isolation=self._isolation,
             consumer=self.name,
             incarnation=self.incarnation,
@@ -119,7 +157,7 @@ class Consumer:
 
     # ---- receiving --------------------------------------------------------------------------------------------------
 
-    async def receive(self, timeout: float | None = None) -> Message:
+    async def receive(self, timeout: float | None = None) -> Message[V]:
         """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: the client's
         timeout)."""
         messages = await self.receive_many(1, timeout)
@@ -128,7 +166,7 @@ class Consumer:
             raise Deadline(self._session.clock, waited).expired(f"receiving on consumer {self.name}")
         return messages[0]
 
-    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """What is there, at least one message and at most `max_messages`; an empty list when `timeout` seconds have
         passed."""
         deadline = self._session.deadline(timeout)
@@ -137,10 +175,10 @@ class Consumer:
             if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
-    def __aiter__(self) -> Consumer:
+    def __aiter__(self) -> Consumer[V]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[V]:
         """Waits for as long as it takes; ends when the consumer is closed."""
         while True:
             messages = self._receiver.take(1)
@@ -152,16 +190,14 @@ class Consumer:
 
     # ---- acking -----------------------------------------------------------------------------------------------------
 
-    async def ack(self, messages: Message | Iterable[Message], *, txn: Transaction | None = None) -> None:
+    async def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None) -> None:
         """Ack messages, at once or when `txn` commits.
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
         abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`.
         """
         deadline = self._session.deadline()
-        by_segment: dict[str, list[Message]] = {}
-        for message in (messages,) if isinstance(messages, Message) else messages:
-            by_segment.setdefault(message.entry.segment, []).append(message)
+        by_segment = _by_segment(messages)
         if txn is not None:
             txn.check_open("ack")
         answers: list[asyncio.Future[None]] = []
@@ -175,14 +211,16 @@ class Consumer:
         if refused is not None:
             raise refused
 
-    async def ack_cumulative(self, message: Message, *, txn: Transaction | None = None) -> None:
-        """Ack everything of the message's segment up to and including it. Raises as `ack` does."""
+    async def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
+        """Of a stream: ack everything of the message's segment up to and including it. Raises as `ack` does."""
+        if self.type == "queue":
+            raise InvalidArgument("a queue subscription has no order to ack up to: ack its messages one by one")
         if txn is not None:
             txn.check_open("ack")
         feed = self._feed(message.entry.segment, txn)
         await _all_answered([feed.acks.ack_cumulative(message, txn, self._session.deadline())])
 
-    def _feed(self, segment: str, txn: Transaction | None) -> StreamFeed:
+    def _feed(self, segment: str, txn: Transaction | None) -> SubscriptionFeed:
         if self._closed:
             raise InvalidArgument(f"consumer {self.name} is closed")
         feed = self._feeds.get(segment)
@@ -193,8 +231,44 @@ class Consumer:
             raise error
         return feed
 
+    async def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
+        """Of a queue: have messages delivered again after `delay` seconds (None: the consumer's redelivery_delay), to
+        any consumer, with a redelivery_count of one more.
+
+        What is not held any more (acked, given back, received over a lost connection) is passed over.
+        """
+        if self.type != "queue":
+            raise InvalidArgument("a stream goes on in order: rewind() has all delivered again that is not acked")
+        delay_s = self._redelivery_delay if delay is None else delay
+        if delay_s < 0:
+            raise InvalidArgument(f"a delay is a number of seconds, 0 or more, not {delay!r}")
+        answers: list[asyncio.Future[None]] = []
+        for segment, group in _by_segment(messages).items():
+            feed = self._feed(segment, None)
+            assert isinstance(feed, QueueFeed)
+            answers += feed.nack_nowait(group, delay_s)
+        await _all_answered(answers)
+
+    async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
+        """Have the subscription, of all its consumers, go on from `start` in all segments: "earliest", "latest", a
+        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest).
+
+        What was acked from there on is delivered again; what was received before can not be acked any more
+        (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
+        segments may have been moved, repeat it.
+        """
+        if self._closed:
+            raise InvalidArgument(f"consumer {self.name} is closed")
+        attachments = {path: feed.attachment for path, feed in self._feeds.items()}
+        await seeking.seek(self._session, self.topics, self.subscription, start, self._session.deadline(timeout))
+        for path, feed in self._feeds.items():
+            # The broker closes us before it answers, so that nothing of before is handed out: unless that was lost.
+            if feed.attachment and attachments.get(path) == feed.attachment:
+                feed.start_over()
+
     def rewind(self) -> None:
-        """Have everything delivered again that is not acked, from the earliest on, as after an aborted transaction.
+        """Of a stream: have everything delivered again that is not acked, from the earliest on, as after an aborted
+        transaction. Of a queue: give back all that is held here, as when the connection is lost.
 
         For messages that were received and then, after a failure, neither acked nor acked in a transaction.
         """
@@ -210,6 +284,8 @@ class Consumer:
         self._closed = True
         self._on_closed(self)
         self._receiver.close()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
         for feed in self._feeds.values():
             feed.close_with(InvalidArgument(f"consumer {self.name} was closed before this ack was answered"))
         self._feeds.clear()
@@ -218,13 +294,20 @@ class Consumer:
         finally:
             await self._tasks.close()
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Consumer[V]:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, list[Message[Any]]]:
+    by_segment: dict[str, list[Message[Any]]] = {}
+    for message in (messages,) if isinstance(messages, Message) else messages:
+        by_segment.setdefault(message.entry.segment, []).append(message)
+    return by_segment
 
 
 async def _all_answered(answers: list[asyncio.Future[None]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from txnclient.acks import Acks
 from txnclient.deadlines import Backoff, Deadline
-from txnclient.inbox import Inbox
+from txnclient.inbox import UNBOUNDED_BYTES, Inbox
 from txnclient.links import Link
 from txnclient.message import Message, ReceivedEntry
 from txnclient.receiver import Receiver
@@ -26,12 +26,12 @@ _log = logging.getLogger("txnclient")
 class Feed:
     """What consumers' and readers' feeds have in common. A subclass says how to subscribe and what a loss means."""
 
-    def __init__(self, session: Session, receiver: Receiver, segment: str, window: int, *, keeps_holds: bool) -> None:
-        """`segment` is its path, `window` the messages to keep in flight and in the buffer."""
+    def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox) -> None:
+        """`segment` is its path; `inbox` knows how much to keep in flight and in the buffer."""
         self.segment = segment
         self._session = session
         self._receiver = receiver
-        self._inbox = Inbox(max(1, window), keeps_holds=keeps_holds)
+        self._inbox = inbox
         self._link: Link | None = None
         self._consumer_id = 0
         self._attached = False
@@ -46,6 +46,9 @@ class Feed:
     def _subscribe(self) -> pb.Subscribe:
         """The request, but for consumer id, segment and revision."""
         raise NotImplementedError
+
+    def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
+        """The broker has answered; nothing is delivered or acked before this."""
 
     def _on_attached(self, link: Link, consumer_id: int) -> None:
         """Deliveries may come from now on."""
@@ -95,12 +98,13 @@ class Feed:
         self._link, self._consumer_id = link, consumer_id
         link.consumers[consumer_id] = self
         try:
-            await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())
+            reply = await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())
         except BaseException:
             self._detach()
             raise
         if self._link is not link or self._consumer_id != consumer_id:
             raise ConnectionLost("closed by the broker as soon as it was attached")
+        self._on_subscribed(reply.subscribe_ok)
         self._attached = True
         self._unlisten = link.when_lost(self._detach)
         self._grant(self._inbox.attached())
@@ -178,8 +182,8 @@ class Feed:
         self._replenish()
         return messages
 
-    def set_window(self, window: int) -> None:
-        self._inbox.set_window(max(1, window))
+    def set_window(self, window: int, window_bytes: int = UNBOUNDED_BYTES) -> None:
+        self._inbox.set_window(max(1, window), window_bytes)
         self._replenish()
 
     def _replenish(self) -> None:
@@ -193,30 +197,19 @@ class Feed:
             link.push_if_open(pb.Command(flow=flow))
 
 
-class StreamFeed(Feed):
-    """A segment assigned to a consumer of a stream subscription."""
+class SubscriptionFeed(Feed):
+    """A segment of a subscription: what is received is acked."""
 
-    def __init__(self, session: Session, receiver: Receiver, segment: str, window: int, terms: pb.Subscribe) -> None:
+    def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox, terms: pb.Subscribe) -> None:
         """`terms`: what every subscribe of this consumer says; its assignment epoch is kept up to date by the owner."""
-        super().__init__(session, receiver, segment, window, keeps_holds=True)
+        super().__init__(session, receiver, segment, inbox)
         self._terms = terms
-        self.acks = Acks(session, segment, self._inbox, self.start_over)
+        self._seeks: int | None = None
+        self.acks = Acks(session, segment, inbox, self._aborted)
 
-    def _subscribe(self) -> pb.Subscribe:
-        request = pb.Subscribe()
-        request.CopyFrom(self._terms)
-        return request
-
-    def _on_attached(self, link: Link, consumer_id: int) -> None:
-        self.acks.attached(link, consumer_id)
-
-    def _on_detached(self) -> None:
-        self._inbox.drop_buffer()
-        self.acks.detached()
-
-    def _retries(self, error: TxnError) -> bool:
-        # The broker may not have seen the newest assignment yet, or we may not.
-        return isinstance(error, NotAllowed)
+    def _aborted(self, revision: int) -> None:
+        """A transaction that acked messages of this segment was aborted, at that revision."""
+        raise NotImplementedError
 
     def start_over(self, min_revision: int = 0) -> None:
         """Have everything delivered again that is not acked, once the broker has followed decisions to
@@ -225,7 +218,43 @@ class StreamFeed(Feed):
         self._inbox.rewound()
         self._leave_broker()
 
+    def _subscribe(self) -> pb.Subscribe:
+        request = pb.Subscribe()
+        request.CopyFrom(self._terms)
+        return request
+
+    def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
+        """▲ Acks of what was received before a seek are void, also those that are sent again because their connection
+        was lost with the seek: hence by a number that the subscription keeps."""
+        if self._seeks is not None and ok.seeks != self._seeks:
+            self._inbox.sought()
+            self.acks.void()
+        self._seeks = ok.seeks
+
+    def _on_attached(self, link: Link, consumer_id: int) -> None:
+        self.acks.attached(link, consumer_id)
+
+    @property
+    def attachment(self) -> int:
+        """Another number after each loss."""
+        return self._consumer_id
+
     def close_with(self, error: TxnError) -> None:
         """The segment is not this consumer's any more: acks fail with `error`."""
         self.close()
         self.acks.close(error)
+
+
+class StreamFeed(SubscriptionFeed):
+    """A segment assigned to a consumer of a stream subscription."""
+
+    def _aborted(self, revision: int) -> None:
+        self.start_over(revision)
+
+    def _on_detached(self) -> None:
+        self._inbox.drop_buffer()
+        self.acks.detached()
+
+    def _retries(self, error: TxnError) -> bool:
+        # The broker may not have seen the newest assignment yet, or we may not.
+        return isinstance(error, NotAllowed)

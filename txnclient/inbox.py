@@ -18,6 +18,12 @@ from typing import Any
 from txnclient.message import Message, ReceivedEntry
 from txnwire.ids import Position
 
+UNBOUNDED_BYTES = 1 << 62
+
+FIRST_AVERAGE_BYTES = 256 * 1024
+"""Taken for a message's size until some have come. Large, so that the first grant of a few dozen messages is bounded
+even if they are large; small ones raise it as soon as they come."""
+
 
 class _Waiting:
     """An entry in the buffer and the indexes of it that are still to be handed out."""
@@ -48,7 +54,8 @@ def all_bits(count: int) -> int:
 class Inbox:
     """The buffer of one segment. `keeps_holds`: False for readers, which do not ack."""
 
-    def __init__(self, window: int, *, keeps_holds: bool) -> None:
+    def __init__(self, window: int, *, keeps_holds: bool, window_bytes: int = UNBOUNDED_BYTES) -> None:
+        """`window`: messages, `window_bytes`: bytes to keep in flight and in the buffer, about."""
         self._window = window
         self._keeps_holds = keeps_holds
         self._waiting: deque[_Waiting] = deque()
@@ -61,6 +68,11 @@ class Inbox:
         """Handed out, an ack is under way."""
         self.epoch = 0
         """Counts the rewinds."""
+        self._void_below = 0
+        """What was received in an earlier epoch was received before a seek."""
+        self._window_bytes = window_bytes
+        self._average_bytes: float = FIRST_AVERAGE_BYTES
+        self._granted_window = self._bounded_window()
 
     @property
     def buffered(self) -> int:
@@ -71,7 +83,7 @@ class Inbox:
         """An entry was delivered; `skip`: bitmap, LSB first, of messages not meant."""
         unwanted = int.from_bytes(skip, "little")
         if self._keeps_holds and (self._held or self._acking):
-            held = (self._held.get(entry.position, 0) | self._acking.get(entry.position, 0)) & ~unwanted
+            held = self._held_bits(entry.position) & ~unwanted
             self._spent += held.bit_count()
             unwanted |= held
         indexes: range | list[int] = range(entry.count)
@@ -79,12 +91,18 @@ class Inbox:
             indexes = [index for index in indexes if not unwanted >> index & 1]
         if indexes:
             entry.epoch = self.epoch
+            if self._window_bytes != UNBOUNDED_BYTES:
+                self._weigh(entry)
             self._waiting.append(_Waiting(entry, indexes))
             self._buffered += len(indexes)
 
     def left_out(self, entry: ReceivedEntry, skip: bytes) -> None:
         """An entry was delivered that is not to be handed out; it has used up permits like any other."""
         self._spent += entry.count - int.from_bytes(skip, "little").bit_count()
+
+    def _held_bits(self, position: Position) -> int:
+        """Of an entry's messages those that are the application's already: no copy of them is handed out."""
+        return self._held.get(position, 0) | self._acking.get(position, 0)
 
     def take(self, at_most: int) -> list[Message[Any]]:
         """Hand out the next messages, of one entry at most."""
@@ -109,19 +127,39 @@ class Inbox:
     def attached(self) -> int:
         """The first grant for a consumer that has just attached; nothing of an earlier one is in flight."""
         self._spent = 0
-        return max(0, self._window - self._buffered)
+        return max(0, self._granted_window - self._buffered)
 
     def permits_due(self) -> int:
         """Permits to grant now, 0 while less than half a window has been used up."""
-        if self._spent * 2 < self._window:
+        if self._spent <= 0 or self._spent * 2 < self._granted_window:
             return 0
         due, self._spent = self._spent, 0
         return due
 
-    def set_window(self, window: int) -> None:
-        """From now on keep up to `window` messages in flight and in the buffer."""
-        self._spent += window - self._window
+    def set_window(self, window: int, window_bytes: int | None = None) -> None:
+        """From now on keep up to `window` messages, and about `window_bytes` (None: as before), in flight and in the
+        buffer."""
         self._window = window
+        self._window_bytes = self._window_bytes if window_bytes is None else window_bytes
+        self._adjust()
+
+    def _bounded_window(self) -> int:
+        return max(1, min(self._window, int(self._window_bytes / self._average_bytes)))
+
+    def _weigh(self, entry: ReceivedEntry) -> None:
+        """Permits are messages: how many keep to the bytes follows from the sizes that come. Larger ones count at once,
+        smaller ones little by little."""
+        bytes_each = max(1.0, len(entry.raw) / entry.count)
+        if self._average_bytes == FIRST_AVERAGE_BYTES or bytes_each > self._average_bytes:
+            self._average_bytes = bytes_each
+        else:
+            self._average_bytes += (bytes_each - self._average_bytes) / 8
+        self._adjust()
+
+    def _adjust(self) -> None:
+        window = self._bounded_window()
+        self._spent += window - self._granted_window
+        self._granted_window = window
 
     # ---- starting again ---------------------------------------------------------------------------------------------
 
@@ -137,17 +175,37 @@ class Inbox:
         self._held.clear()
         self.epoch += 1
 
+    def sought(self) -> None:
+        """The subscription was sought elsewhere: what was received before can not be acked any more."""
+        self.rewound()
+        self._void_below = self.epoch
+
+    @property
+    def was_sought(self) -> bool:
+        return self._void_below > 0
+
+    def is_void(self, message: Message[Any]) -> bool:
+        """Whether it was received before a seek."""
+        return message.entry.holder is self and message.entry.epoch < self._void_below
+
+    def is_current(self, message: Message[Any]) -> bool:
+        """Whether a transaction may ack it: it has not been, and will not be, delivered anew."""
+        return message.entry.holder is self and message.entry.epoch == self.epoch
+
     # ---- acks -------------------------------------------------------------------------------------------------------
 
     def ack_started(self, acked: Mapping[Position, int]) -> None:
         """Acks of these bitmaps are under way."""
         for position, bits in acked.items():
-            left = self._held.get(position, 0) & ~bits
-            if left:
-                self._held[position] = left
-            else:
-                self._held.pop(position, None)
+            self._release(position, bits)
             self._acking[position] = self._acking.get(position, 0) | bits
+
+    def _release(self, position: Position, bits: int) -> None:
+        left = self._held.get(position, 0) & ~bits
+        if left:
+            self._held[position] = left
+        else:
+            self._held.pop(position, None)
 
     def ack_answered(self, acked: Mapping[Position, int]) -> None:
         """They are acked, or refused: a copy that comes from now on is meant."""
@@ -163,3 +221,42 @@ class Inbox:
         for held in [held for held in self._held if held < position]:
             del self._held[held]
         self.ack_started({position: bits})
+
+
+class QueueInbox(Inbox):
+    """Of a queue subscription. A hold ends with the connection, too: the broker then gives what was not acked to whom
+    it likes. A copy is always handed out: somebody else's hold, or an earlier one of ours, has ended by then."""
+
+    def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES) -> None:
+        super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
+
+    def _held_bits(self, position: Position) -> int:
+        return 0
+
+    def detached(self) -> None:
+        """The connection is lost, and with it what was delivered over it."""
+        self.drop_buffer()
+        self._held.clear()
+
+    def is_current(self, message: Message[Any]) -> bool:
+        """▲ While it is held. Of all copies of a message one ack at most passes, so a transaction that has processed
+        two of them cannot commit."""
+        entry = message.entry
+        return entry.holder is self and bool(self._held.get(entry.position, 0) >> message.index & 1)
+
+    def give_back(self, messages: Iterable[Message[Any]]) -> dict[Position, int]:
+        """End the holds of these messages; the bitmaps of those that were held."""
+        given: dict[Position, int] = {}
+        for message in messages:
+            if self.is_current(message):
+                position = message.position
+                given[position] = given.get(position, 0) | 1 << message.index
+                self._release(position, 1 << message.index)
+        return given
+
+    def put_aside(self, count: int) -> None:
+        """So many of what was just taken are not the application's: their permits are kept until `set_free`."""
+        self._spent -= count
+
+    def set_free(self, count: int) -> None:
+        self._spent += count

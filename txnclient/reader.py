@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Generic
 
 from txnclient.deadlines import Deadline
 from txnclient.feed import Feed
+from txnclient.inbox import Inbox
 from txnclient.message import Message, ReceivedEntry
 from txnclient.receiver import Receiver
+from txnclient.serializers import Serializer, V
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
-from txnclient.starts import StartArgument, isolation_to_wire, start_to_wire, topics_of
+from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnwire.entry import txn_of
@@ -46,7 +49,7 @@ class ReaderFeed(Feed):
         session: Session,
         receiver: Receiver,
         segment: str,
-        window: int,
+        inbox: Inbox,
         *,
         start: pb.Start,
         end: Position | None,
@@ -59,7 +62,7 @@ class ReaderFeed(Feed):
         self._isolation = isolation
         self._span = span
         self._on_ended = on_ended
-        super().__init__(session, receiver, segment, window, keeps_holds=False)
+        super().__init__(session, receiver, segment, inbox)
         if span is not None:
             self._min_revision = span.revision
 
@@ -86,7 +89,7 @@ class ReaderFeed(Feed):
         """Readers have no acks, so there is nothing to go back to."""
 
 
-class Reader:
+class Reader(Generic[V]):
     """Made by `client.reader(topics)`. A parent segment is read to its end before its children."""
 
     def __init__(
@@ -98,12 +101,13 @@ class Reader:
         end: str | Snapshot | None,
         isolation: str,
         prefetch: int,
-        on_closed: Callable[[Reader], None],
+        prefetch_bytes: int,
+        serializer: Serializer[V] | None,
+        on_closed: Callable[[Reader[V]], None],
     ) -> None:
         if not isinstance(end, Snapshot) and end not in (None, "latest"):
             raise InvalidArgument(f"end {end!r}: expected None, 'latest' or a Snapshot")
-        if prefetch < 1:
-            raise InvalidArgument(f"prefetch is a positive number of messages, not {prefetch}")
+        check_prefetch(prefetch, prefetch_bytes)
         self.topics = topics_of(topics)
         self._isolation = isolation_to_wire(isolation)
         self._start = start
@@ -115,9 +119,11 @@ class Reader:
             raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
         self._prefetch = prefetch
         self._window = prefetch
+        self._prefetch_bytes = prefetch_bytes
+        self._window_bytes = prefetch_bytes
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)
-        self._receiver = Receiver(session, "reader")
+        self._receiver = Receiver(session, "reader", serializer)
         self._ends: dict[str, Position] = {}
         """Where each segment that is to be read ends, of a reader that has an end."""
         self._feeds: dict[str, ReaderFeed] = {}
@@ -132,7 +138,8 @@ class Reader:
             self._ends.update(self._span.ends(self.topics))
         layouts = [await self._session.directory.layout(topic, deadline) for topic in self.topics]
         segments = [segment for layout in layouts for segment in layout.segments.values()]
-        self._window = self._prefetch // max(1, sum(len(layout.active) for layout in layouts))
+        active = max(1, sum(len(layout.active) for layout in layouts))
+        self._window, self._window_bytes = self._prefetch // active, self._prefetch_bytes // active
         if isinstance(self._end, Snapshot):
             await self._wait_known(self._end, deadline)
         elif self._bounded or self._start == "latest":
@@ -208,7 +215,7 @@ class Reader:
             self._session,
             self._receiver,
             segment.path,
-            self._window,
+            Inbox(max(1, self._window), keeps_holds=False, window_bytes=self._window_bytes),
             start=start,
             end=position if self._bounded else None,
             isolation=pb.ISOLATION_SNAPSHOT if isinstance(self._end, Snapshot) else self._isolation,
@@ -235,7 +242,7 @@ class Reader:
 
     # ---- receiving --------------------------------------------------------------------------------------------------
 
-    async def receive(self, timeout: float | None = None) -> Message:
+    async def receive(self, timeout: float | None = None) -> Message[V]:
         """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` behind the end."""
         messages = await self.receive_many(1, timeout)
         if messages:
@@ -245,7 +252,7 @@ class Reader:
         waited = self._session.timeout_s if timeout is None else timeout
         raise Deadline(self._session.clock, waited).expired("receiving on a reader")
 
-    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """At least one message and at most `max_messages`; an empty list when the time is up or the end is reached."""
         deadline = self._session.deadline(timeout)
         while True:
@@ -253,10 +260,10 @@ class Reader:
             if messages or self.ended or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
-    def __aiter__(self) -> Reader:
+    def __aiter__(self) -> Reader[V]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[V]:
         """Waits for as long as it takes; ends behind the end, or when the reader is closed."""
         while True:
             messages = self._receiver.take(1)
@@ -277,7 +284,7 @@ class Reader:
             feed.close()
         await self._tasks.close()
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> Reader[V]:
         return self
 
     async def __aexit__(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
 
-StartArgument = str | int | MessageId
+StartArgument = str | int | datetime | MessageId
 
 
 def start_to_wire(start: StartArgument) -> pb.Start:
-    """`"earliest"`, `"latest"`, a timestamp in ms since the Unix epoch, or a MessageId, to begin at it."""
+    """`"earliest"`, `"latest"`, a timestamp (ms since the Unix epoch, or an aware datetime), or a MessageId: begin at
+    it."""
     if isinstance(start, MessageId):
         return pb.Start(
             segment=start.segment,
@@ -25,17 +27,31 @@ def start_to_wire(start: StartArgument) -> pb.Start:
         return pb.Start(earliest=True)
     if start == "latest":
         return pb.Start(latest=True)
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgument(f"start {start!r} has no time zone: give it one, e.g. datetime.now(UTC)")
+        return pb.Start(timestamp_ms=max(1, int(start.timestamp() * 1000)))
     if isinstance(start, int) and not isinstance(start, bool) and start > 0:
         return pb.Start(timestamp_ms=start)
-    raise InvalidArgument(f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, or a MessageId")
+    raise InvalidArgument(
+        f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, an aware datetime, or a MessageId"
+    )
 
 
 def isolation_to_wire(isolation: str) -> pb.Isolation:
     if isolation == "read_committed":
         return pb.ISOLATION_READ_COMMITTED
     if isolation == "read_uncommitted":
-        raise InvalidArgument("isolation 'read_uncommitted' is not offered by this version: use 'read_committed'")
-    raise InvalidArgument(f"isolation {isolation!r}: expected 'read_committed'")
+        return pb.ISOLATION_READ_UNCOMMITTED
+    raise InvalidArgument(f"isolation {isolation!r}: expected 'read_committed' or 'read_uncommitted'")
+
+
+def check_prefetch(messages: int, size_bytes: int) -> None:
+    """Raises `InvalidArgument`."""
+    if messages < 1:
+        raise InvalidArgument(f"prefetch is a positive number of messages, not {messages}")
+    if size_bytes < 1:
+        raise InvalidArgument(f"prefetch_bytes is a positive number of bytes, not {size_bytes}")
 
 
 def topics_of(topics: str | Sequence[str]) -> list[str]:

@@ -1,0 +1,269 @@
+"""The part of a client that opens producers, consumers and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, Unpack, overload
+
+from txnclient.consumer import Consumer
+from txnclient.dead_letters import DeadLetterPolicy, Services
+from txnclient.opening import Closable, Opening
+from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
+from txnclient.producer import Producer
+from txnclient.reader import Reader
+from txnclient.serializers import Serializer, V, serializer_of
+from txnclient.session import Session
+from txnclient.snapshot import Snapshot
+from txnclient.starts import StartArgument
+from txnwire.errors import InvalidArgument
+from txnwire.names import TopicName
+
+T = TypeVar("T", bound=Closable)
+
+
+class Openers:
+    """Base of `Client`."""
+
+    _session: Session
+    _opened: dict[Closable, None]
+    _closed: bool
+
+    def _services(self) -> Services:
+        """What moving dead letters takes of the client."""
+        raise NotImplementedError
+
+    def _keep(self, thing: T) -> T:
+        self._opened[thing] = None
+        return thing
+
+    def _forget(self, thing: Closable) -> None:
+        self._opened.pop(thing, None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidArgument("this client is closed")
+
+    # ---- producers --------------------------------------------------------------------------------------------------
+
+    @overload
+    def producer(
+        self, topic: str, *, serializer: Literal["bytes"] | None = None, **options: Unpack[ProducerOptions]
+    ) -> Opening[Producer[bytes]]: ...
+    @overload
+    def producer(
+        self, topic: str, *, serializer: Literal["str"], **options: Unpack[ProducerOptions]
+    ) -> Opening[Producer[str]]: ...
+    @overload
+    def producer(
+        self, topic: str, *, serializer: Literal["json"], **options: Unpack[ProducerOptions]
+    ) -> Opening[Producer[Any]]: ...
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        serializer: tuple[Callable[[V], bytes], Callable[[bytes], V]] | Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Opening[Producer[V]]: ...
+    def producer(
+        self,
+        topic: str,
+        *,
+        serializer: Any = None,
+        name: str | None = None,
+        linger_ms: float = 5,
+        batch_bytes: int = 131_072,
+        compression: str | None = "zstd",
+        compression_level: int = 1,
+        buffer_bytes: int = 64 * 1024 * 1024,
+    ) -> Opening[Producer[Any]]:
+        """`await` it, or `async with` it.
+
+        Of one `name` one producer is live at a time, a second one fences the first; None: a random name. `linger_ms`:
+        how long messages may gather while earlier ones are under way. `compression`: "zstd" (of `compression_level` 1
+        to 9), "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
+        `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`. Raises `TopicNotFound`,
+        `InvalidArgument`.
+        """
+
+        async def open_producer() -> Producer[Any]:
+            self._check_open()
+            layout = await self._session.directory.layout(str(TopicName.parse(topic)), self._session.deadline())
+            return self._keep(
+                Producer(
+                    self._session,
+                    layout.topic,
+                    name=name,
+                    linger_ms=linger_ms,
+                    batch_bytes=batch_bytes,
+                    compression=compression,
+                    compression_level=compression_level,
+                    buffer_bytes=buffer_bytes,
+                    serializer=serializer_of(serializer),
+                    on_closed=self._forget,
+                )
+            )
+
+        return Opening(open_producer)
+
+    # ---- consumers --------------------------------------------------------------------------------------------------
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        serializer: Literal["bytes"] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[Consumer[bytes]]: ...
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        serializer: Literal["str"],
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[Consumer[str]]: ...
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        serializer: Literal["json"],
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[Consumer[Any]]: ...
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        serializer: tuple[Callable[[V], bytes], Callable[[bytes], V]] | Serializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[Consumer[V]]: ...
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        serializer: Any = None,
+        type: str = "stream",
+        start: StartArgument = "earliest",
+        isolation: str = "read_committed",
+        name: str | None = None,
+        prefetch: int = 1000,
+        prefetch_bytes: int = 64 * 1024 * 1024,
+        max_redeliveries: int | None = None,
+        dead_letter_topic: str | None = None,
+        redelivery_delay: float = 1.0,
+    ) -> Opening[Consumer[Any]]:
+        """`await` it, or `async with` it. `start` counts where the subscription does not exist yet.
+
+        `type`: of a "stream" each segment is with one consumer at a time, in order per key; of a "queue" every consumer
+        gets messages of all segments. Of one `name` one stream consumer is live at a time; None: a random name.
+        `prefetch` messages, or about `prefetch_bytes`, are kept in the buffer, over all segments.
+
+        For queues: `redelivery_delay`, in seconds, of `nack`. What has been delivered again `max_redeliveries` times
+        (None: no limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, made if it is missing).
+
+        `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`; see `message.value`.
+        Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type), `Timeout`.
+        """
+
+        async def open_consumer() -> Consumer[Any]:
+            self._check_open()
+            consumer = Consumer[Any](
+                self._session,
+                topics,
+                subscription,
+                type=type,
+                start=start,
+                isolation=isolation,
+                name=name,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                redelivery_delay=redelivery_delay,
+                dead_letters=DeadLetterPolicy.of(self._services(), max_redeliveries, dead_letter_topic),
+                serializer=serializer_of(serializer),
+                on_closed=self._forget,
+            )
+            try:
+                await consumer.open(self._session.deadline())
+            except BaseException:
+                await consumer.close()
+                raise
+            return self._keep(consumer)
+
+        return Opening(open_consumer)
+
+    # ---- readers ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def reader(
+        self,
+        topics: str | Sequence[str],
+        *,
+        serializer: Literal["bytes"] | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> Opening[Reader[bytes]]: ...
+    @overload
+    def reader(
+        self, topics: str | Sequence[str], *, serializer: Literal["str"], **options: Unpack[ReaderOptions]
+    ) -> Opening[Reader[str]]: ...
+    @overload
+    def reader(
+        self, topics: str | Sequence[str], *, serializer: Literal["json"], **options: Unpack[ReaderOptions]
+    ) -> Opening[Reader[Any]]: ...
+    @overload
+    def reader(
+        self,
+        topics: str | Sequence[str],
+        *,
+        serializer: tuple[Callable[[V], bytes], Callable[[bytes], V]] | Serializer[V],
+        **options: Unpack[ReaderOptions],
+    ) -> Opening[Reader[V]]: ...
+    def reader(
+        self,
+        topics: str | Sequence[str],
+        *,
+        serializer: Any = None,
+        start: StartArgument | Snapshot = "earliest",
+        end: str | Snapshot | None = None,
+        isolation: str = "read_committed",
+        prefetch: int = 1000,
+        prefetch_bytes: int = 64 * 1024 * 1024,
+    ) -> Opening[Reader[Any]]:
+        """`await` it, or `async with` it. With `end="latest"` it ends by itself behind what may be read now.
+
+        With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
+        was committed between them, so that both reads together are the read to the later one. From a snapshot
+        without an end it follows what has been committed since.
+
+        A MessageId as start begins at that message in its segment, and at the earliest of the others.
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        """
+
+        async def open_reader() -> Reader[Any]:
+            self._check_open()
+            reader = Reader[Any](
+                self._session,
+                topics,
+                start=start,
+                end=end,
+                isolation=isolation,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                serializer=serializer_of(serializer),
+                on_closed=self._forget,
+            )
+            try:
+                await reader.open(self._session.deadline())
+            except BaseException:
+                await reader.close()
+                raise
+            return self._keep(reader)
+
+        return Opening(open_reader)

@@ -1,0 +1,40 @@
+"""What producers, consumers and readers are opened with besides their topics and serializer, as types.
+
+The calls in `client.py` name every option with its default; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from txnclient.snapshot import Snapshot
+from txnclient.starts import StartArgument
+
+
+class ProducerOptions(TypedDict, total=False):
+    name: str | None
+    linger_ms: float
+    batch_bytes: int
+    compression: str | None
+    compression_level: int
+    buffer_bytes: int
+
+
+class ConsumerOptions(TypedDict, total=False):
+    type: str
+    start: StartArgument
+    isolation: str
+    name: str | None
+    prefetch: int
+    prefetch_bytes: int
+    max_redeliveries: int | None
+    dead_letter_topic: str | None
+    redelivery_delay: float
+
+
+class ReaderOptions(TypedDict, total=False):
+    start: StartArgument | Snapshot
+    end: str | Snapshot | None
+    isolation: str
+    prefetch: int
+    prefetch_bytes: int
