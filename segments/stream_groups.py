@@ -1,4 +1,4 @@
-"""The stream subscriptions of one term of the controller: taken up from etcd, created by their first consumer."""
+"""The subscriptions of one term of the controller: taken up from etcd, created by their first consumer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 from segments.directory import Directory
 from segments.membership import Membership
+from segments.queue_group import QueueGroup
 from segments.stream_group import Link, StreamGroup
-from segments.subscription_records import LATEST, check_type, plan_subscription
+from segments.subscription_records import LATEST, QUEUE, check_type, plan_subscription
 from segments.topology import Topology
 from txnstore import keys
 from txnstore.election import Leadership
-from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
+from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotOwner, TxnError
+from txnwire.errors import NotOwner, Overloaded, TopicNotFound, TxnError
 from txnwire.ids import Position
 from txnwire.ports import Clock, Random
 
@@ -57,14 +58,14 @@ class StreamGroups:
         self._links = links
         self._rejoin_s = rejoin_s
         self._on_deposed = on_deposed
-        self._groups: dict[GroupKey, StreamGroup] = {}
+        self._groups: dict[GroupKey, StreamGroup | QueueGroup] = {}
         self._types: dict[GroupKey, str] = {}
         self._opening: dict[GroupKey, asyncio.Lock] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def get(self, key: GroupKey) -> StreamGroup | None:
+    def get(self, key: GroupKey) -> StreamGroup | QueueGroup | None:
         return self._groups.get(key)
 
     def take_up(self, record: KeyValue) -> None:
@@ -72,7 +73,9 @@ class StreamGroups:
         topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
         self._make((topic_path, subscription), record)
 
-    async def open(self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]) -> StreamGroup:
+    async def open(
+        self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]
+    ) -> StreamGroup | QueueGroup:
         """The group of a subscription, whose record is created if there is none; its type must be the one `asked`.
 
         Raises `InvalidArgument` (another type), `NotOwner`, `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
@@ -86,21 +89,39 @@ class StreamGroups:
     async def _load(self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]) -> str:
         """The subscription's type, its group made."""
         subscription_key = keys.subscription(*key)
-        revision, found = await self._ports.store.get_many([subscription_key, keys.assignment(*key)])
-        subscription, assignment = found
+        wanted = [subscription_key, keys.assignment(*key), keys.topic(key[0])]
+        revision, (subscription, assignment, topic) = await self._ports.store.get_many(wanted)
+        if topic is None or decode(TopicRecord, topic.value, key=topic.key).deleting_ms:
+            raise TopicNotFound(f"topic://{key[0]} does not exist")
         if subscription is None:
-            subscription = await self._create(key, topology, asked, start, revision)
-        if key not in self._groups:
+            subscription = await self._create(key, topology, asked, start, revision, topic)
+        if subscription is not None and _deleting(subscription):
+            raise Overloaded(f"subscription {key[1]} of topic://{key[0]} is being deleted: join it again in a moment")
+        type = asked
+        if subscription is not None:
+            type = decode(SubscriptionRecord, subscription.value, key=subscription_key).type
+        if type == QUEUE:
+            self._groups[key] = self._make_queue(key)
+        elif key not in self._groups:
             self._make(key, assignment)
-        if subscription is None:
-            return asked
-        return decode(SubscriptionRecord, subscription.value, key=subscription_key).type
+        return type
+
+    def _make_queue(self, key: GroupKey) -> QueueGroup:
+        links = self._links.setdefault(key, {})
+        return QueueGroup(self._ports.directory, topic_path=key[0], subscription=key[1], links=links)
 
     async def _create(
-        self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any], revision: int
+        self,
+        key: GroupKey,
+        topology: Topology,
+        asked: str,
+        start: Mapping[str, Any],
+        revision: int,
+        topic: KeyValue,
     ) -> KeyValue | None:
-        """Put the record. "latest" becomes positions here, so that it means this moment, whatever crashes later.
-        Returns the record of whoever was first, None if that was this call."""
+        """Put the record, ▲ if its `topic` is as it was read, so not being deleted. "latest" becomes positions here, so
+        that it means this moment, whatever crashes later. Returns the record of whoever was first, None if that was
+        this call."""
         positions: dict[str, Position] = {}
         if start["kind"] == LATEST:
             for path in topology.paths.values():
@@ -111,15 +132,18 @@ class StreamGroups:
             start=start,
             positions=positions,
             still_held=self._leadership.still_held(),
+            topic=topic,
             created_ms=self._ports.clock.wall_ms(),
         )
         result = await self._ports.store.commit(commit)
         if result.succeeded:
             return None
-        if not result.reads[0]:
+        if result.reads[0]:
+            return result.reads[0][0]
+        if not result.reads[1] or result.reads[1][0].create_revision != self._leadership.epoch:
             self._on_deposed()
             raise NotOwner("this process is the controller no longer; look it up again")
-        return result.reads[0][0]
+        raise Overloaded(f"topic://{key[0]} changed while subscription {key[1]} was created: join it again")
 
     def _make(self, key: GroupKey, assignment: KeyValue | None) -> None:
         record = None if assignment is None else decode(AssignmentRecord, assignment.value, key=assignment.key)
@@ -137,6 +161,21 @@ class StreamGroups:
             on_deposed=self._on_deposed,
         )
 
+    async def drop(self, key: GroupKey, error: TxnError) -> None:
+        """The subscription is being deleted: whoever waits gets `error`, and no assignment of it is written any more.
+        ▲ One on its way is refused: it compares that the subscription's record stands."""
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            group = self._groups.pop(key, None)
+            self._types.pop(key, None)
+            self._links.pop(key, None)
+            if group is not None:
+                await group.close(error)
+        self._opening.pop(key, None)
+
+    async def drop_topic(self, topic_path: str, error: TxnError) -> None:
+        for key in [key for key in self._groups if key[0] == topic_path]:
+            await self.drop(key, error)
+
     def layouts_changed(self, topic_paths: Collection[str]) -> None:
         for (topic_path, _), group in self._groups.items():
             if topic_path in topic_paths:
@@ -146,3 +185,7 @@ class StreamGroups:
         """The term is over: whoever waits gets `error`."""
         for group in self._groups.values():
             await group.close(error)
+
+
+def _deleting(subscription: KeyValue) -> bool:
+    return decode(SubscriptionRecord, subscription.value, key=subscription.key).deleting_ms != 0

@@ -229,6 +229,31 @@ class Cluster:
         return await client.subscribe(segment, name=name, consumer=consumer, epoch=epoch, permits=permits)
 
 
+    async def queue(
+        self,
+        client: Client,
+        segment: str,
+        *,
+        name: str = "jobs",
+        consumer: str = "c1",
+        permits: int = 1000,
+        isolation: pb.Isolation.ValueType = pb.ISOLATION_READ_COMMITTED,
+        topic: TopicName = TOPIC,
+    ) -> Consumer:
+        """Create the queue subscription if need be, and attach one more consumer."""
+        if await self.store.get(keys.subscription(topic.path, name)) is None:
+            record = SubscriptionRecord(type="queue", start={"kind": "earliest"})
+            await self.create_subscription(name, topic, record)
+        return await client.subscribe(
+            segment,
+            name=name,
+            consumer=consumer,
+            permits=permits,
+            type=pb.SUBSCRIPTION_TYPE_QUEUE,
+            isolation=isolation,
+        )
+
+
 class Client:
     """One connection, and everything pushed on it."""
 
@@ -418,6 +443,11 @@ class Consumer:
         flow = pb.Flow(consumer_id=self.id, permits=permits, min_revision=min_revision)
         self.client.caller.push(pb.Command(flow=flow))
 
+    def take(self) -> list[Received]:
+        """What has been delivered; it is forgotten here."""
+        taken, self.messages = self.messages, []
+        return taken
+
     async def wait(self, *values: str, timeout_s: float = 10.0) -> None:
         """Until exactly these have been delivered since the last rewind."""
         try:
@@ -474,6 +504,10 @@ class Consumer:
                 writer=writer,
             )
         )
+
+    async def nack(self, *what: Received | Position, delay_ms: int = 0) -> None:
+        positions = self.ack_command(what, txn=None).ack.positions
+        await self.client.call(nack=pb.Nack(consumer_id=self.id, positions=positions, delay_ms=delay_ms))
 
     async def close(self) -> None:
         await self.client.call(close_consumer=pb.CloseConsumer(consumer_id=self.id))

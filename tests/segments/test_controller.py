@@ -347,7 +347,7 @@ def test_timestamps_and_message_ids_are_kept_as_given() -> None:
         (joining("w", topic="topic://public/nyc/none"), TopicNotFound, "topic://public/nyc/none does not exist"),
         (joining("w", subscription="a/b"), InvalidArgument, "subscription 'a/b'"),
         (joining("w@1"), InvalidArgument, "consumer 'w@1'"),
-        (joining("w", type=pb.SUBSCRIPTION_TYPE_QUEUE), InvalidArgument, "type queue are not served yet"),
+        (joining("w", type=9), InvalidArgument, "type 9 is unknown"),
         (joining("w", type=7), InvalidArgument, "subscription type 7 is unknown"),
     ],
 )
