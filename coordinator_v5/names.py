@@ -1,8 +1,8 @@
 """Named transactions: whoever begins a name joins the one transaction that it stands for. Source: DESIGN §4, §10.
 
 Any coordinator serves any name: the name record and its compare decide, under whatever TCID the transaction is begun.
-Nothing is answered from memory, as another coordinator may have ended it: a begin that comes after the answer to a commit
-learns of that commit.
+Nothing is answered from memory, as another coordinator may have ended it: a begin that comes after a commit has been
+answered learns of that commit.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Names:
                 return Begun(txn_id, 0 if header is None else header.timeout_ms, joined, decision)
             creating = self._creating.get(name)
             if creating is None:
+                self._begins.check_room(tc)
                 counter = await self._begins.next_id(tc)
                 creating = self._creating.get(name)
             if creating is None:
