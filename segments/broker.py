@@ -12,7 +12,8 @@ from typing import Any
 import structlog
 
 from segments.claims import Claims
-from segments.directory import Directory, DirectoryChange
+from segments.directory import Directory, DirectoryChange, topic_path_of
+from segments.erasing import anything_left, erase_segment, find_topic
 from segments.ledger import LedgerStore
 from segments.measures import Measures, MeasuresSnapshot
 from segments.ownership import Registration
@@ -21,7 +22,7 @@ from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.take_over import take_over_segment
 from txnstore.store import MetadataStore
-from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, ServiceError, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, TopicNotFound, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from watchers.clean_up import CleanUp, CleanUpStatistics
@@ -98,6 +99,8 @@ class Broker:
         self._to_release: dict[str, int] = {}
         """Epochs under which this broker owns segments that it cannot serve under them any more."""
         self._handing_over: dict[str, None] = {}
+        self._erased: dict[str, None] = {}
+        """Segments of topics that are being deleted, with nothing left that this broker could erase."""
         self._waiters: dict[str, asyncio.Future[Segment]] = {}
         self._endings: dict[asyncio.Task[None], None] = {}
         self._changed = asyncio.Event()
@@ -247,7 +250,8 @@ class Broker:
             path
             for topology in self._directory.topics().values()
             for path in topology.paths.values()
-            if path not in self._segments and path not in self._failed
+            if path not in self._segments
+            and path not in (self._erased if topology.deleting else self._failed)
         ]
 
     def _may_claim(self, path: str) -> bool:
@@ -261,9 +265,17 @@ class Broker:
             if (stale := self._to_release.get(path)) is not None:
                 await registration.release(path, stale)
                 self._to_release.pop(path, None)
-            epoch = await registration.claim(path)
+            topic = await find_topic(self._store, path)
+            if topic.deleting and not await anything_left(self._store, path):
+                self._erased[path] = None
+                raise topic.gone()
+            epoch = await registration.claim(path, topic=topic.record)
             if epoch is None:
-                raise NotOwner(f"{path} is owned by another broker, look up the owner again")
+                raise NotOwner(f"{path} is owned by another broker, or has changed: look up the owner again")
+            if topic.deleting:
+                await erase_segment(self._store, self._ledgers, path, epoch)
+                self._erased[path] = None
+                raise topic.gone()
             segment = await take_over_segment(
                 path,
                 epoch,
@@ -277,6 +289,9 @@ class Broker:
         except asyncio.CancelledError:
             self._fail_waiter(path, NotOwner(f"{path} is being given up by {self.broker_id}, look up the owner again"))
             raise
+        except TopicNotFound as error:
+            self._claims.failed(path, self._clock.monotonic())  # the directory may not have heard of it yet
+            self._fail_waiter(path, error)
         except DataCorrupt as error:
             log.error("segment_corrupt", segment=path, error=str(error))
             self._failed[path] = error
@@ -294,8 +309,12 @@ class Broker:
                 self._to_release[path] = epoch
             self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error!r}): look up the owner again"))
         else:
-            self._segments[path] = segment
             self._claims.succeeded(path)
+            if self._is_deleting(path):  # it was marked while it was being taken over
+                self._fail_waiter(path, topic.gone())
+                self._own(self._give_up_deleted(segment))
+                return
+            self._segments[path] = segment
             waiter = self._waiters.pop(path, None)
             if waiter is not None and not waiter.done():
                 waiter.set_result(segment)
@@ -328,6 +347,8 @@ class Broker:
         task.add_done_callback(self._endings.pop)
 
     def _directory_changed(self, change: DirectoryChange) -> None:
+        for name in change.topics:
+            self._topic_changed(name)
         for path in change.owners:
             owner, segment = self._directory.owner(path), self._segments.get(path)
             if segment is not None and (owner is None or owner.epoch != segment.epoch):
@@ -337,6 +358,33 @@ class Broker:
         for name in change.assignments:
             self._assignment_changed(name)
         self._changed.set()
+
+    def _topic_changed(self, name: str) -> None:
+        topology = self._directory.topics().get(name)
+        if topology is None:
+            for known in (self._erased, self._failed):
+                for path in [path for path in known if topic_path_of(path) == name]:
+                    del known[path]
+        elif topology.deleting:
+            for path in topology.paths.values():
+                if (segment := self._segments.pop(path, None)) is not None:
+                    self._own(self._give_up_deleted(segment))
+
+    def _is_deleting(self, path: str) -> bool:
+        topology = self._directory.topics().get(topic_path_of(path))
+        return topology is not None and topology.deleting
+
+    async def _give_up_deleted(self, segment: Segment) -> None:
+        """Stop a segment that is to be erased. ▲ What is in flight under its epoch may still land: it is erased under
+        the next one, and not before everything here has ended."""
+        self._handing_over[segment.path] = None
+        try:
+            segment.stop(TopicNotFound(f"{SegmentName.from_path(segment.path).topic} is being deleted"))
+            await segment.wait_stopped()
+        finally:
+            self._to_release[segment.path] = segment.epoch
+            del self._handing_over[segment.path]
+            self._changed.set()
 
     def _assignment_changed(self, name: str) -> None:
         topic_path, _, subscription = name.rpartition("/")
@@ -361,7 +409,7 @@ class Broker:
         topology = await self._directory.fetch_topic(topic.path)
         if (found := self._segments.get(path)) is not None:
             return found  # taken over meanwhile: nobody would wake a waiter any more
-        if topology is None:
+        if topology is None or topology.deleting:
             raise TopicNotFound(f"{topic} does not exist")
         if path not in topology.paths.values():
             raise InvalidArgument(f"{topic} has no segment {path} at layout epoch {topology.epoch}")
@@ -387,7 +435,7 @@ class Broker:
             )
         return found
 
-    def _fail_waiter(self, path: str, error: ServiceError) -> None:
+    def _fail_waiter(self, path: str, error: TxnError) -> None:
         waiter = self._waiters.pop(path, None)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
@@ -396,10 +444,15 @@ class Broker:
         for path in list(self._waiters):
             self._fail_waiter(path, error)
 
+    @property
+    def registered(self) -> bool:
+        """Whether its lease surely holds."""
+        return self._registration is not None and self._registration.valid()
+
     def statistics(self) -> BrokerStatistics:
         return BrokerStatistics(
             broker_id=self.broker_id,
-            registered=self._registration is not None and self._registration.valid(),
+            registered=self.registered,
             segments=tuple(segment.statistics() for _, segment in sorted(self._segments.items())),
             taking=tuple(self._taking),
             failed={path: str(error) for path, error in self._failed.items()},

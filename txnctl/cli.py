@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,9 @@ import uvloop
 
 from txnctl import logs
 from txnctl.commands import check, piping, subscriptions, topics, transactions
+from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
-from txnctl.settings import load
+from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
 
 app = typer.Typer(
     help="txnstore: transactions for streams that live in metadata, not in the data.",
@@ -34,43 +36,56 @@ def serve(
     roles: Annotated[str | None, typer.Option(help="some of coordinator,controller,broker,admin; default: all")] = None,
     etcd: Annotated[str | None, typer.Option(help="etcd endpoints, comma-separated")] = None,
     etcd_prefix: Annotated[str | None, typer.Option(help="put before every key")] = None,
+    etcd_user: Annotated[
+        str | None, typer.Option(help="etcd user; the password comes from TXN_ETCD_PASSWORD or the file")
+    ] = None,
+    etcd_ca: Annotated[Path | None, typer.Option(help="PEM file: who signed etcd's certificate")] = None,
+    etcd_cert: Annotated[Path | None, typer.Option(help="PEM file: our certificate towards etcd")] = None,
+    etcd_key: Annotated[Path | None, typer.Option(help="PEM file: its private key")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where ledgers are kept")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve")] = None,
     advertise: Annotated[str | None, typer.Option(help="host:port told to others; default: what was bound")] = None,
-    admin_listen: Annotated[str | None, typer.Option(help="host:port of /healthz, /readyz and /metrics")] = None,
+    admin_listen: Annotated[
+        str | None, typer.Option(help="host:port of /healthz, /readyz and /metrics; default: any port; off: none")
+    ] = None,
     id: Annotated[str | None, typer.Option(help="name of this server, unique in the cluster")] = None,
     tcids: Annotated[int | None, typer.Option(help="coordinator ids of the whole cluster")] = None,
     lease_ttl_s: Annotated[float | None, typer.Option(help="seconds a dead server's work stays unowned")] = None,
     header_retention_s: Annotated[float | None, typer.Option(help="seconds decided headers are kept")] = None,
+    max_transaction_timeout_s: Annotated[
+        float | None, typer.Option(help="longest timeout, in seconds, a client may ask for")
+    ] = None,
     client_grace_s: Annotated[float | None, typer.Option(help="seconds until a vanished client is given up")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
+    consumer_grace_s: Annotated[
+        float | None, typer.Option(help="seconds until a vanished consumer's segments go to others")
+    ] = None,
+    ledger_roll_bytes: Annotated[int | None, typer.Option(help="a ledger file is closed at this size")] = None,
+    config: Annotated[Path | None, typer.Option(envvar="TXN_CONFIG", help="TOML file with any of the settings")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
     allow_development_etcd: Annotated[
         bool | None, typer.Option("--allow-development-etcd", help="accept etcd 3.5.0-3.5.2, which can lose data")
     ] = None,
 ) -> None:
-    """One server process. Settings: --config file, then environment TXN_…, then flags."""
+    """One server process. Settings: --config file, then environment TXN_…, then flags; see `txnctl settings`."""
     from txnctl.serve import serve as serve_until_stopped
 
-    settings = load(
-        config,
-        roles=roles,
-        etcd=etcd,
-        etcd_prefix=etcd_prefix,
-        data_dir=data_dir,
-        listen=listen,
-        advertise=advertise,
-        admin_listen=admin_listen,
-        id=id,
-        tcids=tcids,
-        lease_ttl_s=lease_ttl_s,
-        header_retention_s=header_retention_s,
-        client_grace_s=client_grace_s,
-        log_level=log_level,
-        allow_development_etcd=allow_development_etcd,
-    )
+    given = {name: value for name, value in locals().items() if name in ServerSettings.model_fields}
+    settings = load(config, **given)
     logs.configure(settings.log_level)
     uvloop.run(serve_until_stopped(settings))
+
+
+@app.command(name="settings")
+def show_settings(
+    config: Annotated[Path | None, typer.Option(envvar="TXN_CONFIG", help="TOML file with any of the settings")] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What `serve` would run with, and where each setting comes from: file, environment or default."""
+    found = effective(config)
+    for line in unknown_in_environment():
+        print(f"txnctl: {line}", file=sys.stderr)
+    rows = [{"setting": one.setting, "value": one.value, "source": one.source} for one in found]
+    show_rows(rows, ["setting", "value", "source"], output, empty="no settings")
 
 
 @app.command()

@@ -1,19 +1,33 @@
-"""`/healthz`, `/readyz` and `/metrics` of one process: Prometheus' own WSGI app behind the standard library's server.
+"""`/healthz`, `/readyz` and `/metrics` of one process, behind the standard library's server in a thread of its own.
 
-It runs in a thread of its own, so it answers also while the event loop is busy, and it reads snapshots only.
+What they tell belongs to the event loop, so it is asked for there, with a limit: a loop that does not turn is the very
+thing a health check should find. Nothing is collected between two scrapes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from socketserver import ThreadingMixIn
+from typing import TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
+from txnctl.settings import host_and_port
 from txnwire.errors import InvalidArgument
+
+ANSWER_WITHIN_S = 5.0
+"""How long the event loop may take to turn once: beyond that the process does not count as alive."""
+
+TEXT = "text/plain; charset=utf-8"
+
+T = TypeVar("T")
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -25,16 +39,39 @@ class _QuietHandler(WSGIRequestHandler):
         """Health checks every few seconds are no news."""
 
 
-class HttpEndpoint:
-    """`address` is `host:port` as bound. `ready` says whether the process serves."""
+class _Collected(Collector):
+    """Families that have been read already, as `prometheus_client` wants them."""
 
-    def __init__(self, listen: str, *, ready: Callable[[], bool], registry: CollectorRegistry) -> None:
-        host, _, port = listen.rpartition(":")
-        self._ready = ready
-        self._metrics = make_wsgi_app(registry)
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = tuple(families)
+
+    def collect(self) -> Iterator[Family]:
+        yield from self._families
+
+
+class HttpEndpoint:
+    """Made in the event loop that `not_ready` (why the process does not serve, or None) and `families` (its metrics)
+    belong to. `address` is `host:port` as bound. `process`: metrics that any thread may collect."""
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        not_ready: Callable[[], str | None],
+        families: Callable[[], Iterable[Family]],
+        process: Collector,
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        """Raises `InvalidArgument` where `listen` cannot be listened on."""
+        self._loop = asyncio.get_running_loop()
+        self._not_ready = not_ready
+        self._families = families
+        self._process = process
+        self._answer_within_s = answer_within_s
+        host, port = host_and_port(listen, part="admin_listen")
         try:
-            self._server = _Server((host, int(port)), _QuietHandler)
-        except (OSError, ValueError) as error:
+            self._server = _Server((host, port), _QuietHandler)
+        except OSError as error:
             raise InvalidArgument(f"cannot serve HTTP on {listen!r}: {error}") from error
         self._server.set_app(self._answer)
         self.address = f"{host}:{self._server.server_port}"
@@ -47,14 +84,44 @@ class HttpEndpoint:
         self._thread.join(timeout=5.0)
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "/")
-        if path == "/metrics":
-            metrics: Iterable[bytes] = self._metrics(environ, start_response)
-            return metrics
-        answers = {
-            "/healthz": ("200 OK", b"alive\n"),
-            "/readyz": ("200 OK", b"ready\n") if self._ready() else ("503 Service Unavailable", b"not ready\n"),
-        }
-        status, body = answers.get(path, ("404 Not Found", b"try /healthz, /readyz or /metrics\n"))
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        kind = TEXT
+        try:
+            match environ.get("PATH_INFO", "/"):
+                case "/healthz":
+                    self._in_loop(lambda: None)
+                    status, body = HTTPStatus.OK, b"alive\n"
+                case "/readyz":
+                    status, body = _readiness(self._in_loop(self._not_ready))
+                case "/metrics":
+                    status, (body, kind) = HTTPStatus.OK, self._metrics(environ.get("HTTP_ACCEPT", ""))
+                case _:
+                    status, body = HTTPStatus.NOT_FOUND, b"try /healthz, /readyz or /metrics\n"
+        except TimeoutError:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            body = f"the event loop has not turned for {self._answer_within_s:g} s\n".encode()
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
+
+    def _metrics(self, accept: str) -> tuple[bytes, str]:
+        """In the format that `accept` asks for, and its content type."""
+        families = self._in_loop(lambda: tuple(self._families()))
+        encode, kind = choose_encoder(accept)
+        return encode(_Collected([*families, *self._process.collect()])), kind
+
+    def _in_loop(self, read: Callable[[], T]) -> T:
+        """What `read` returns in the event loop. Raises `TimeoutError`, and whatever `read` raises."""
+
+        async def turn() -> T:
+            return read()
+
+        answer = asyncio.run_coroutine_threadsafe(turn(), self._loop)
+        try:
+            return answer.result(timeout=self._answer_within_s)
+        finally:
+            answer.cancel()
+
+
+def _readiness(not_ready: str | None) -> tuple[HTTPStatus, bytes]:
+    if not_ready is None:
+        return HTTPStatus.OK, b"ready\n"
+    return HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {not_ready}\n".encode()

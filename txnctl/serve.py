@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 from segments.file_ledger import FileLedgerStore
 from txnctl.http import HttpEndpoint
+from txnctl.metrics.catalogue import families
 from txnctl.server import Server
-from txnctl.settings import ServerSettings
+from txnctl.settings import NO_ADMIN, ServerSettings
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError
@@ -79,9 +80,17 @@ def _stop_or_die(stop: asyncio.Event, number: signal.Signals) -> None:
 
 def _http(server: Server, settings: ServerSettings) -> HttpEndpoint | None:
     """Raises `InvalidArgument` if the address cannot be listened on."""
-    if settings.admin_listen is None:
+    if settings.admin_listen == NO_ADMIN:
         return None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    return HttpEndpoint(settings.admin_listen, ready=lambda: server.serving, registry=registry)
+    endpoint = HttpEndpoint(
+        settings.admin_listen,
+        not_ready=server.not_ready,
+        families=lambda: families(server.statistics()),
+        process=registry,
+    )
+    server.admin_address = endpoint.address
+    log.info("http", id=settings.id, address=endpoint.address)
+    return endpoint

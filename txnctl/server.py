@@ -6,7 +6,10 @@ Nothing here does I/O of its own: store, ledgers, transport, clock and randomnes
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Any
 
 import structlog
 
@@ -24,6 +27,7 @@ from txnctl.admin import Administration
 from txnctl.admin_requests import AdminRequests
 from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
+from txnctl.statistics import ProcessStatistics, StoreStatistics
 from txnctl.sweeper import Sweeper
 from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
@@ -62,6 +66,11 @@ class Server:
         self._closed = False
         self._failure = asyncio.Event()
         self._failed_with: BaseException | None = None
+        self._connections = 0
+        self._started_s = clock.monotonic()
+        self.sweeper: Sweeper | None = None
+        self.admin_address: str | None = None
+        """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; whoever serves them says so."""
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
@@ -104,6 +113,7 @@ class Server:
         layout = LayoutService(self.directory, self._store)
         self._closing.callback(layout.close)
         self._services.append(layout)
+        self._admin_requests.add({"process.describe": self._describe})
         self._services.append(self._admin_requests)
         start = {
             "coordinator": self._start_coordinator,
@@ -134,7 +144,7 @@ class Server:
 
     def _start_sweeper(self) -> None:
         """▲ Before anything that needs a lease: a full etcd grants none until a sweeper has made room in it."""
-        sweeper = Sweeper(
+        self.sweeper = sweeper = Sweeper(
             self._store,
             self._clock,
             self._random,
@@ -159,6 +169,7 @@ class Server:
             address=self.advertised,
             segment_positions=calls.read_position,
             segment_questions=calls,
+            owner_calls=calls,
         )
         await self.controller.start()
         self._closing.push_async_callback(self.controller.close)
@@ -190,14 +201,73 @@ class Server:
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
-        await serve_connection(
-            connection,
-            self._services,
-            server_id=self._settings.id,
+        self._connections += 1
+        try:
+            await serve_connection(
+                connection,
+                self._services,
+                server_id=self._settings.id,
+                roles=self._settings.roles,
+                incarnation=self._incarnation,
+                clock=self._clock,
+            )
+        finally:
+            self._connections -= 1
+
+    # ---- what there is to know --------------------------------------------------------------------------------------
+
+    def not_ready(self) -> str | None:
+        """Why this process should not be sent work at this moment; None where it may."""
+        if self._failed_with is not None:
+            return f"a role has failed: {self._failed_with!r}"
+        if self._closed:
+            return "it is going down"
+        if not self._ready.is_set():
+            return "its roles are being taken up"
+        if self.broker is not None and not self.broker.registered:
+            return "the broker's lease is lost, it is registering anew"
+        return None
+
+    def statistics(self) -> ProcessStatistics:
+        topics, owners = self.directory.topics(), self.directory.owners()
+        paths = [path for topology in topics.values() for path in topology.paths.values()]
+        return ProcessStatistics(
+            id=self._settings.id,
             roles=self._settings.roles,
-            incarnation=self._incarnation,
-            clock=self._clock,
+            version=version("txnstore"),
+            address=self.advertised,
+            not_ready=self.not_ready(),
+            uptime_s=self._clock.monotonic() - self._started_s,
+            connections=self._connections,
+            topics=len(topics),
+            segments=len(paths),
+            unowned_segments=sum(1 for path in paths if path not in owners),
+            store=StoreStatistics(
+                commits=self._store.statistics(),
+                index_queries=self._store.index_queries(),
+                refuses_new=self._store.refuses_new,
+            ),
+            coordinator=None if self.coordinator is None else self.coordinator.statistics(),
+            sweeper=None if self.sweeper is None else self.sweeper.statistics(),
+            controller=None if self.controller is None else self.controller.statistics(),
+            broker=None if self.broker is None else self.broker.statistics(),
         )
+
+    async def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        """Of this process, for `brokers list`."""
+        broker = None if self.broker is None else self.broker.statistics()
+        return {
+            "id": self._settings.id,
+            "roles": list(self._settings.roles),
+            "version": version("txnstore"),
+            "admin": self.admin_address,
+            "uptime_s": round(self._clock.monotonic() - self._started_s, 1),
+            "connections": self._connections,
+            "not_ready": self.not_ready(),
+            "segments": None if broker is None else len(broker.segments),
+            "taking": None if broker is None else len(broker.taking),
+            "failed": None if broker is None else list(broker.failed),
+        }
 
     async def close(self) -> None:
         """Give roles up in reverse order, each handing over what it can, then stop listening. Idempotent, bounded."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,17 +18,27 @@ from txnwire.names import validate_name
 
 ROLES = ("coordinator", "controller", "broker", "admin")
 
+NO_ADMIN = "off"
+"""`admin_listen` of a process without HTTP."""
+
+ENVIRONMENT = "TXN_"
+
+OF_COMMANDS = ("TXN_URL", "TXN_CONFIG")
+"""Environment variables that are options of commands, not settings of a server."""
+
+SECRET = ("etcd_password",)
+
 
 class ServerSettings(BaseSettings):
     """One server process. Durations are in seconds, sizes in bytes unless the name says otherwise."""
 
-    model_config = SettingsConfigDict(env_prefix="TXN_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT, extra="forbid", frozen=True)
 
     roles: Annotated[tuple[str, ...], NoDecode] = ROLES
     id: str = "server-1"
     listen: str = "127.0.0.1:6650"
     advertise: str | None = None
-    admin_listen: str | None = None
+    admin_listen: str = "127.0.0.1:0"
     data_dir: Path = Path("txnstore-data")
 
     etcd: str = "http://127.0.0.1:2379"
@@ -62,7 +75,7 @@ class ServerSettings(BaseSettings):
     @field_validator("listen", "advertise", "admin_listen")
     @classmethod
     def _host_and_port(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None:
+        if value is not None and not (info.field_name == "admin_listen" and value == NO_ADMIN):
             host_and_port(value, part=str(info.field_name))
         return value
 
@@ -78,9 +91,11 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
     Raises `InvalidArgument` naming each wrong setting and what was expected of it.
     """
     from_file = _read_toml(config_file) if config_file is not None else {}
-    prefix = ServerSettings.model_config.get("env_prefix", "")
-    in_environment = {name.lower() for name in os.environ}
-    chosen = {name: value for name, value in from_file.items() if f"{prefix}{name}".lower() not in in_environment}
+    unknown = [name for name in from_file if name not in ServerSettings.model_fields]
+    if unknown:
+        raise InvalidArgument(f"configuration file {config_file}: " + "; ".join(map(_unknown, unknown)))
+    in_environment = _in_environment()
+    chosen = {name: value for name, value in from_file.items() if name not in in_environment}
     chosen |= {name: value for name, value in flags.items() if value is not None}
     try:
         return ServerSettings(**chosen)
@@ -90,6 +105,67 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
             for one in error.errors()
         ]
         raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """One setting as it holds. `source`: `default`, `file PATH`, `environment NAME` or `flag`; secrets are masked."""
+
+    setting: str
+    value: Any
+    source: str
+
+
+def effective(config_file: Path | None, **flags: Any) -> list[Effective]:
+    """Every setting with where it comes from, in the order of `ServerSettings`. Raises as `load` does."""
+    settings = load(config_file, **flags)
+    from_file = _read_toml(config_file) if config_file is not None else {}
+    in_environment = _in_environment()
+    found = []
+    for name in ServerSettings.model_fields:
+        value = getattr(settings, name)
+        if flags.get(name) is not None:
+            source = "flag"
+        elif name in in_environment:
+            source = f"environment {in_environment[name]}"
+        elif name in from_file:
+            source = f"file {config_file}"
+        else:
+            source = "default"
+        shown = "***" if name in SECRET and value is not None else str(value) if isinstance(value, Path) else value
+        found.append(Effective(name, shown, source))
+    return found
+
+
+def unknown_in_environment() -> list[str]:
+    """What stands in the environment as if it were a setting, and is none: one line each. Not an error: orchestrators
+    put variables of their own beside ours."""
+    return [
+        f"{name} is no setting{_nearest(name.lower().removeprefix(ENVIRONMENT.lower()), prefix=ENVIRONMENT)}"
+        for name in sorted(os.environ)
+        if name.upper().startswith(ENVIRONMENT)
+        and name not in OF_COMMANDS
+        and name.lower().removeprefix(ENVIRONMENT.lower()) not in ServerSettings.model_fields
+    ]
+
+
+def _in_environment() -> Mapping[str, str]:
+    """Variables by the setting they set; any case, as pydantic takes them."""
+    names: Iterable[str] = ServerSettings.model_fields
+    variables = {name.lower(): name for name in os.environ}
+    return {name: variables[variable] for name in names if (variable := f"{ENVIRONMENT}{name}".lower()) in variables}
+
+
+def _unknown(name: str) -> str:
+    return f"{name!r} is no setting{_nearest(name)}"
+
+
+def _nearest(name: str, *, prefix: str = "") -> str:
+    """A question that names the known setting that is meant, or that there is none like it."""
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), ServerSettings.model_fields, n=1, cutoff=0.6)
+    if not near:
+        return "; `txnctl settings` lists those there are"
+    return f"; did you mean {prefix}{near[0].upper() if prefix else near[0]}?"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -1,0 +1,129 @@
+"""Metrics of every process: its store connection, its view of the cluster, the controller's part."""
+
+from __future__ import annotations
+
+from segments.controller import ControllerStatistics
+from txnctl.metrics.metric import Kind, Metric
+from txnctl.statistics import ProcessStatistics, StoreStatistics, SweeperStatistics
+
+STORE: tuple[Metric[StoreStatistics], ...] = (
+    Metric(
+        name="txnstore_group_size",
+        kind=Kind.HISTOGRAM,
+        help="Conditional writes that shared one etcd request.",
+        read=lambda of: of.commits.sizes,
+    ),
+    Metric(
+        name="txnstore_store_request_seconds",
+        kind=Kind.HISTOGRAM,
+        help="Write requests to etcd, from sending to answer; unanswered ones are left out and counted as repeats.",
+        read=lambda of: of.commits.latency,
+    ),
+    Metric(
+        name="txnstore_store_repeats_total",
+        kind=Kind.COUNTER,
+        help="Write requests sent again because the one before went unanswered.",
+        read=lambda of: of.commits.repeats,
+    ),
+    Metric(
+        name="txnstore_store_queued",
+        kind=Kind.GAUGE,
+        help="Conditional writes waiting for a request to share.",
+        read=lambda of: of.commits.queued,
+    ),
+    Metric(
+        name="txnstore_store_inflight",
+        kind=Kind.GAUGE,
+        help="Conditional writes on their way to etcd.",
+        read=lambda of: of.commits.in_flight,
+    ),
+    Metric(
+        name="txnstore_store_revision",
+        kind=Kind.GAUGE,
+        help="The newest etcd revision this process was told of in answer to a write.",
+        read=lambda of: of.commits.revision,
+    ),
+    Metric(
+        name="txnstore_store_refuses_new",
+        kind=Kind.GAUGE,
+        help="1 while etcd is above its soft limit and new transactions get StoreFull, else 0.",
+        read=lambda of: of.refuses_new,
+    ),
+    Metric(
+        name="pulsar_txn_metadata_store_index_query_seconds",
+        kind=Kind.HISTOGRAM,
+        help="Range queries of the secondary indexes (writes-by-segment, acks-by-segment-subscription, "
+        "txn-by-deadline), all pages and retries included.",
+        read=lambda of: of.index_queries,
+    ),
+)
+
+SWEEPER: tuple[Metric[SweeperStatistics], ...] = (
+    Metric(
+        name="txnstore_sweeper_elected",
+        kind=Kind.GAUGE,
+        help="1 in the process that compacts and defragments etcd, else 0.",
+        read=lambda of: of.elected,
+    ),
+)
+
+CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
+    Metric(
+        name="txnstore_controller_leading",
+        kind=Kind.GAUGE,
+        help="1 in the process that is the controller, else 0.",
+        read=lambda of: of.leading,
+    ),
+    Metric(
+        name="txnstore_controller_subscriptions",
+        kind=Kind.GAUGE,
+        help="Stream subscriptions with consumers or an assignment that the controller keeps.",
+        read=lambda of: of.subscriptions,
+    ),
+    Metric(
+        name="txnstore_controller_consumers",
+        kind=Kind.GAUGE,
+        help="Consumers connected to the controller.",
+        read=lambda of: of.connected_consumers,
+    ),
+)
+
+PROCESS: tuple[Metric[ProcessStatistics], ...] = (
+    Metric(
+        name="txnstore_ready",
+        kind=Kind.GAUGE,
+        help="1 while this process serves all its roles, else 0; the label names it.",
+        labels=("id", "roles", "version"),
+        read=lambda of: [((of.id, ",".join(of.roles), of.version), float(of.not_ready is None))],
+    ),
+    Metric(
+        name="txnstore_uptime_seconds",
+        kind=Kind.GAUGE,
+        help="Since this process began to start.",
+        read=lambda of: of.uptime_s,
+    ),
+    Metric(
+        name="txnstore_connections",
+        kind=Kind.GAUGE,
+        help="Connections of clients and of other servers.",
+        read=lambda of: of.connections,
+    ),
+    Metric(
+        name="txnstore_topics",
+        kind=Kind.GAUGE,
+        help="Topics of the cluster, as this process follows them.",
+        read=lambda of: of.topics,
+    ),
+    Metric(
+        name="txnstore_segments",
+        kind=Kind.GAUGE,
+        help="Segments of the cluster, as this process follows them.",
+        read=lambda of: of.segments,
+    ),
+    Metric(
+        name="txnstore_segments_unowned",
+        kind=Kind.GAUGE,
+        help="Those of them that no broker owns at the moment.",
+        read=lambda of: of.unowned_segments,
+    ),
+)

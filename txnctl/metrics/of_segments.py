@@ -1,0 +1,186 @@
+"""Metrics of the broker's side: what is published, what readers wait for, decisions followed, clean-up."""
+
+from __future__ import annotations
+
+from segments.broker import BrokerStatistics
+from txnctl.metrics.metric import Kind, Labelled, Metric, largest
+
+SEGMENTS_SHOWN = 10
+SUBSCRIPTIONS_SHOWN = 20
+
+
+def _pinned(of: BrokerStatistics) -> Labelled:
+    """Entries behind the first open transaction of each segment: those are what readers wait for."""
+    return [((one.path,), one.entries_behind[0]) for one in of.segments if one.entries_behind]
+
+
+def _by_subscription(of: BrokerStatistics) -> Labelled:
+    """Entries not consumed by each subscription, over the segments served here."""
+    found: dict[tuple[str, ...], float] = {}
+    for segment in of.segments:
+        topic = segment.path.rpartition("/")[0]
+        for one in segment.subscriptions:
+            found[topic, one.name] = found.get((topic, one.name), 0) + one.backlog
+    return list(found.items())
+
+
+def _queues(of: BrokerStatistics) -> Labelled:
+    queues = [one.queue for segment in of.segments for one in segment.subscriptions if one.queue is not None]
+    return [
+        (("unacked",), sum(one.unacked for one in queues)),
+        (("set_aside",), sum(one.set_aside for one in queues)),
+        (("delayed",), sum(one.delayed for one in queues)),
+    ]
+
+
+BROKER: tuple[Metric[BrokerStatistics], ...] = (
+    Metric(
+        name="txnstore_publish_seconds",
+        kind=Kind.HISTOGRAM,
+        help="From the arrival of an entry to its acknowledgement, op record and sync included.",
+        read=lambda of: of.measures.publish,
+    ),
+    Metric(
+        name="txnstore_ledger_sync_seconds",
+        kind=Kind.HISTOGRAM,
+        help="Syncs of a ledger, from asking for one to its end.",
+        read=lambda of: of.measures.ledger_sync,
+    ),
+    Metric(
+        name="txnstore_visibility_lag_seconds",
+        kind=Kind.HISTOGRAM,
+        help="From the decision of a transaction, by its coordinator's clock, to its effect on the readers of a "
+        "segment, by the broker's.",
+        read=lambda of: of.measures.visibility_lag,
+    ),
+    Metric(
+        name="txnstore_watch_lag_seconds",
+        kind=Kind.HISTOGRAM,
+        help="From the decision of a transaction, by its coordinator's clock, to its arrival here, by the broker's.",
+        read=lambda of: of.decisions.lag,
+    ),
+    Metric(
+        name="txnstore_watch_followed_revision",
+        kind=Kind.GAUGE,
+        help="The etcd revision up to which decisions are followed; compare with txnstore_store_revision.",
+        read=lambda of: of.decisions.followed_revision,
+    ),
+    Metric(
+        name="txnstore_watch_resyncs_total",
+        kind=Kind.COUNTER,
+        help="Times the watch had been compacted away and everything was listed anew.",
+        read=lambda of: of.decisions.resyncs,
+    ),
+    Metric(
+        name="txnstore_decisions_total",
+        kind=Kind.COUNTER,
+        help="Decisions delivered to segments of this broker.",
+        read=lambda of: of.decisions.decisions,
+    ),
+    Metric(
+        name="txnstore_entries_stored_total",
+        kind=Kind.COUNTER,
+        help="Entries stored and acknowledged.",
+        read=lambda of: of.measures.entries_stored,
+    ),
+    Metric(
+        name="txnstore_messages_stored_total",
+        kind=Kind.COUNTER,
+        help="Messages in those entries.",
+        read=lambda of: of.measures.messages_stored,
+    ),
+    Metric(
+        name="txnstore_stored_bytes_total",
+        kind=Kind.COUNTER,
+        help="Bytes of those entries.",
+        read=lambda of: of.measures.bytes_stored,
+    ),
+    Metric(
+        name="txnstore_publish_inflight_bytes",
+        kind=Kind.GAUGE,
+        help="Bytes admitted and neither stored nor refused; sends beyond the bound get Overloaded.",
+        read=lambda of: of.inflight_bytes,
+    ),
+    Metric(
+        name="txnstore_broker_segments",
+        kind=Kind.GAUGE,
+        help="Segments of this broker: served, being taken over, and given up because their data is corrupt.",
+        labels=("state",),
+        read=lambda of: [
+            (("served",), len(of.segments)),
+            (("taking",), len(of.taking)),
+            (("failed",), len(of.failed)),
+        ],
+    ),
+    Metric(
+        name="txnstore_broker_registered",
+        kind=Kind.GAUGE,
+        help="1 while the broker's lease holds, else 0: then it acknowledges nothing.",
+        read=lambda of: of.registered,
+    ),
+    Metric(
+        name="txnstore_recovery_seconds_max",
+        kind=Kind.GAUGE,
+        help="The longest take-over among the segments served now.",
+        read=lambda of: max((one.recovery_s for one in of.segments), default=0.0),
+    ),
+    Metric(
+        name="txnstore_segment_pinned_entries",
+        kind=Kind.GAUGE,
+        help=f"Entries that readers wait for behind an open transaction, of the {SEGMENTS_SHOWN} segments with most.",
+        labels=("segment",),
+        read=lambda of: largest(_pinned(of), SEGMENTS_SHOWN),
+    ),
+    Metric(
+        name="txnstore_pinned_entries",
+        kind=Kind.GAUGE,
+        help="The same over all segments of this broker.",
+        read=lambda of: sum(count for _, count in _pinned(of)),
+    ),
+    Metric(
+        name="txnstore_pinned_segments",
+        kind=Kind.GAUGE,
+        help="Segments in which an open transaction holds readers back.",
+        read=lambda of: sum(1 for one in of.segments if one.pinning),
+    ),
+    Metric(
+        name="txnstore_subscription_backlog_entries",
+        kind=Kind.GAUGE,
+        help=f"Entries not consumed, in segments served here, of the {SUBSCRIPTIONS_SHOWN} subscriptions with most.",
+        labels=("topic", "subscription"),
+        read=lambda of: largest(_by_subscription(of), SUBSCRIPTIONS_SHOWN),
+    ),
+    Metric(
+        name="txnstore_queue_entries",
+        kind=Kind.GAUGE,
+        help="Entries of queue subscriptions: unacked (with consumers), set aside (of open transactions), delayed.",
+        labels=("state",),
+        read=_queues,
+    ),
+    Metric(
+        name="txnstore_pending_acks",
+        kind=Kind.GAUGE,
+        help="Acks in transactions that are not decided.",
+        read=lambda of: sum(
+            one.pending.positions + one.pending.cumulative for each in of.segments for one in each.subscriptions
+        ),
+    ),
+    Metric(
+        name="txnstore_clean_up_backlog",
+        kind=Kind.GAUGE,
+        help="Decided transactions, by segment, whose op records are not cleaned up yet.",
+        read=lambda of: of.clean_up.backlog,
+    ),
+    Metric(
+        name="txnstore_clean_up_lost_compares_total",
+        kind=Kind.COUNTER,
+        help="Clean-up writes that found a record other than expected and were planned anew.",
+        read=lambda of: of.clean_up.lost_compares,
+    ),
+    Metric(
+        name="pulsar_txn_metadata_store_op_writes_total",
+        kind=Kind.COUNTER,
+        help="Op records written, of writes and of acks.",
+        read=lambda of: of.measures.ops_written,
+    ),
+)
