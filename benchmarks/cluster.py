@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import txnclient
-from benchmarks.machine import EtcdMetrics, resident_bytes
+from benchmarks.machine import EtcdMetrics, peak_resident_bytes, resident_bytes
 from txnctl.commands.asking import asking
 from txnctl.dev import DevCluster, DevSettings
 
@@ -25,8 +26,25 @@ class Bench:
 
     def resident_mib(self) -> dict[str, float]:
         """Memory of every process of the cluster, in MiB."""
+        return {name: resident_bytes(pid) / 2**20 for name, pid in self.pids().items()}
+
+    def peak_mib(self) -> dict[str, float]:
+        """The most each process has ever had."""
+        return {name: peak_resident_bytes(pid) / 2**20 for name, pid in self.pids().items()}
+
+    def pids(self) -> dict[str, int]:
+        """Of the processes that run, by name."""
         pids = {name: child.pid for name, child in self.cluster.children.items()}
-        return {name: resident_bytes(pid) / 2**20 for name, pid in pids.items() if pid is not None}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
+    async def until_none_open(self, topic: str, *, timeout_s: float = 300.0) -> None:
+        """Until no segment of the topic holds an undecided transaction."""
+        async with asyncio.timeout(timeout_s), asking(self.cluster.url) as ask:
+            while True:
+                segments = (await ask.ask("topics.stats", topic=topic))["segments"]
+                if not any("error" in one or one["open_transactions"] for one in segments):
+                    return
+                await asyncio.sleep(0.25)
 
     async def backlog(self) -> dict[str, int]:
         """Op records and headers still in etcd."""

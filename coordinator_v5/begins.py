@@ -18,7 +18,7 @@ from coordinator_v5.transactions import BeginReply, BeginRequest, OwnedTcid, Pha
 from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header
 from txnstore.store import Commit, CommitResult
 from txnstore.transitions import plan_begin, plan_seq, read_begin_verdict, read_seq_verdict
-from txnwire.errors import NotOwner, Timeout, TxnError
+from txnwire.errors import NotOwner, Overloaded, Timeout, TxnError
 from txnwire.ids import TxnId
 
 log = structlog.get_logger()
@@ -62,6 +62,7 @@ class Begins:
         if adopted is not None:
             reply(adopted)
             return
+        self.check_room(tc)
         request = BeginRequest(
             tc,
             timeout_ms=timeout_ms,
@@ -76,6 +77,15 @@ class Begins:
             session.begins[attempt] = request
         self._pending[request] = None
         self._try(request)
+
+    def check_room(self, tc: OwnedTcid) -> None:
+        """Raises `Overloaded` where as many transactions are open as memory and etcd are meant to hold."""
+        most = self._state.settings.max_open
+        if tc.open_count >= most:
+            raise Overloaded(
+                f"{tc.open_count} transactions of coordinator id {tc.tcid} are open, at most {most} may be: end some "
+                "(`txnctl transactions hanging` shows the oldest), begin again a little later"
+            )
 
     def sweep(self, now: float) -> None:
         """Serve what has gone unanswered with a fresh id; answer `Timeout` to what has waited for too long."""

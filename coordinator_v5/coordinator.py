@@ -317,6 +317,7 @@ class Coordinator:
             collected=counters.collected,
             aborted_by=dict(counters.aborted_by),
             oldest_open_s=max(0.0, (now_ms - oldest) / 1000),
+            sweeping=counters.sweeping,
             overdue=counters.sweeping + sum(tc.overdue(state.clock.monotonic()) for tc in tcids),
             cas_ok=counters.cas_ok,
             cas_conflict=counters.cas_conflict,

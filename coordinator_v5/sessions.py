@@ -9,7 +9,8 @@ process announcements may still sit unread in its sockets, and nobody may be jud
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Protocol
 
 from coordinator_v5.transactions import BeginRequest, Phase, Transaction
@@ -153,20 +154,25 @@ class Sessions:
             if txn.connection is not connection and txn.claim_by is None and txn.header.name is None:
                 self._wait_for_claim(txn, now)
 
-    def vanished(self, now: float) -> list[Transaction]:
-        """Transactions whose client has been gone for longer than the grace, again and again until they have ended."""
-        found = []
+    def vanished(self, now: float, limit: int) -> list[Transaction]:
+        """At most `limit` transactions whose client has been gone for longer than the grace, again and again until they
+        have ended; not those that somebody is ending."""
+        return list(islice(self._vanished(now), limit))
+
+    def _vanished(self, now: float) -> Iterator[Transaction]:
         for session in list(self._lost.values()):
             if session.lost_at is None or now - session.lost_at < self._grace_s:
                 break
-            found += [txn for txn in session.open.values() if txn.header.name is None]
             if not session.open and not session.begins:
                 self._forget(session)
+            for txn in session.open.values():
+                if txn.header.name is None and txn.phase is Phase.OPEN and txn.ending is None:
+                    yield txn
         for txn in self._unclaimed.values():
             if txn.claim_by is None or txn.claim_by > now:
                 break
-            found.append(txn)
-        return [txn for txn in found if txn.phase is Phase.OPEN and txn.ending is None]
+            if txn.phase is Phase.OPEN and txn.ending is None:
+                yield txn
 
     def _wait_for_claim(self, txn: Transaction, now: float) -> None:
         txn.claim_by = now + self._grace_s

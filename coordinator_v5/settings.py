@@ -22,6 +22,14 @@ class CoordinatorSettings:
     """Ids taken at a time; the next block is asked for when half of one is used up."""
     sweep_s: float = 0.25
     """Cadence of deadlines, sessions and the late index; well inside the promised 1.5 s."""
+    swept_at_once: int = 250
+    """Aborts that nobody asked for are on their way at once, at most: clients' own begins and ends queue behind no more
+    than that, however many transactions one deadline or one vanished client ends."""
+    behind_s: float = 0.02
+    """Cadence of the sweep while more is overdue than that."""
+    max_open: int = 16_384
+    """Open transactions of one coordinator id; beyond it a begin is refused with `Overloaded`. Each takes some 1.2 KB
+    here, as much at its brokers, and 5.5 KB in etcd."""
     index_after_s: float = 1.0
     """A transaction open for longer gets a deadline key."""
     mark_every_s: float = 5.0

@@ -32,6 +32,8 @@ class CoordinatorStatistics:
     """`aborted`, by the reason recorded in the header."""
     oldest_open_s: float
     """Age of the transaction that has been open for longest, by the wall clock; 0 without any."""
+    sweeping: int
+    """Aborts that nobody asked for (deadlines, vanished clients) on their way, at most `swept_at_once`."""
     overdue: int
     """Deadlines that have passed, clients that have vanished: aborts that are due and not decided yet."""
     cas_ok: int

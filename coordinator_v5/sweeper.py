@@ -36,10 +36,12 @@ class Sweeper:
         self._state = state
         self._begins = begins
         self._ends = ends
+        self._turn = 0
 
     async def run(self) -> None:
+        settings = self._state.settings
         while True:
-            await asyncio.sleep(self._state.settings.sweep_s)
+            await asyncio.sleep(settings.behind_s if self._behind else settings.sweep_s)
             self.sweep()
 
     def sweep(self) -> None:
@@ -48,16 +50,34 @@ class Sweeper:
         state = self._state
         now = state.clock.monotonic()
         state.swept(now)
-        for tc in list(state.tcids.values()):
-            for txn in tc.due(now):
+        for tc in self._in_turn():
+            for txn in tc.due(now, self._room):
                 self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)
             for txn in tc.to_index(now, state.settings.index_after_s, INDEXED_AT_ONCE):
                 self._index(tc, txn)
             self._begins.advance_mark(tc, now)
-        for txn in state.sessions.vanished(state.awake_s):
+        for txn in state.sessions.vanished(state.awake_s, self._room):
             self._ends.sweep_end(txn, ABORTED, REASON_SESSION)
         self._begins.sweep(now)
         self._ends.sweep(now)
+
+    @property
+    def _room(self) -> int:
+        """How many aborts that nobody asked for may be sent now: all of a crowd at once would stand between every
+        client and the store for as long as they take."""
+        return max(0, self._state.settings.swept_at_once - self._state.counters.sweeping)
+
+    @property
+    def _behind(self) -> bool:
+        """The last round took all the room there was, so it may have left something overdue."""
+        return self._room == 0
+
+    def _in_turn(self) -> list[OwnedTcid]:
+        """Another one first in every round, so that one with a crowd keeps none waiting for all of it."""
+        tcids = list(self._state.tcids.values())
+        self._turn += 1
+        first = self._turn % max(1, len(tcids))
+        return tcids[first:] + tcids[:first]
 
     def _index(self, tc: OwnedTcid, txn: Transaction) -> None:
         txn.indexing = txn.deadline_key = True

@@ -270,11 +270,11 @@ class OwnedTcid:
                 look += (2 * at + 1, 2 * at + 2)
         return found
 
-    def due(self, now: float) -> list[Transaction]:
-        """Transactions whose deadline has passed and that nobody is ending; each is returned once: a caller whose
-        abort does not come to a verdict hands it to `watch_deadline` again."""
+    def due(self, now: float, limit: int) -> list[Transaction]:
+        """At most `limit` transactions whose deadline has passed and that nobody is ending, the most overdue first;
+        each is returned once: a caller whose abort does not come to a verdict hands it to `watch_deadline` again."""
         found: list[Transaction] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while len(found) < limit and self._deadlines and self._deadlines[0][0] <= now:
             txn = heapq.heappop(self._deadlines)[1]
             if txn.phase is Phase.OPEN and txn.ending is None:
                 found.append(txn)

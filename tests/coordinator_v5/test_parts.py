@@ -90,13 +90,16 @@ def test_deadlines_come_due_in_order_and_once() -> None:
     soon, late, ended, busy = (begun(tc, n, timeout_s=s) for n, s in ((1, 1.0), (2, 1.5), (3, 1.2), (4, 0.5)))
     tc.remove(ended)
     busy.ending = HEADER
-    assert tc.due(0.4) == []
-    assert tc.due(1.3) == [soon]
+    assert tc.due(0.4, 10) == []
+    assert tc.due(1.3, 10) == [soon]
     busy.ending = None
-    assert tc.due(2.0) == [late, busy] or tc.due(2.0) == [busy, late]
-    assert tc.due(10.0) == []
+    assert tc.due(2.0, 10) == [late, busy] or tc.due(2.0, 10) == [busy, late]
+    assert tc.due(10.0, 10) == []
+    for number in range(5, 8):
+        begun(tc, number, timeout_s=1.9)
+    assert [len(tc.due(10.0, 2)), len(tc.due(10.0, 2))] == [2, 1], "a crowd comes in parts"
     tc.watch_deadline(soon, 11.0)
-    assert tc.due(11.0) == [soon]
+    assert tc.due(11.0, 10) == [soon]
 
 
 def test_retention_starts_when_a_decision_is_first_seen() -> None:
@@ -118,4 +121,4 @@ def test_the_overdue_are_counted_without_being_taken() -> None:
     assert [tc.overdue(now) for now in (0.5, 2.0, 8.5, 100.0)] == [0, 2, 4, 5]
     tc.remove(tc.young[2])
     assert tc.overdue(2.0) == 1
-    assert len(tc.due(100.0)) == 4
+    assert len(tc.due(100.0, 10)) == 4
