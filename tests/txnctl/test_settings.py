@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
-from txnctl.settings import ROLES, load
+from txnctl.cli import serve
+from txnctl.settings import ROLES, ServerSettings, effective, load, unknown_in_environment
 from txnwire.errors import InvalidArgument
 
 
@@ -50,3 +52,51 @@ def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
     broken.write_text("id = ")
     with pytest.raises(InvalidArgument, match=r"broken\.toml"):
         load(broken)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("lease_ttl", "lease_ttl_s"), ("data-dir", "data_dir"), ("Listen", "listen")]
+)
+def test_an_unknown_key_of_the_file_is_refused_with_the_nearest_known(tmp_path: Path, written: str, meant: str) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text(f'id = "one"\n{written} = "1"\n')
+    with pytest.raises(InvalidArgument, match=rf"txnstore\.toml: '{written}' is no setting; did you mean {meant}\?"):
+        load(config)
+
+
+def test_an_unknown_key_like_none_is_refused_with_where_to_look(tmp_path: Path) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text('colour = "red"\n[more]\nx = 1\n')
+    with pytest.raises(InvalidArgument, match=r"'colour' is no setting; `txnctl settings` lists.*'more' is no setting"):
+        load(config)
+
+
+def test_every_setting_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text('id = "from-file"\netcd_prefix = "/file"\netcd_password = "secret"\n')
+    monkeypatch.setenv("TXN_ETCD_PREFIX", "/environment")
+    found = {one.setting: (one.value, one.source) for one in effective(config, tcids=4)}
+    assert list(found) == list(ServerSettings.model_fields)
+    assert found["id"] == ("from-file", f"file {config}")
+    assert found["etcd_prefix"] == ("/environment", "environment TXN_ETCD_PREFIX")
+    assert found["etcd_password"] == ("***", f"file {config}")
+    assert found["tcids"] == (4, "flag")
+    assert found["lease_ttl_s"] == (10.0, "default")
+
+
+def test_what_looks_like_a_setting_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXN_URL", "txn://h:1")
+    monkeypatch.setenv("TXN_LEASE_TTL", "7")
+    monkeypatch.setenv("TXN_ID", "one")
+    assert unknown_in_environment() == ["TXN_LEASE_TTL is no setting; did you mean TXN_LEASE_TTL_S?"]
+
+
+def test_every_setting_has_a_flag_but_the_password() -> None:
+    """A password on a command line is read by everybody on the machine."""
+    assert set(ServerSettings.model_fields) - set(inspect.signature(serve).parameters) == {"etcd_password"}
+
+
+def test_http_can_be_off_and_is_checked_otherwise() -> None:
+    assert load(None, admin_listen="off").admin_listen == "off"
+    with pytest.raises(InvalidArgument, match="admin_listen 'of'"):
+        load(None, admin_listen="of")
