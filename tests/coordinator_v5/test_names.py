@@ -8,13 +8,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator_v5.names import Begun
+from coordinator_v5.begins import Begins
+from coordinator_v5.ends import Ends
+from coordinator_v5.names import Begun, Names
 from coordinator_v5.settings import CoordinatorSettings
+from coordinator_v5.state import State
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
     LOST_AFTER,
     LOST_BEFORE,
     Connection,
+    Fates,
     Process,
     headers,
     in_virtual_time,
@@ -24,7 +28,7 @@ from tests.coordinator_v5.processes import (
 )
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import COMMITTED, TxnName
 from txnstore.store import Commit, Delete
 from txnstore.transitions import Decision
@@ -420,5 +424,38 @@ def test_whatever_is_lost_a_name_has_one_story(seed: int) -> None:
                 assert joined.decision is not None
                 assert (joined.txn_id, joined.decision.writers) == told
         await close(one, other)
+
+    in_virtual_time(scenario)
+
+
+class SlowRead(Fates):
+    """The read after the next one arrives late."""
+
+    reads = 0
+
+    def fate(self, request: str, client: str) -> Fate:
+        if request != "read" or not self.reads:
+            return super().fate(request, client)
+        self.reads -= 1
+        return Fate(arrive_s=4.0) if not self.reads else NO_FAULT
+
+
+def test_a_name_whose_transaction_is_collected_while_it_is_looked_at_is_looked_at_again() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, header_retention_s=1.0)).start()
+        slow = SlowRead()
+        looking = MemoryStore(etcd, process.clock, random.Random(1), name="looking", faults=slow)
+        state = State(looking, process.clock, random.Random(2), CoordinatorSettings())
+        ends = Ends(state)
+        names = Names(state, Begins(state, ends), ends)
+        txn_id = (await begin(process)).txn_id
+        await commit(process, txn_id, [W1])
+        slow.reads = 2
+        found = await names.look(NAME)
+        assert slow.reads == 0
+        assert not headers(etcd), "it was not collected meanwhile: this test proves nothing then"
+        assert found.state == (txn_id, Decision(COMMITTED, 0, None, (W1,)))
+        await looking.close()
+        await close(process)
 
     in_virtual_time(scenario)
