@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -422,12 +423,20 @@ def test_closing_fails_acks_under_way_and_terminates() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"type": "queue"},
         {"type": "topic"},
         {"prefetch": 0},
+        {"prefetch_bytes": 0},
         {"name": "a b"},
-        {"isolation": "read_uncommitted"},
+        {"isolation": "serializable"},
         {"start": "x"},
+        {"start": datetime(2026, 1, 1)},
+        {"type": "queue", "redelivery_delay": -1.0},
+        {"type": "queue", "max_redeliveries": -1},
+        {"type": "queue", "dead_letter_topic": TOPIC},
+        {"type": "queue", "max_redeliveries": 1, "dead_letter_topic": "no topic"},
+        {"serializer": "yaml"},
+        {"serializer": (str.encode,)},
+        {"serializer": object()},
         {"max_redeliveries": 3},
     ],
 )

@@ -95,7 +95,7 @@ def test_starts() -> None:
 
 def test_isolation_and_topics() -> None:
     assert isolation_to_wire("read_committed") == pb.ISOLATION_READ_COMMITTED
-    for wrong in ("read_uncommitted", "serializable"):
+    for wrong in ("READ_COMMITTED", "serializable"):
         with pytest.raises(txnclient.InvalidArgument, match="isolation"):
             isolation_to_wire(wrong)
     assert topics_of("topic://a/b/c") == ["topic://a/b/c"]
