@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 import txnclient
-from tests.cluster import InProcessCluster
+from coordinator_v5.service import MAX_WRITERS
+from tests.cluster import InProcessCluster, running_cluster
 from tests.processes import read_all
 from txnclient import Transaction, TransactionState
 
@@ -43,3 +45,157 @@ async def test_two_clients_join_one_transaction_and_the_list_decides(cluster: In
         with pytest.raises(txnclient.InvalidTxnState, match="COMMITTED"):
             await send(two, joined, b"later")
         assert sorted(await read_all(two, TOPIC)) == [b"a1", b"a2", b"c1", b"c2"]
+
+
+async def test_an_absent_list_counts_all_an_empty_one_none_and_after_an_abort_it_starts_afresh(
+    cluster: InProcessCluster,
+) -> None:
+    async with cluster.connect() as one, cluster.connect() as two:
+        await one.create_topic(TOPIC, segments=2)
+        for number, writers in enumerate((None, ())):
+            name = f"job/{number}"
+            first, second = await one.begin(name=name), await two.begin(name=name)
+            await send(one, first, b"%d-a" % number)
+            await send(two, second, b"%d-b" % number)
+            result = await second.commit(writers=writers)
+            assert (result.writers, second.writers) == (writers, writers)
+        assert sorted(await read_all(one, TOPIC)) == [b"0-a", b"0-b"]
+        first, second = await one.begin(name="job/2"), await two.begin(name="job/2")
+        await send(two, second, b"2-b")
+        await first.abort()
+        with pytest.raises(txnclient.InvalidTxnState, match="ABORTED"):
+            await second.commit(writers=[second.writer_id])
+        assert second.state == TransactionState.ABORTED
+        fresh = await two.begin(name="job/2")
+        assert (fresh.joined, fresh.id == second.id) == (False, False)
+        await send(two, fresh, b"2-c")
+        await fresh.commit(writers=[fresh.writer_id])
+        assert sorted(await read_all(one, TOPIC)) == [b"0-a", b"0-b", b"2-c"]
+
+
+async def test_a5_another_list_is_refused_and_says_how_it_has_committed(cluster: InProcessCluster) -> None:
+    """Two drivers of one job, each with its own winners: one wins, the other learns who."""
+    async with cluster.connect() as one, cluster.connect() as two:
+        await one.create_topic(TOPIC)
+        first, second = await one.begin(name=NAME), await two.begin(name=NAME)
+        answers = await asyncio.gather(
+            first.commit(writers=[first.writer_id]), second.commit(writers=[second.writer_id]), return_exceptions=True
+        )
+        won = first if not isinstance(answers[0], BaseException) else second
+        lost = second if won is first else first
+        refused = answers[1] if won is first else answers[0]
+        assert isinstance(refused, txnclient.InvalidTxnState)
+        assert f"{won.writer_id:016x}" in str(refused)
+        assert f"{lost.writer_id:016x}" in str(refused)
+        assert (lost.state, lost.writers) == (TransactionState.COMMITTED, (won.writer_id,))
+        assert (await lost.commit(writers=[won.writer_id])).revision > 0
+        with pytest.raises(txnclient.InvalidTxnState):
+            await lost.abort()
+
+
+async def test_leaving_goes_without_ending_it_and_a_failed_writer_ends_it_for_nobody_else(
+    cluster: InProcessCluster,
+) -> None:
+    async with cluster.connect() as driver:
+        await driver.create_topic(TOPIC)
+        shared = await driver.begin(name=NAME)
+        with pytest.raises(txnclient.InvalidArgument, match="end it for all"):
+            async with driver.transaction(name=NAME):
+                raise AssertionError("the block ran")
+        async with cluster.connect() as worker:
+            good = await worker.begin(name=NAME)
+            await send(worker, good, b"good")
+        async with cluster.connect() as worker, await worker.producer(TOPIC) as producer:
+            bad = await worker.begin(name=NAME)
+            await producer.send(b"bad", txn=bad)
+            bad.failed(txnclient.MessageTooLarge("one of its sends failed"))
+            with pytest.raises(txnclient.MessageTooLarge):
+                await bad.commit()
+            assert bad.state == TransactionState.OPEN
+        assert (await driver.outcomes([shared.id]))[shared.id] == "OPEN"
+        await shared.commit(writers=[good.writer_id])
+        assert await read_all(driver, TOPIC) == [b"good"]
+
+
+async def test_what_a_losing_writer_has_acked_is_delivered_again(cluster: InProcessCluster) -> None:
+    """Pending acks are held by writer: of those that do not count the messages go back, by the broker's own doing."""
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+        async with await client.producer(TOPIC) as producer:
+            for number in range(4):
+                await producer.send(b"%d" % number)
+        async with await client.consumer(TOPIC, "tasks") as consumer:
+            messages = await consumer.receive_many(4, timeout=5.0)
+            while len(messages) < 4:
+                messages += await consumer.receive_many(4 - len(messages), timeout=5.0)
+            driver, winner, loser = [await client.begin(name=NAME) for _ in range(3)]
+            await consumer.ack(messages[:2], txn=winner)
+            await consumer.ack(messages[1:], txn=loser)
+            await driver.commit(writers=[winner.writer_id])
+            again = [(await consumer.receive(timeout=5.0)).value for _ in range(2)]
+            assert again == [b"2", b"3"]
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive(timeout=0.5)
+
+
+async def test_take_over_with_losers_undecided_and_decided(cluster: InProcessCluster) -> None:
+    """A new owner finds the writers of an open one in the ledger, and those that lost before as aborted records."""
+    async with cluster.connect() as one, cluster.connect() as two:
+        await one.create_topic(TOPIC, segments=2)
+        before, loser = await one.begin(name="job/1"), await two.begin(name="job/1")
+        await send(one, before, b"1-kept-a", b"1-kept-b")
+        await send(two, loser, b"1-lost-a", b"1-lost-b")
+        await before.commit(writers=[before.writer_id])
+        kept, lost = await one.begin(name="job/2", timeout=300), await two.begin(name="job/2")
+        await send(one, kept, b"2-kept-a", b"2-kept-b")
+        await send(two, lost, b"2-lost-a", b"2-lost-b")
+        await cluster.restart_server("broker")
+        expected = [b"1-kept-a", b"1-kept-b"]
+        assert sorted(await read_all(one, TOPIC)) == expected
+        await send(two, lost, b"2-lost-c")
+        await kept.commit(writers=[kept.writer_id])
+        expected += [b"2-kept-a", b"2-kept-b"]
+        assert sorted(await read_all(one, TOPIC)) == expected
+        await cluster.restart_server("broker")
+        assert sorted(await read_all(one, TOPIC)) == expected
+
+
+async def test_the_coordinator_s_end_between_joining_and_committing_changes_nothing(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as one, cluster.connect() as two:
+        await one.create_topic(TOPIC)
+        driver, worker = await one.begin(name=NAME, timeout=300), await two.begin(name=NAME)
+        await send(two, worker, b"before")
+        await cluster.restart_server("control")
+        later = await two.begin(name=NAME)
+        assert (later.id, later.joined) == (driver.id, True)
+        await send(two, later, b"after")
+        result = await driver.commit(writers=[worker.writer_id, later.writer_id])
+        await cluster.restart_server("control")
+        assert await driver.commit(writers=[later.writer_id, worker.writer_id]) == result
+        told = await two.begin(name=NAME)
+        assert (told.state, told.writers, (await told.commit(writers=result.writers)).revision) == (
+            TransactionState.COMMITTED,
+            result.writers,
+            result.revision,
+        )
+        assert sorted(await read_all(two, TOPIC)) == [b"after", b"before"]
+
+
+async def test_twenty_thousand_writers_are_listed_and_kept_and_one_more_is_refused(etcd: str, tmp_path: Path) -> None:
+    """A header and a name record of 380 KB, through a real etcd and its limits; and what they show once collected."""
+    writers = [number << 32 | 0xFFFF for number in range(MAX_WRITERS)]
+    async with (
+        running_cluster(etcd, tmp_path, header_retention_s=0.5) as cluster,
+        cluster.connect() as client,
+    ):
+        shared = await client.begin(name=NAME)
+        with pytest.raises(txnclient.InvalidArgument, match="20001 writers"):
+            await shared.commit(writers=[*writers, 1])
+        result = await shared.commit(writers=writers)
+        assert len(result.writers or ()) == MAX_WRITERS
+        async with asyncio.timeout(30):
+            while (told := await client.begin(name=NAME)) and (await told.commit(writers=writers)).revision:
+                await asyncio.sleep(0.1)
+        assert told.writers == result.writers
+        with pytest.raises(txnclient.InvalidTxnState, match="another list"):
+            await told.commit()
