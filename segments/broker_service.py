@@ -66,7 +66,9 @@ class BrokerService:
 
     `flow`, `close_producer` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok).
     `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path} → {"segments": {path: …}},
-    "subscription.stats" {"segment": path, "subscription"?: name} → {"subscriptions": {name: …}}, "broker.stats" {}.
+    "subscription.stats" {"segment": path, "subscription"?: name} → {"subscriptions": {name: …}}, "broker.stats" {},
+    "segment.users" {"segment": path, "subscription"?: name} → {"producers": n, "consumers": n}, "subscription.drop"
+    {"segment": path, "subscription": name} (of one that is marked as being deleted).
     Values are the frozen statistics; positions and transaction ids are arrays of two numbers.
     """
 
@@ -85,6 +87,8 @@ class BrokerService:
         self.admin: Mapping[str, AdminAnswer] = {
             "segment.stats": self._segment_stats,
             "subscription.stats": self._subscription_stats,
+            "segment.users": self._segment_users,
+            "subscription.drop": self._drop_subscription,
             "broker.stats": self._broker_stats,
         }
 
@@ -182,6 +186,16 @@ class BrokerService:
         name = args.get("subscription")
         found = {one.name: one for one in segment.statistics().subscriptions if name is None or one.name == name}
         return {"segment": segment.path, "subscriptions": msgspec.to_builtins(found)}
+
+    async def _segment_users(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        segment = await self._broker.segment(str(args.get("segment", "")))
+        producers, consumers = segment.users(args.get("subscription"))
+        return {"producers": producers, "consumers": consumers}
+
+    async def _drop_subscription(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        segment = await self._broker.segment(str(args.get("segment", "")))
+        await segment.subscriptions.drop(validate_name(str(args.get("subscription", "")), part="subscription"))
+        return {}
 
     async def _broker_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = msgspec.to_builtins(self._broker.statistics())

@@ -11,17 +11,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from segments.assignment import consumer_id
+from segments.deletions import Deletions, OwnerCalls
 from segments.directory import CONTROLLER, Directory, DirectoryChange
 from segments.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
 from segments.stream_group import Link
 from segments.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
 from segments.subscription_records import start_record, subscription_type
-from segments.topics import parse_policies, plan_create, read_created
+from segments.topics import Created, parse_changes, parse_policies, plan_create, plan_policies, read_created
 from txnstore import keys
+from txnstore.deletion_transitions import read_step
 from txnstore.election import Election, Leadership
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
@@ -63,6 +66,7 @@ class _Term:
     leadership: Leadership
     deposed: asyncio.Event
     groups: StreamGroups
+    deletions: Deletions
 
 
 class Controller:
@@ -80,6 +84,7 @@ class Controller:
         address: str,
         segment_positions: PositionLookup,
         segment_questions: SegmentQuestions,
+        owner_calls: OwnerCalls,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -91,6 +96,7 @@ class Controller:
         )
         self._address = address
         self._ports = GroupPorts(store, directory, clock, random, segment_positions)
+        self._owner_calls = owner_calls
         self._snapshots = Snapshots(store, segment_questions, clock, random)
         self._term: _Term | None = None
         self._leading = asyncio.Event()
@@ -146,7 +152,17 @@ class Controller:
         groups = StreamGroups(
             self._ports, leadership, self._links, rejoin_s=self._settings.failover_grace_s, on_deposed=deposed.set
         )
-        return _Term(leadership, deposed, groups)
+        deletions = Deletions(
+            self._store,
+            self._directory,
+            self._clock,
+            self._random,
+            self._owner_calls,
+            leadership=leadership,
+            groups=groups,
+            on_deposed=deposed.set,
+        )
+        return _Term(leadership, deposed, groups, deletions)
 
     async def _lead(self, term: _Term) -> None:
         """One term, from the election to the loss of it."""
@@ -167,6 +183,7 @@ class Controller:
         while not term.deposed.is_set():
             try:
                 found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
+                await term.deletions.take_up()
                 break
             except TxnError as error:
                 log.warning("controller_load_retry", error=str(error))
@@ -184,6 +201,7 @@ class Controller:
     async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
         lost.cancel()
         await asyncio.gather(lost, return_exceptions=True)
+        await term.deletions.close()
         await term.groups.close(NotOwner("this process is the controller no longer; look it up again"))
         await term.leadership.resign()
 
@@ -222,18 +240,45 @@ class Controller:
         """
         policies = parse_policies(policies_json)
         async with self._request(f"creating {topic}") as term:
-            result = await self._store.commit(
-                plan_create(
-                    topic,
-                    segments,
-                    policies,
-                    still_held=term.leadership.still_held(),
-                    created_ms=self._clock.wall_ms(),
-                )
-            )
-            if not read_created(topic, segments, policies, result):
-                term.deposed.set()
-                raise NotOwner("this process is the controller no longer; look it up again")
+            while (created := await self._create_topic(term, topic, segments, policies)) is not Created.DONE:
+                if created is Created.NOT_LEADING:
+                    term.deposed.set()
+                    raise NotOwner("this process is the controller no longer; look it up again")
+                if created is Created.DELETING:
+                    await term.deletions.wait_topic(topic.path)
+
+    async def _create_topic(self, term: _Term, topic: TopicName, segments: int, policies: dict[str, Any]) -> Created:
+        commit = plan_create(
+            topic,
+            segments,
+            policies,
+            await self._store.get(keys.SEGMENT_IDS),
+            still_held=term.leadership.still_held(),
+            created_ms=self._clock.wall_ms(),
+        )
+        return read_created(topic, segments, policies, commit, await self._store.commit(commit))
+
+    async def update_topic(self, topic: TopicName, policies_json: str) -> None:
+        """Change the policies that are named. Raises `TopicNotFound`, `InvalidArgument`, `NotOwner`, `Timeout`."""
+        changes = parse_changes(policies_json)
+        async with self._request(f"changing {topic}") as term:
+            while True:
+                record = await self._store.get(keys.topic(topic.path))
+                if record is None:
+                    raise TopicNotFound(f"{topic} does not exist")
+                commit = plan_policies(record, changes, still_held=term.leadership.still_held())
+                if commit is None or read_step(commit, await self._store.commit(commit)):
+                    return
+
+    async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
+        """Answers once nothing of it is left. Raises as `Deletions.delete_topic`; `Timeout` while it goes on."""
+        async with self._request(f"deleting {topic}") as term:
+            await term.deletions.delete_topic(topic, force=force)
+
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
+        """The same for a subscription."""
+        async with self._request(f"deleting subscription {name} of {topic}") as term:
+            await term.deletions.delete_subscription(topic, name, force=force)
 
     # ---- snapshots --------------------------------------------------------------------------------------------------
 
@@ -259,7 +304,7 @@ class Controller:
         asked = subscription_type(request.type)
         async with self._request(f"joining {name} of {topic}") as term:
             topology = await self._directory.fetch_topic(topic.path)
-            if topology is None:
+            if topology is None or topology.deleting:
                 raise TopicNotFound(f"{topic} does not exist")
             start = start_record(request.start, topology)
             key = (topic.path, name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from segments.controller import Controller
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument
-from txnwire.names import TopicName
+from txnwire.names import TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -18,6 +18,9 @@ class ControllerService:
         self._controller = controller
         self._handlers: dict[str, Handler] = {
             "create_topic": self._create_topic,
+            "update_topic": self._update_topic,
+            "delete_topic": self._delete_topic,
+            "delete_subscription": self._delete_subscription,
             "join_subscription": self._join_subscription,
             "leave_subscription": self._leave_subscription,
             "take_snapshot": self._take_snapshot,
@@ -33,6 +36,22 @@ class ControllerService:
     async def _create_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
         request = command.create_topic
         await self._controller.create_topic(TopicName.parse(request.topic), request.segments, request.policies_json)
+        return pb.Command(ok=pb.Ok())
+
+    async def _update_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.update_topic
+        await self._controller.update_topic(TopicName.parse(request.topic), request.policies_json)
+        return pb.Command(ok=pb.Ok())
+
+    async def _delete_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.delete_topic
+        await self._controller.delete_topic(TopicName.parse(request.topic), force=request.force)
+        return pb.Command(ok=pb.Ok())
+
+    async def _delete_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.delete_subscription
+        name = validate_name(request.subscription, part="subscription")
+        await self._controller.delete_subscription(TopicName.parse(request.topic), name, force=request.force)
         return pb.Command(ok=pb.Ok())
 
     async def _join_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:

@@ -84,10 +84,13 @@ class LayoutService:
         return self._layout_command(topic.path)
 
     async def _list_topics(self, peer: Peer, command: pb.Command) -> pb.Command:
-        """Full names (`topic://…`) in order, straight from the store: a topic just created is among them."""
+        """Full names (`topic://…`) in order, straight from the store: a topic just created is among them. One that is
+        being deleted is not, as far as is known here."""
         prefix = keys.TOPIC + _listing_prefix(command.list_topics.prefix).encode()
         found = await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)
-        names = [str(TopicName.from_path(record.key[len(keys.TOPIC) :].decode())) for record in found.records]
+        paths = [record.key[len(keys.TOPIC) :].decode() for record in found.records]
+        known = self._directory.topics()
+        names = [str(TopicName.from_path(path)) for path in paths if path not in known or not known[path].deleting]
         return pb.Command(names=pb.Names(names=names))
 
     # ---- pushes -----------------------------------------------------------------------------------------------------
@@ -139,6 +142,8 @@ class LayoutService:
 
     def _layout_command(self, path: str) -> pb.Command:
         topology = self._directory.topic(path)
+        if topology is not None and topology.deleting:
+            topology = None
         layout = pb.Layout(
             topic=TOPIC_SCHEME + path, exists=topology is not None, revision=self._directory.layout_revision(path)
         )

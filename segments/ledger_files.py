@@ -222,14 +222,17 @@ def _was_counted(paths: LedgerPaths) -> bool:
 
 
 def delete_segment(root: Path, segment: str) -> None:
-    """Every ledger there is, then the folders that hold nothing any more. A fence that `delete_ledger` leaves stays."""
+    """Every ledger there is, then its folder and its topic's, where they hold nothing any more. A fence that
+    `delete_ledger` leaves stays. Other topics' folders are let alone: somebody may be about to use them."""
     directory = paths_of(root, segment, 0).directory
     if not directory.is_dir():
         return
     ids = {int(stem): None for path in directory.iterdir() if (stem := path.name.partition(".")[0]).isdecimal()}
     for ledger_id in sorted(ids):
         delete_ledger(LedgerPaths(directory, ledger_id))
-    while directory != root and not any(directory.iterdir()):
-        directory.rmdir()
-        sync_directory(directory.parent)
-        directory = directory.parent
+    for empty in (directory, directory.parent):
+        try:
+            empty.rmdir()
+        except OSError:
+            return  # it holds something, or another segment's deletion was quicker
+        sync_directory(empty.parent)

@@ -25,6 +25,7 @@ from txnstore.store import (
     Read,
     absent,
     created_at,
+    unchanged_since,
 )
 from txnwire.errors import NotOwner, StoreUnavailable
 
@@ -79,11 +80,16 @@ class Registration:
     async def wait_lost(self) -> None:
         await self._lease.wait_lost()
 
-    async def claim(self, segment: str) -> int | None:
-        """The ownership epoch, or None where somebody else owns it. Raises `StoreUnavailable`, `StoreFull`."""
+    async def claim(self, segment: str, *, topic: KeyValue | None = None) -> int | None:
+        """The ownership epoch, or None where somebody else owns it. Raises `StoreUnavailable`, `StoreFull`.
+
+        `topic`: its topic's record. ▲ Compared as unchanged, so that nobody who has not heard of a deletion owns, and
+        writes records of, a segment that is erased or gone; None then too.
+        """
         key = keys.owner(segment)
+        unchanged = () if topic is None else (unchanged_since(topic.key, topic.mod_revision),)
         commit = Commit(
-            compares=(absent(key), created_at(keys.broker(self._broker_id), self.revision)),
+            compares=(absent(key), created_at(keys.broker(self._broker_id), self.revision), *unchanged),
             puts=(Put(key, self._value, self._lease.id),),
             else_reads=(Read(key),),
         )

@@ -352,6 +352,19 @@ class Segment:
 
     # ---- statistics -------------------------------------------------------------------------------------------------
 
+    def users(self, subscription: str | None) -> tuple[int, int]:
+        """How many producers, and how many consumers and readers, are connected; with `subscription`, its consumers
+        alone."""
+        consumers = [
+            len(one.consumers)
+            for one in self.subscriptions.statistics()
+            if subscription is None or one.name == subscription
+        ]
+        if subscription is not None:
+            return 0, sum(consumers)
+        readers = sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None)
+        return len(self._sessions), readers + sum(consumers)
+
     def statistics(self) -> SegmentStatistics:
         buffer = self.buffer.statistics()
         pinning = tuple(self.buffer.pinning(PINNING_SHOWN))

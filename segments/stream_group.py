@@ -16,10 +16,20 @@ from segments.assignment import assignable
 from segments.directory import Directory
 from segments.membership import Membership
 from txnstore import keys
+from txnstore.deletion_transitions import present
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, decode, encode
 from txnstore.store import Commit, CommitResult, MetadataStore, Put, Read, unchanged_since
-from txnwire.errors import InternalError, NotAllowed, NotOwner, OutcomeUnknown, StoreFull, StoreUnavailable, TxnError
+from txnwire.errors import (
+    InternalError,
+    NotAllowed,
+    NotOwner,
+    OutcomeUnknown,
+    StoreFull,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    TxnError,
+)
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
 
@@ -155,6 +165,9 @@ class StreamGroup:
                 continue
             if result.succeeded:
                 self._confirm(record, result.revision)
+            elif not result.reads[2]:
+                self._end(SubscriptionNotFound(f"subscription {self._subscription} of {self._topic_path} is deleted"))
+                return
             elif not self._take_in(result):
                 self._end(NotOwner("this process is the controller no longer; look it up again"))
                 self._on_deposed()
@@ -162,17 +175,23 @@ class StreamGroup:
 
     def _commit(self, record: AssignmentRecord) -> Commit:
         """▲ Fenced by the controller's epoch (`still_held`), and a late old value never lands on a newer one (DESIGN
-        §4): every rewrite compares the revision of the record it was planned from."""
+        §4): every rewrite compares the revision of the record it was planned from. ▲ Nor does it land after the
+        subscription was deleted: nobody would ever delete it."""
+        subscription = keys.subscription(self._topic_path, self._subscription)
         return Commit(
-            compares=(self._leadership.still_held(), unchanged_since(self._key, self._membership.mod_revision)),
+            compares=(
+                self._leadership.still_held(),
+                unchanged_since(self._key, self._membership.mod_revision),
+                present(subscription),
+            ),
             puts=(Put(self._key, encode(record)),),
-            else_reads=(Read(self._key), Read(self._leadership.key)),
+            else_reads=(Read(self._key), Read(self._leadership.key), Read(subscription)),
         )
 
     def _take_in(self, result: CommitResult) -> bool:
         """A refused write: the record is not what was thought (an earlier, unanswered write landed after all), or the
         election is lost. Returns False for the latter."""
-        found, holder = result.reads
+        found, holder, _ = result.reads
         if not holder or holder[0].create_revision != self._leadership.epoch:
             return False
         if found:

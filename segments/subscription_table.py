@@ -8,6 +8,7 @@ from typing import Final
 
 from segments.cursor import Cursor
 from segments.dispatch import Consumer, Isolation, Sink
+from segments.erasing import erase_subscription
 from segments.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.starts import Start, StartPoint, resolve_start
 from segments.stream_subscription import StreamSubscription
@@ -177,9 +178,10 @@ class SubscriptionTable:
         """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
         key = keys.subscription(self._topic_path, name)
         found = await self._store.get(key)
-        if found is None:
+        record = None if found is None else records.decode(SubscriptionRecord, found.value, key=key)
+        if record is None or record.deleting_ms:
             raise SubscriptionNotFound(f"topic://{self._topic_path} has no subscription {name}: join it first")
-        return records.decode(SubscriptionRecord, found.value, key=key)
+        return record
 
     async def start_of(self, definition: SubscriptionRecord) -> StartPoint:
         """Where the subscription begins here if it has no cursor yet."""
@@ -237,6 +239,30 @@ class SubscriptionTable:
             found.restart()
             # ▲ The mark that has gone back is stored before the seek is answered.
             await self._clean_up.drain(self._targets[name], timeout_s=self._settings.seek_wait_s)
+
+    # ---- deleting ---------------------------------------------------------------------------------------------------
+
+    async def drop(self, name: str) -> None:
+        """Stop a subscription that is marked as being deleted, and erase what the segment holds of it (P9).
+
+        ▲ When this returns nothing of it can come any more under this ownership: whoever loads it finds the mark, and
+        every write of its own that was on its way has been answered. Acks pending in open transactions go. Idempotent.
+        Raises `NotAllowed` where it is not marked, `NotOwner`, `StoreUnavailable`.
+        """
+        key = keys.subscription(self._topic_path, name)
+        record = await self._store.get(key)
+        if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
+            raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")
+        async with self._loading.setdefault(name, asyncio.Lock()):
+            if (found := self._subscriptions.get(name)) is not None:
+                found.stop(SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} was deleted"))
+                await found.wait_all_answered()
+                await self._clean_up.retire(self._targets[name])
+                del self._subscriptions[name], self._targets[name]
+                for txn_id in found.pending.open_transactions():
+                    self._events.let_go(txn_id)
+            self._events.check()
+            await erase_subscription(self._store, self._segment, self._epoch, name)
 
     # ---- what concerns all ------------------------------------------------------------------------------------------
 

@@ -123,6 +123,25 @@ class Subscription(ABC):
         self._ackers: dict[TxnId, dict[str, None]] = {}
         """Whose acks are pending, by transaction."""
         self._fewer_pending = asyncio.Event()
+        self._over: TxnError | None = None
+        self._unanswered = 0
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+
+    def stop(self, error: TxnError) -> None:
+        """It is being deleted: its consumers are told, nothing more is acked. Ops on their way go on."""
+        self._over = error
+        self.close(error)
+
+    async def wait_all_answered(self) -> None:
+        """Until no ack op is on its way: once stopped, none can land any more after that."""
+        await self._all_answered.wait()
+
+    def _answered(self, reply: AckReply, error: TxnError | None) -> None:
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._all_answered.set()
+        reply(error)
 
     # ---- what the types differ in -----------------------------------------------------------------------------------
 
@@ -198,12 +217,16 @@ class Subscription(ABC):
         self._settled(positions)
         self._events.hold(txn_id)
         self._ackers.setdefault(txn_id, {})[acker.holder] = None
-        ack = _AckOp(txn_id, reservation, acker, reply)
+        self._unanswered += 1
+        self._all_answered.clear()
+        ack = _AckOp(txn_id, reservation, acker, partial(self._answered, reply))
         turn = self.gate.enter(txn_id, ack)
         if turn is not Turn.WAIT:
             self._send_op(ack, first=turn is Turn.FIRST)
 
     def _check(self, positions: tuple[AckPosition, ...], acker: Acker, *, cumulative: bool) -> None:
+        if self._over is not None:
+            raise self._over
         if not positions or (cumulative and len(positions) > 1):
             raise InvalidArgument(f"an ack of {len(positions)} positions: expected one, or several if not cumulative")
         if len(positions) > self._settings.max_ack_positions:

@@ -48,6 +48,11 @@ class Topology:
         return self.record.epoch
 
     @property
+    def deleting(self) -> bool:
+        """Whether it is being deleted: for everybody but those who do it, it is gone."""
+        return self.record.deleting_ms != 0
+
+    @property
     def policies(self) -> Mapping[str, Any]:
         return self.record.policies
 
@@ -146,8 +151,11 @@ class Topology:
         return Topology(self.topic, record)
 
 
-def create_record(segments: int, *, policies: Mapping[str, Any], created_ms: int) -> TopicRecord:
-    """The first layout of a topic: `segments` active ones of equal width (give or take one hash), ids from 0.
+def create_record(
+    segments: int, *, policies: Mapping[str, Any], created_ms: int, first_segment_id: int = 0
+) -> TopicRecord:
+    """The first layout of a topic: `segments` active ones of equal width (give or take one hash), ids from
+    `first_segment_id`.
 
     Raises `InvalidArgument` outside 1..`MAX_SEGMENTS_AT_CREATION`.
     """
@@ -156,8 +164,10 @@ def create_record(segments: int, *, policies: Mapping[str, Any], created_ms: int
     bounds = [index * HASH_SPACE // segments for index in range(segments + 1)]
     return TopicRecord(
         epoch=1,
-        next_segment_id=segments,
-        segments=[_active(index, bounds[index], bounds[index + 1] - 1, []) for index in range(segments)],
+        next_segment_id=first_segment_id + segments,
+        segments=[
+            _active(first_segment_id + index, bounds[index], bounds[index + 1] - 1, []) for index in range(segments)
+        ],
         policies=dict(policies),
         created_ms=created_ms,
         created_segments=segments,

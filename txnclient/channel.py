@@ -351,7 +351,7 @@ class Channel:
             self._fail(batch, error)
 
     def close(self) -> None:
-        """Tell the broker, if it is connected; nothing may be under way any more."""
+        """Tell the broker, if it is connected; what is under way goes on there, unheard."""
         link = self._link
         self._detach()
         if link is not None:

@@ -414,9 +414,9 @@ class Producer(Generic[V]):
                 await asyncio.wait(waited_for, timeout=deadline.remaining())
         finally:
             self._lingering.stop()
-            self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
             for channel in self._channels.values():
-                channel.close()
+                channel.close()  # before what is left fails, which lets go of the connection without a word
+            self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
 
     async def __aenter__(self) -> Producer[V]:
         return self

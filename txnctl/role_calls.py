@@ -56,6 +56,17 @@ class RoleCalls:
             tuple((_txn_id(one), None if one.whole else one.writer) for one in answer.aborted),
         )
 
+    async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
+        """How many producers, and consumers and readers, are connected to a segment; of one subscription only its
+        consumers. Raises `NotOwner`."""
+        answer = await self.ask_owner(segment, "segment.users", subscription=subscription)
+        return int(answer["producers"]), int(answer["consumers"])
+
+    async def drop_subscription(self, segment: str, subscription: str) -> None:
+        """Have the owner stop a subscription that is being deleted, and erase it. Raises `NotOwner`, and what the owner
+        replies."""
+        await self.ask_owner(segment, "subscription.drop", subscription=subscription)
+
     async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
         """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""
         return await self.ask(self._owner_of(segment), what, segment=segment, **args)

@@ -31,7 +31,7 @@ from txnctl.statistics import ProcessStatistics, StoreStatistics
 from txnctl.sweeper import Sweeper
 from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
-from txnwire.errors import InternalError
+from txnwire.errors import InternalError, Overloaded, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
 
 log = structlog.get_logger()
@@ -133,6 +133,7 @@ class Server:
             header_retention_s=self._settings.header_retention_s,
             max_timeout_s=self._settings.max_transaction_timeout_s,
             client_grace_s=self._settings.client_grace_s,
+            max_open=self._settings.max_open_transactions,
         )
         self.coordinator = Coordinator(
             self._store, self._clock, self._random, settings, id=self._settings.id, address=self.advertised
@@ -201,6 +202,7 @@ class Server:
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
+        refusal = self._refusal()
         self._connections += 1
         try:
             await serve_connection(
@@ -210,9 +212,20 @@ class Server:
                 roles=self._settings.roles,
                 incarnation=self._incarnation,
                 clock=self._clock,
+                refusal=refusal,
             )
         finally:
             self._connections -= 1
+
+    def _refusal(self) -> TxnError | None:
+        """Why one more connection is not served, None where it is."""
+        most = self._settings.max_connections
+        if self._connections < most:
+            return None
+        return Overloaded(
+            f"{self._settings.id} serves {most} connections, its bound (max_connections): connect to another server, or "
+            "here a little later"
+        )
 
     # ---- what there is to know --------------------------------------------------------------------------------------
 

@@ -318,21 +318,26 @@ def plan_leftovers(txn_id: TxnId, leftover: Leftover, found: Sequence[KeyValue |
         index = Delete(keys.ack_index(leftover.segment, subscription, txn_id))
         deletes.append((Delete(prefix, keys.prefix_end(prefix)), index))
 
-    step = MAX_COMMIT_OPS - 2
+    # ▲ Nor a record after the op has gone: the segment may have been owned, and erased with its topic, in between.
+    index_stands = Compare(keys.write_index(leftover.segment, txn_id), Target.VERSION, Relation.GREATER, 0)
+    step = MAX_COMMIT_OPS - 3
     # Records first, in commits of their own while they are many; the op goes with the last of them.
     early, last = rewrites[: len(rewrites) // step * step], rewrites[len(rewrites) // step * step :]
-    commits = [_leftover_commit(owned, final, early[at : at + step], []) for at in range(0, len(early), step)]
+    commits = [
+        _leftover_commit((owned, final, index_stands), early[at : at + step], []) for at in range(0, len(early), step)
+    ]
     pairs = max(1, (step - len(last)) // 2)
-    commits.append(_leftover_commit(owned, final, last, [one for pair in deletes[:pairs] for one in pair]))
+    conditions = (owned, final, index_stands) if last else (owned, final)
+    commits.append(_leftover_commit(conditions, last, [one for pair in deletes[:pairs] for one in pair]))
     for at in range(pairs, len(deletes), step // 2):
         chunk = [one for pair in deletes[at : at + step // 2] for one in pair]
-        commits.append(_leftover_commit(owned, final, [], chunk))
+        commits.append(_leftover_commit((owned, final), [], chunk))
     return [commit for commit in commits if commit.puts or commit.deletes]
 
 
-def _leftover_commit(owned: Compare, final: Compare, rewrites: Sequence[Rewrite], deletes: Sequence[Delete]) -> Commit:
+def _leftover_commit(conditions: tuple[Compare, ...], rewrites: Sequence[Rewrite], deletes: Sequence[Delete]) -> Commit:
     return Commit(
-        compares=(owned, final, *(unchanged_since(item.key, item.mod_revision) for item in rewrites)),
+        compares=(*conditions, *(unchanged_since(item.key, item.mod_revision) for item in rewrites)),
         puts=tuple(Put(item.key, item.value) for item in rewrites),
         deletes=tuple(deletes),
     )

@@ -57,7 +57,7 @@ class CleanUpStatistics:
 class _Registered:
     """`flush` is the timer of what has no clean-up to travel with. `drains`: who waits for the commit in flight."""
 
-    __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "target")
+    __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "retired", "target")
 
     def __init__(self, target: CleanUpTarget) -> None:
         self.target = target
@@ -66,6 +66,7 @@ class _Registered:
         self.lost_in_a_row = 0
         self.error: TxnError | None = None
         self.drains: list[asyncio.Future[None]] = []
+        self.retired: asyncio.Future[None] | None = None
 
 
 class CleanUp:
@@ -109,6 +110,14 @@ class CleanUp:
             registered.flush.cancel()
         registered.error = registered.error or NotOwner(f"clean-up of the {target.name} has been stopped")
         self._wake_drains(registered)
+
+    async def retire(self, target: CleanUpTarget) -> None:
+        """As `remove`; returns once a commit that is in flight for it has been answered."""
+        registered = self._registered.get(target)
+        self.remove(target)
+        if registered is not None and registered.busy:
+            registered.retired = asyncio.get_running_loop().create_future()
+            await registered.retired
 
     def wake(self, target: CleanUpTarget) -> None:
         """It has something to write: clean-up was queued, a cursor was acked on, the read position moved. O(1), may be
@@ -200,6 +209,8 @@ class CleanUp:
     def _answered(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitResult]) -> None:
         registered.busy = False
         self._in_flight -= 1
+        if registered.retired is not None and not registered.retired.done():
+            registered.retired.set_result(None)
         if registered.error is not None or self._registered.get(registered.target) is not registered:
             return
         try:

@@ -54,6 +54,8 @@ class Positions:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
         self.answers: dict[str, Position] = {}
+        self.connected: dict[str, tuple[int, int]] = {}
+        self.dropped: list[tuple[str, str]] = []
 
     async def __call__(self, segment: str, min_revision: int) -> Position:
         self.asked.append((segment, min_revision))
@@ -63,6 +65,13 @@ class Positions:
 
     async def resolved(self, segment: str) -> Resolved:
         return Resolved(1, await self(segment, 0))
+
+    async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
+        return self.connected.get(segment, (0, 0))
+
+    async def drop_subscription(self, segment: str, subscription: str) -> None:
+        await self(segment, 0)
+        self.dropped.append((segment, subscription))
 
     async def tail(self, segment: str, revision: int, resolved: Position) -> Tail:
         return Tail(1, await self(segment, revision))
@@ -89,6 +98,7 @@ class Process:
             address=f"{name}:1",
             segment_positions=self.positions,
             segment_questions=self.positions,
+            owner_calls=self.positions,
         )
 
     async def start(self) -> Process:

@@ -41,6 +41,7 @@ async def controllers(url: str, prefix: str, *names: str) -> AsyncIterator[list[
                 address=f"{name}:1",
                 segment_positions=Positions(),
                 segment_questions=Positions(),
+                owner_calls=Positions(),
             )
             stack.push_async_callback(controller.close)
             await controller.start()

@@ -283,13 +283,24 @@ async def test_leftovers_of_an_open_transaction_are_never_touched(memory_store: 
     assert not (await memory_store.commit(commit)).succeeded
 
 
+async def test_s8_no_record_follows_a_segment_that_was_erased_meanwhile(memory_store: MemoryStore) -> None:
+    """▲ The leftovers were read, then an owner came, erased the segment with its topic, and went."""
+    ops = await leave_ops(memory_store, ABORTED)
+    (leftover,) = leftovers_of(Decision(ABORTED, 8, "timeout"), ops)
+    commits = plan_leftovers(TXN, leftover, [None])
+    for prefix in (keys.TXN_OP, b"/idx/"):
+        await memory_store.commit(Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),)))
+    assert not any([(await memory_store.commit(commit)).succeeded for commit in commits])
+    assert present(memory_store, keys.SEGMENT_STATE) == []
+
+
 def test_a_known_position_is_made_unknown_and_an_unknown_one_left() -> None:
     leftover = Leftover(SEGMENT, True, (None,), (), ())
     key = keys.aborted(SEGMENT, TXN)
     known = KeyValue(key, records.encode(AbortedRecord(max_position=(1, 2))), 1, 2, 66)
     unknown = KeyValue(key, records.encode(AbortedRecord(max_position=None)), 1, 2, 66)
     (commit,) = plan_leftovers(TXN, leftover, [known])
-    assert [(one.key, one.value) for one in commit.compares][2:] == [(key, 66)]
+    assert [(one.key, one.value) for one in commit.compares][3:] == [(key, 66)]
     (commit,) = plan_leftovers(TXN, leftover, [unknown])
     assert commit.puts == ()
     assert len(commit.deletes) == 2

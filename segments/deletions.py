@@ -1,0 +1,280 @@
+"""Deleting topics and subscriptions: the elected controller's part (DESIGN §5, §8; scenarios S8, P9).
+
+A deletion that was accepted, which is to say marked in its record, goes on until it is done, whoever asked for it and
+whoever leads: a new term takes up every mark it finds. What the steps are: `txnstore.deletion_transitions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import structlog
+
+from segments.directory import Directory
+from segments.stream_groups import GroupKey, StreamGroups
+from segments.topology import Topology
+from txnstore import keys, records
+from txnstore.deletion_transitions import (
+    plan_forget_subscription,
+    plan_forget_topic,
+    plan_mark_subscription,
+    plan_mark_topic,
+    read_step,
+)
+from txnstore.election import Leadership
+from txnstore.records import SubscriptionRecord, TopicRecord
+from txnstore.store import Commit, KeyValue, MetadataStore
+from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.names import TopicName
+from txnwire.ports import Clock, Random
+
+log = structlog.get_logger(__name__)
+
+RETRY_S: Final = (0.05, 0.2)
+LONGEST_RETRY_S: Final = 2.0
+LOOKS_AT_USERS: Final = 5
+LOOK_PAUSE_S: Final = 0.1
+SEGMENTS_AT_ONCE: Final = 16
+"""Owners asked at the same time."""
+
+
+class OwnerCalls(Protocol):
+    """What the controller asks of a segment's owner. Both raise `NotOwner` where nobody owns it at the moment."""
+
+    async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
+        """How many producers and how many consumers and readers are connected; with `subscription` only its consumers
+        count."""
+
+    async def drop_subscription(self, segment: str, subscription: str) -> None:
+        """Stop a subscription that is marked and erase what the segment holds of it; returns once nothing is left there
+        and, ▲ under this ownership epoch, nothing can come any more."""
+
+
+class Deletions:
+    """Of one term. `on_deposed`: called when a write tells that another leads."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        directory: Directory,
+        clock: Clock,
+        random: Random,
+        owners: OwnerCalls,
+        *,
+        leadership: Leadership,
+        groups: StreamGroups,
+        on_deposed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        self._random = random
+        self._owners = owners
+        self._leadership = leadership
+        self._groups = groups
+        self._on_deposed = on_deposed
+        self._topics: dict[str, asyncio.Task[None]] = {}
+        self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    async def take_up(self) -> None:
+        """Go on with what an earlier term has begun. Raises `StoreUnavailable`."""
+        for record in (await self._store.range(keys.TOPIC, keys.prefix_end(keys.TOPIC))).records:
+            if _marked(record, TopicRecord):
+                self._go_on_topic(record.key[len(keys.TOPIC) :].decode())
+        for record in (await self._store.range(keys.SUBSCRIPTION, keys.prefix_end(keys.SUBSCRIPTION))).records:
+            if _marked(record, SubscriptionRecord):
+                topic_path, _, name = record.key[len(keys.SUBSCRIPTION) :].decode().rpartition("/")
+                self._go_on_subscription((topic_path, name))
+
+    async def close(self) -> None:
+        """The term is over: another takes it up."""
+        tasks = [*self._topics.values(), *self._subscriptions.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- topics -----------------------------------------------------------------------------------------------------
+
+    async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
+        """Mark and wait until nothing is left; repeating it waits for the same.
+
+        Raises `TopicNotFound`, `NotAllowed` (somebody is connected and not `force`), `NotOwner`, `StoreUnavailable`."""
+        key = keys.topic(topic.path)
+        while topic.path not in self._topics:
+            record = await self._store.get(key)
+            if record is None:
+                raise TopicNotFound(f"{topic} does not exist")
+            if not force and not _marked(record, TopicRecord):
+                await self._refuse_if_used(Topology(topic, records.decode(TopicRecord, record.value, key=key)), None)
+            mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
+            if mark is None or await self._step(mark):
+                log.info("topic_deletion_begun", topic=str(topic), force=force)
+                self._go_on_topic(topic.path)
+        await _end_of(self._topics[topic.path])
+
+    async def wait_topic(self, topic_path: str) -> None:
+        """Until a topic that is being deleted is gone."""
+        await _end_of(self._go_on_topic(topic_path))
+
+    def _go_on_topic(self, path: str) -> asyncio.Task[None]:
+        if (task := self._topics.get(path)) is None:
+            task = asyncio.create_task(self._repeat(lambda: self._forget_topic(path)), name=f"deleting topic {path}")
+            self._topics[path] = task
+            task.add_done_callback(lambda _: self._topics.pop(path, None))
+            task.add_done_callback(_report_end)
+        return task
+
+    async def _forget_topic(self, path: str) -> bool:
+        """Whether it is gone. Its segments' owners hear of the mark by themselves; here it is only looked whether they
+        are done, ▲ in the commit itself."""
+        await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
+        _, (record, ids) = await self._store.get_many([keys.topic(path), keys.SEGMENT_IDS])
+        if record is None or not _marked(record, TopicRecord):
+            return True
+        if any(self._directory.owner(segment) for segment in self._paths(path, record)):
+            return False
+        done = await self._step(plan_forget_topic(path, record, ids, still_held=self._leadership.still_held()))
+        if done:
+            log.info("topic_deleted", topic=path)
+        return done
+
+    def _paths(self, topic_path: str, record: KeyValue) -> tuple[str, ...]:
+        topic = records.decode(TopicRecord, record.value, key=record.key)
+        return tuple(Topology(TopicName.from_path(topic_path), topic).paths.values())
+
+    # ---- subscriptions ----------------------------------------------------------------------------------------------
+
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
+        """As `delete_topic`; also raises `SubscriptionNotFound`."""
+        key = (topic.path, name)
+        while key not in self._subscriptions:
+            _, (topic_record, record) = await self._store.get_many([keys.topic(topic.path), keys.subscription(*key)])
+            if topic_record is None or _marked(topic_record, TopicRecord):
+                raise TopicNotFound(f"{topic} does not exist")
+            if record is None:
+                raise SubscriptionNotFound(f"{topic} has no subscription {name}")
+            if not force and not _marked(record, SubscriptionRecord):
+                topology = Topology(topic, records.decode(TopicRecord, topic_record.value, key=topic_record.key))
+                await self._refuse_if_used(topology, name)
+            mark = plan_mark_subscription(
+                record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms()
+            )
+            if mark is None or await self._step(mark):
+                log.info("subscription_deletion_begun", topic=str(topic), subscription=name, force=force)
+                self._go_on_subscription(key)
+        await _end_of(self._subscriptions[key])
+
+    async def wait_subscription(self, key: GroupKey) -> None:
+        """Until one that is being deleted is gone."""
+        await _end_of(self._go_on_subscription(key))
+
+    def _go_on_subscription(self, key: GroupKey) -> asyncio.Task[None]:
+        if (task := self._subscriptions.get(key)) is None:
+            work = self._repeat(lambda: self._forget_subscription(key))
+            task = self._subscriptions[key] = asyncio.create_task(work, name=f"deleting subscription {'/'.join(key)}")
+            task.add_done_callback(lambda _: self._subscriptions.pop(key, None))
+            task.add_done_callback(_report_end)
+        return task
+
+    async def _forget_subscription(self, key: GroupKey) -> bool:
+        """Ask every segment's owner, then delete the record. ▲ The segments are read with the record: one that comes
+        later has nothing of a subscription that was marked before it came."""
+        topic_path, name = key
+        await self._groups.drop(key, SubscriptionNotFound(f"subscription {name} of topic://{topic_path} is deleted"))
+        _, (topic, record) = await self._store.get_many([keys.topic(topic_path), keys.subscription(*key)])
+        if record is None or not _marked(record, SubscriptionRecord):
+            return True
+        paths = () if topic is None else self._paths(topic_path, topic)
+        if topic is not None and _marked(topic, TopicRecord):
+            return False  # it goes with its topic
+        await _all(SEGMENTS_AT_ONCE, paths, lambda path: self._owners.drop_subscription(path, name))
+        done = await self._step(
+            plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held())
+        )
+        if done:
+            log.info("subscription_deleted", topic=topic_path, subscription=name)
+        return done
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    async def _refuse_if_used(self, topology: Topology, subscription: str | None) -> None:
+        """Raises `NotAllowed` while somebody is connected. What was closed just now may still be on its way to the
+        segment's owner, so it is looked more than once."""
+        producers, consumers = await self._count_users(topology, subscription)
+        for _ in range(LOOKS_AT_USERS - 1):
+            if not producers and not consumers:
+                break
+            await asyncio.sleep(LOOK_PAUSE_S)
+            producers, consumers = await self._count_users(topology, subscription)
+        if producers or consumers:
+            what = str(topology.topic) if subscription is None else f"subscription {subscription} of {topology.topic}"
+            raise NotAllowed(
+                f"{what} is in use: {producers} producers and {consumers} consumers or readers of its segments are "
+                "connected; close them first, or delete with force"
+            )
+
+    async def _count_users(self, topology: Topology, subscription: str | None) -> tuple[int, int]:
+        """Producers and consumers over all segments. Nobody is connected to a segment that nobody owns."""
+        found: list[tuple[int, int]] = []
+
+        async def ask(path: str) -> None:
+            if self._directory.owner(path) is not None:
+                found.append(await self._owners.users(path, subscription))
+
+        await _all(SEGMENTS_AT_ONCE, tuple(topology.paths.values()), ask)
+        return sum(one for one, _ in found), sum(one for _, one in found)
+
+    async def _step(self, commit: Commit) -> bool:
+        try:
+            return read_step(commit, await self._store.commit(commit))
+        except NotOwner:
+            self._on_deposed()
+            raise
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[bool]]) -> None:
+        """Until it is done; whatever stands in the way passes, or is mended by somebody. Ends with the term."""
+        pause_s = self._random.uniform(*RETRY_S)
+        while True:
+            try:
+                if await attempt():
+                    return
+            except DataCorrupt:
+                raise  # nothing that passes
+            except TxnError as error:
+                log.info("deletion_waits", error=str(error))
+                if not self._leadership.valid():
+                    raise NotOwner("this process is the controller no longer; look it up again") from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
+
+
+def _marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:
+    return records.decode(kind, record.value, key=record.key).deleting_ms != 0
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Its end, whatever becomes of whoever waits. Raises `NotOwner` where the term is over before."""
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise NotOwner("this process is the controller no longer; look it up again") from None
+        raise
+
+
+async def _all(limit: int, paths: tuple[str, ...], call: Callable[[str], Awaitable[None]]) -> None:
+    """`call` for every path, `limit` at a time; raises the first error."""
+    for at in range(0, len(paths), limit):
+        found = await asyncio.gather(*(call(path) for path in paths[at : at + limit]), return_exceptions=True)
+        for error in found:
+            if error is not None:
+                raise error
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("deletion_stopped", task=task.get_name(), error=repr(error))

@@ -1,0 +1,139 @@
+"""What is left of a segment, or of one subscription in it, is erased by the segment's owner (DESIGN §5, S8, P9).
+
+▲ Always under an ownership epoch of its own, taken after the segment was stopped: whatever was in flight under the one
+before is refused by its compare, so nothing appears behind the eraser's back. Every step may be the last before a
+crash; the next owner does all of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+from msgspec.structs import replace
+
+from segments.ledger import LedgerStore
+from segments.topology import Topology
+from txnstore import keys, records
+from txnstore.deletion_transitions import (
+    KEYS_AT_ONCE,
+    SegmentRemains,
+    check_owned,
+    plan_erase,
+    plan_forget_segment,
+    plan_ledger_list,
+)
+from txnstore.records import LedgerRecord, TopicRecord
+from txnstore.store import Commit, KeyValue, MetadataStore
+from txnwire.errors import DataCorrupt, TopicNotFound
+from txnwire.names import SegmentName
+
+log = structlog.get_logger(__name__)
+
+
+class TopicFound(NamedTuple):
+    """The topic of a segment, straight from the store."""
+
+    record: KeyValue
+    deleting: bool
+
+    def gone(self) -> TopicNotFound:
+        return TopicNotFound(f"topic://{self.record.key[len(keys.TOPIC) :].decode()} is being deleted")
+
+
+async def find_topic(store: MetadataStore, segment: str) -> TopicFound:
+    """Raises `TopicNotFound` where it does not exist, or has no such segment (any more); `DataCorrupt`."""
+    topic = SegmentName.from_path(segment).topic
+    found = await store.get(keys.topic(topic.path))
+    if found is None:
+        raise TopicNotFound(f"{topic} does not exist")
+    topology = Topology(topic, records.decode(TopicRecord, found.value, key=found.key))
+    if segment not in topology.paths.values():
+        raise TopicNotFound(f"{topic} has no segment {segment} at layout epoch {topology.epoch}")
+    return TopicFound(found, topology.deleting)
+
+
+async def anything_left(store: MetadataStore, segment: str) -> bool:
+    """Whether a segment of a topic that is being deleted has something to erase. Whoever owns one lists its ledger
+    before anything else, and the list is the last to go."""
+    return await store.get(keys.ledger(segment)) is not None
+
+
+async def erase_segment(store: MetadataStore, ledgers: LedgerStore, segment: str, epoch: int) -> None:
+    """Delete the files and every record of a segment whose topic is being deleted, the ownership key last.
+
+    ▲ Files first: `/ledger` is what a successor knows them by. Raises `NotOwner`, `LedgerFailed`, `StoreUnavailable`,
+    `OutcomeUnknown`.
+    """
+    await _fence(store, ledgers, segment, epoch)
+    await ledgers.delete_segment(segment)
+    await _erase(store, segment, epoch, keys.writes_by_segment(segment), _written)
+    await _erase(store, segment, epoch, keys.acks_by_segment(segment), _acked)
+    await _erase(store, segment, epoch, keys.cursors(segment), _plain)
+    await _erase(store, segment, epoch, keys.aborted_records(segment), _plain)
+    await _commit(store, plan_forget_segment(segment, epoch))
+    log.info("segment_erased", segment=segment, epoch=epoch)
+
+
+async def erase_subscription(store: MetadataStore, segment: str, epoch: int, subscription: str) -> None:
+    """Delete what one subscription has left in a segment: acks in transactions, then its cursor. The owner has stopped
+    it before, and waited for its own writes. Raises as `erase_segment`."""
+    await _erase(store, segment, epoch, keys.acks_by_segment_subscription(segment, subscription), _acked)
+    await _erase(store, segment, epoch, keys.cursor_blocks(segment, subscription), _plain)
+
+
+async def _fence(store: MetadataStore, ledgers: LedgerStore, segment: str, epoch: int) -> None:
+    """Fence what is listed as open, and list it as closed.
+
+    ▲ Such a ledger may not have been created yet: its creator may still come, and must find the fence, which outlives
+    the deletion. ▲ Listed as closed before any file goes, so that whoever erases again, after a crash, does not take
+    what is deleted for what was never created. Whatever is damaged in it does not matter any more.
+    """
+    key = keys.ledger(segment)
+    found = await store.get(key)
+    if found is None:
+        return
+    try:
+        record = records.decode(LedgerRecord, found.value, key=key)
+    except DataCorrupt as error:
+        log.warning("erasing_unreadable_ledger_list", segment=segment, error=str(error))
+        return
+    still_open = [info for info in record.ledgers if info.closed_length is None]
+    for info in still_open:
+        try:
+            await ledgers.fence(segment, info.ledger_id)
+        except DataCorrupt as error:
+            log.warning("erasing_corrupt_ledger", segment=segment, error=str(error))
+    if still_open:
+        closed = [info if info not in still_open else replace(info, closed_length=0) for info in record.ledgers]
+        await _commit(store, plan_ledger_list(segment, epoch, found, replace(record, ledgers=closed)))
+
+
+async def _erase(
+    store: MetadataStore, segment: str, epoch: int, prefix: bytes, read: Callable[[list[KeyValue]], SegmentRemains]
+) -> None:
+    """Page by page, until the range is empty."""
+    while True:
+        found = await store.range(prefix, keys.prefix_end(prefix), keys_only=True, limit=KEYS_AT_ONCE)
+        remains = read(list(found.records))
+        if not remains:
+            return
+        for commit in plan_erase(segment, epoch, remains):
+            await _commit(store, commit)
+
+
+async def _commit(store: MetadataStore, commit: Commit) -> None:
+    check_owned(commit, await store.commit(commit))
+
+
+def _written(found: list[KeyValue]) -> SegmentRemains:
+    return SegmentRemains(written=[keys.txn_of(record.key) for record in found])
+
+
+def _acked(found: list[KeyValue]) -> SegmentRemains:
+    return SegmentRemains(acked=[(record.key.split(b"/")[-2].decode(), keys.txn_of(record.key)) for record in found])
+
+
+def _plain(found: list[KeyValue]) -> SegmentRemains:
+    return SegmentRemains(keys=[record.key for record in found])

@@ -1,0 +1,157 @@
+"""Deleting topics and subscriptions, end to end: nothing is left, whoever was using them is told, the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import txnclient
+from tests.cluster import InProcessCluster
+from txnctl.checking.invariants import broken_invariants
+from txnctl.checking.ledgers import broken_ledgers
+from txnctl.checking.picture import take_picture
+from txnstore import keys
+from txnstore.store import MetadataStore
+from txnwire.errors import NotAllowed, SubscriptionNotFound, TopicNotFound
+
+TOPIC = "topic://public/nyc/flights"
+OTHER = "topic://public/nyc/delays"
+
+
+async def keys_naming(store: MetadataStore, text: str) -> list[str]:
+    found = await store.range(b"\0", b"\xff", keys_only=True)
+    return [key for record in found.records if text in (key := record.key.decode())]
+
+
+def files_of(data_dir: Path, topic: str) -> Sequence[Path]:
+    return sorted((data_dir / "ledgers" / topic.removeprefix("topic://")).rglob("*"))
+
+
+async def findings(cluster: InProcessCluster) -> list[tuple[str, str]]:
+    """What `txnctl check` says."""
+    server = cluster.servers["control"]
+    picture = await take_picture(server.store)
+    found = broken_invariants(picture, now_ms=0)
+    async for finding in broken_ledgers(picture, server.ledgers, lambda _: None):
+        found.append(finding)
+    return found
+
+
+async def test_s8_a_deleted_topic_leaves_no_key_and_no_file(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await client.create_topic(TOPIC, segments=3)
+    await client.create_topic(OTHER, segments=1)
+    async with client.consumer(TOPIC, "s") as consumer, client.producer(TOPIC) as producer:
+        await producer.send_many([(f"key-{n}", b"v") for n in range(30)])
+        open_txn = await client.begin()
+        async with client.producer(OTHER) as other:
+            for n in range(6):
+                await producer.send(b"open", key=f"key-{n}", txn=open_txn)
+            await other.send(b"elsewhere", txn=open_txn)
+        aborted = await client.begin()
+        await producer.send(b"aborted", key="k", txn=aborted)
+        await aborted.abort()
+        message = await consumer.receive(timeout=10.0)
+        await consumer.ack(message, txn=open_txn)
+    store = cluster.servers["control"].store
+    assert await keys_naming(store, "public/nyc/flights")
+    assert files_of(cluster.data_dir, TOPIC)
+    await client.delete_topic(TOPIC)
+    assert await keys_naming(store, "public/nyc/flights") == []
+    assert files_of(cluster.data_dir, TOPIC) == []
+    await open_txn.commit()
+    assert await findings(cluster) == []
+    assert await client.list_topics() == [OTHER]
+    async with client.reader(OTHER, end="latest") as reader:
+        assert [message.value async for message in reader] == [b"elsewhere"]
+
+
+async def test_a_topic_in_use_is_not_deleted_without_force(cluster: InProcessCluster, client: txnclient.Client) -> None:
+    await client.create_topic(TOPIC, segments=2)
+    async with client.producer(TOPIC) as producer:
+        await producer.send(b"v", key="k")
+        with pytest.raises(NotAllowed, match="1 producers and 0 consumers"):
+            await client.delete_topic(TOPIC)
+        await producer.send(b"w", key="k")
+    async with client.consumer(TOPIC, "s") as consumer:
+        await consumer.receive(timeout=10.0)
+        with pytest.raises(NotAllowed, match="0 producers and 2 consumers"):
+            await client.delete_topic(TOPIC)
+        with pytest.raises(NotAllowed, match="subscription s"):
+            await client.delete_subscription(TOPIC, "s")
+    await client.delete_topic(TOPIC)
+
+
+async def test_force_tells_producers_consumers_and_readers(cluster: InProcessCluster, client: txnclient.Client) -> None:
+    await client.create_topic(TOPIC, segments=1)
+    async with (
+        client.producer(TOPIC) as producer,
+        client.consumer(TOPIC, "s") as consumer,
+        client.reader(TOPIC) as reader,
+    ):
+        await producer.send(b"v")
+        await consumer.receive(timeout=10.0)
+        await reader.receive(timeout=10.0)
+        await client.delete_topic(TOPIC, force=True)
+        with pytest.raises(TopicNotFound):
+            await producer.send(b"w")
+        with pytest.raises(TopicNotFound):
+            await consumer.receive(timeout=10.0)
+        with pytest.raises(TopicNotFound):
+            await reader.receive(timeout=10.0)
+
+
+async def test_a_deleted_topic_is_unknown_and_a_new_one_of_its_name_another(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await client.create_topic(TOPIC, segments=2)
+    async with client.producer(TOPIC) as producer:
+        old = await producer.send(b"old", key="k")
+    await client.delete_topic(TOPIC)
+    with pytest.raises(TopicNotFound):
+        await client.delete_topic(TOPIC)
+    with pytest.raises(TopicNotFound):
+        await client.update_topic(TOPIC, retention_ms=1)
+    with pytest.raises(TopicNotFound):
+        await client.describe_topic(TOPIC)
+    layout = await client.create_topic(TOPIC, segments=2)
+    assert sorted(layout.segments) == [2, 3], "▲ ids of a deleted topic are never used again"
+    async with client.producer(TOPIC) as producer:
+        await producer.send(b"new", key="k")
+    async with client.reader(TOPIC, end="latest") as reader:
+        assert [message.value async for message in reader] == [b"new"]
+    with pytest.raises(txnclient.TxnError, match="no such segment|not, or no longer, a segment"):
+        async with client.consumer(TOPIC, "at-old", start=old) as consumer:
+            await consumer.receive(timeout=5.0)
+
+
+async def test_p9_a_subscription_is_deleted_while_acks_are_pending(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await client.create_topic(TOPIC, segments=2)
+    async with client.producer(TOPIC) as producer:
+        await producer.send_many([(f"key-{n}", b"%d" % n) for n in range(10)])
+    txn = await client.begin()
+    async with client.consumer(TOPIC, "gone") as consumer, client.consumer(TOPIC, "stays") as stays:
+        for one in (consumer, stays):
+            await one.ack(await one.receive(timeout=10.0), txn=txn)
+        await client.delete_subscription(TOPIC, "gone", force=True)
+        with pytest.raises(SubscriptionNotFound):
+            await consumer.receive_many(100, timeout=10.0)
+            await consumer.receive_many(100, timeout=10.0)
+    store = cluster.servers["control"].store
+    assert [key for key in await keys_naming(store, "/gone") if not key.startswith("/txn/")] == []
+    with pytest.raises(SubscriptionNotFound):
+        await client.delete_subscription(TOPIC, "gone")
+    await txn.commit()
+    assert await findings(cluster) == []
+    async with client.consumer(TOPIC, "gone") as consumer:  # one of the name begins anew
+        seen = 0
+        while seen < 10:
+            seen += len(await consumer.receive_many(100, timeout=10.0))
+    await client.delete_subscription(TOPIC, "stays")
+    assert await keys_naming(store, "/stays") == []
+    assert (await store.get(keys.subscription("public/nyc/flights", "gone"))) is not None
