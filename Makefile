@@ -8,7 +8,7 @@ RUNS ?= 1
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient txnctl simulation
 
-.PHONY: setup demo test check format proto sim bench clean help
+.PHONY: setup demo test check format proto sync sim bench clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,6 +37,7 @@ check: setup     ## format, lint, types, import contracts, generated code fresh
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generate_proto.py --check
+	@$(BIN)/python tools/generate_sync.py --check
 
 format: setup    ## put the code into shape
 	@$(BIN)/ruff format .
@@ -47,6 +48,9 @@ proto: setup     ## generate the protobuf modules
 
 sim: setup       ## one simulated cluster: make sim SEED=7 [RUNS=100]
 	@PYTHONHASHSEED=0 $(BIN)/python -m simulation --seed $(SEED) --runs $(RUNS)
+
+sync: setup      ## generate the synchronous client from the asynchronous one
+	@$(BIN)/python tools/generate_sync.py
 
 bench: setup     ## the numbers; prints a table and writes bench.json
 	@$(BIN)/python -m benchmarks

@@ -1,0 +1,278 @@
+"""The synchronous face: the same names and signatures as the asynchronous one, from threads, loops and interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txnclient
+import txnclient.sync
+from tests.cluster import InProcessCluster
+from tools import generate_sync
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOPIC = "topic://public/default/sync"
+PAIRS = [
+    (txnclient.Client, txnclient.sync.Client),
+    (txnclient.Producer, txnclient.sync.Producer),
+    (txnclient.Consumer, txnclient.sync.Consumer),
+    (txnclient.Reader, txnclient.sync.Reader),
+    (txnclient.Transaction, txnclient.sync.Transaction),
+]
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
+
+
+# ---- the two faces are one ------------------------------------------------------------------------------------------
+
+
+def test_the_synchronous_classes_are_generated_from_what_the_asynchronous_ones_are_now() -> None:
+    assert generate_sync.TARGET.read_text() == generate_sync.generate(), "run `make sync` and commit it"
+
+
+@pytest.mark.parametrize(("async_class", "sync_class"), PAIRS, ids=lambda cls: cls.__name__)
+def test_both_faces_have_the_same_names_and_signatures(async_class: type, sync_class: type) -> None:
+    (source,) = [source for source in generate_sync.SOURCES if source.name == async_class.__name__]
+    expected = {name: one for name, one in public(async_class).items() if name not in source.internal}
+    found = public(sync_class)
+    assert [name for name in expected if name not in found] == []
+    assert [name for name in found if name not in expected and name not in source.attributes] == []
+    for name, one in expected.items():
+        if callable(one):
+            assert parameters(one) == parameters(found[name]), name
+    assert hasattr(sync_class, "__next__") == hasattr(async_class, "__anext__")
+    assert hasattr(sync_class, "__enter__") == hasattr(async_class, "__aenter__")
+
+
+def test_connect_has_the_same_signature() -> None:
+    assert parameters(txnclient.connect) == parameters(txnclient.sync.connect)
+
+
+# ---- what it does ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_whole_round_without_await(cluster: InProcessCluster) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            assert client.create_topic(TOPIC, segments=2).epoch >= 1
+            with client.producer(TOPIC, serializer="json") as producer:
+                with client.transaction() as txn:
+                    producer.send({"n": 1}, key="a", txn=txn)
+                    future = producer.send_nowait({"n": 2}, key="b", txn=txn)
+                assert txn.state == "COMMITTED"
+                assert future.result(10).segment.startswith("public/default/sync/")
+                with pytest.raises(ZeroDivisionError), client.transaction() as aborted:
+                    producer.send({"n": 3}, txn=aborted)
+                    raise ZeroDivisionError
+                assert aborted.state == "ABORTED"
+            with client.consumer(TOPIC, "sub", serializer="json") as consumer:
+                found = [consumer.receive(timeout=10) for _ in range(2)]
+                assert sorted(message.value["n"] for message in found) == [1, 2]
+                txn = client.begin()
+                consumer.ack(found, txn=txn)
+                assert txn.commit().revision > 0
+                with pytest.raises(txnclient.Timeout):
+                    consumer.receive(timeout=0.05)
+            with client.reader(TOPIC, end="latest", serializer="json") as reader:
+                assert sorted(message.value["n"] for message in reader) == [1, 2]
+            assert client.outcomes([txn.id]) == {txn.id: "COMMITTED"}
+            with pytest.raises(txnclient.InvalidArgument, match="everybody"), client.transaction(name="job/1"):
+                pass
+
+    await asyncio.to_thread(work)
+    assert not [thread for thread in threading.enumerate() if thread.name == "txnclient.sync"]
+
+
+async def test_one_client_serves_several_threads_and_a_second_client_shares_the_loop(cluster: InProcessCluster) -> None:
+    def work() -> set[bytes]:
+        with txnclient.sync.connect(cluster.url) as client, txnclient.sync.connect(cluster.url) as other:
+            client.create_topic(TOPIC)
+            producer = client.producer(TOPIC)
+
+            def send(number: int) -> None:
+                for count in range(20):
+                    with client.transaction() as txn:
+                        producer.send(f"{number}-{count}".encode(), txn=txn)
+
+            threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len([one for one in threading.enumerate() if one.name == "txnclient.sync"]) == 1
+            with other.reader(TOPIC, end="latest") as reader:
+                return {message.value for message in reader}
+
+    found = await asyncio.to_thread(work)
+    assert found == {f"{number}-{count}".encode() for number in range(4) for count in range(20)}
+
+
+async def test_it_works_where_a_loop_is_already_running_as_in_a_notebook(cluster: InProcessCluster) -> None:
+    """The cluster lives in this very loop, so the cell runs in a loop of another thread."""
+
+    async def cell() -> list[str]:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            return client.list_topics()
+
+    assert TOPIC in await asyncio.to_thread(asyncio.run, cell())
+
+
+async def test_a_closed_client_refuses_and_closing_wakes_who_waits(cluster: InProcessCluster) -> None:
+    def work() -> None:
+        client = txnclient.sync.connect(cluster.url)
+        client.create_topic(TOPIC)
+        consumer = client.consumer(TOPIC, "sub")
+        raised: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                consumer.receive(timeout=60)
+            except txnclient.TxnError as error:
+                raised.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        client.close()
+        client.close()
+        waiting.join(10)
+        assert not waiting.is_alive()
+        assert len(raised) == 1
+        with pytest.raises(txnclient.InvalidArgument, match="closed"):
+            client.list_topics()
+        with pytest.raises(txnclient.InvalidArgument, match="closed"):
+            consumer.receive()
+
+    await asyncio.to_thread(work)
+
+
+async def test_a_failed_connect_leaves_no_thread_behind() -> None:
+    with pytest.raises(txnclient.Timeout):
+        await asyncio.to_thread(txnclient.sync.connect, "txn://127.0.0.1:1", timeout=0.2)
+    assert not [thread for thread in threading.enumerate() if thread.name == "txnclient.sync"]
+
+
+SCRIPT = """
+    import sys, txnclient.sync
+    client = txnclient.sync.connect(sys.argv[1])
+    client.create_topic("topic://public/default/sync")
+    consumer = client.consumer("topic://public/default/sync", "sub")
+    print("waiting", flush=True)
+    try:
+        consumer.receive(timeout=60)
+    except KeyboardInterrupt:
+        print("interrupted, still works:", client.list_topics(), flush=True)
+"""
+
+
+async def run_script(url: str, *, interrupt: bool) -> tuple[str, int, float]:
+    script = textwrap.dedent(SCRIPT if interrupt else SCRIPT.partition("print")[0])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    if interrupt:
+        assert await process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    return output.decode(), process.returncode or 0, time.monotonic() - started
+
+
+async def test_an_interrupt_ends_the_call_it_meets_and_nothing_else(cluster: InProcessCluster) -> None:
+    output, code, _ = await run_script(cluster.url, interrupt=True)
+    assert "still works: ['topic://public/default/sync']" in output
+    assert code == 0
+
+
+async def test_a_client_that_nobody_closed_is_closed_when_the_interpreter_ends(cluster: InProcessCluster) -> None:
+    output, code, _ = await run_script(cluster.url, interrupt=False)
+    assert (output, code) == ("", 0)
+    async with cluster.connect() as client, await client.consumer(TOPIC, "sub") as consumer:
+        # It left the subscription: its only segment is ours at once, not after its lease.
+        async with asyncio.timeout(3):
+            while not consumer.segments:
+                await asyncio.sleep(0.01)
+
+
+def test_a_forked_child_is_told_to_connect_again() -> None:
+    bridge = txnclient.sync.bridge.Bridge()
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                bridge.call(lambda: None)
+            except txnclient.InvalidArgument:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    finally:
+        bridge._stop_if_unused()
+
+
+def test_the_loop_s_own_thread_is_refused_instead_of_waiting_for_itself() -> None:
+    bridge = txnclient.sync.bridge.Bridge()
+    try:
+        with pytest.raises(txnclient.InvalidArgument, match="own event loop"):
+            bridge.call(lambda: bridge.call(lambda: None))
+    finally:
+        bridge._stop_if_unused()
+
+
+def test_types_reach_the_user(tmp_path: Path) -> None:
+    """Both faces, as mypy sees a user's program."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import txnclient, txnclient.sync
+
+            def length(data: bytes) -> int: ...
+            def spell(number: int) -> bytes: ...
+
+            async def work(client: txnclient.Client, plain: txnclient.Message) -> None:
+                reveal_type(plain.value)
+                reveal_type((await (await client.consumer("t", "s")).receive()).value)
+                reveal_type((await (await client.consumer("t", "s", serializer="str", prefetch=3)).receive()).value)
+                reveal_type((await (await client.reader("t", serializer=(spell, length))).receive()).value)
+                await (await client.producer("t", serializer="str")).send(b"wrong")
+                await client.consumer("t", "s", prefetsch=3)
+
+            def work_in_sync(client: txnclient.sync.Client) -> None:
+                reveal_type(client.consumer("t", "s", serializer=(spell, length)).receive().value)
+                with client.transaction() as txn:
+                    client.producer("t").send(b"right", txn=txn)
+                    reveal_type(txn.commit())
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", os.devnull, "--cache-dir", str(tmp_path), str(program)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    lines = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if "program.py" in line]
+    revealed = [line.split('"')[1] for line in lines if "Revealed" in line]
+    assert revealed == ["bytes", "bytes", "str", "int", "int", "txnclient.transaction.CommitResult"], done.stdout
+    errors = " ".join(line for line in lines if line.startswith("error"))
+    assert 'expected "str"' in errors, done.stdout
+    assert "prefetsch" in errors, done.stdout

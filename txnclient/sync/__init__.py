@@ -1,0 +1,50 @@
+"""The client without `await`: the same names and signatures, for scripts, threads and notebooks.
+
+    with txnclient.sync.connect("txn://127.0.0.1:6650") as client:
+        producer = client.producer("topic://public/default/orders")
+        with client.transaction() as txn:
+            producer.send(b"...", txn=txn)
+
+Any number of threads may use one client. Everything happens in one event loop in a thread of its own, which is started
+with the first client and ends with the last; a loop that runs in the calling thread is none of its business. Ctrl-C
+ends the call it meets. Values, errors, messages and ids are those of `txnclient`.
+"""
+
+from __future__ import annotations
+
+import txnclient
+from txnclient.sync.bridge import Bridge
+from txnclient.sync.faces import Client, Consumer, Producer, Reader, Transaction
+from txnwire.ports import Clock, Random, Transport
+
+__all__ = ["Client", "Consumer", "Producer", "Reader", "Transaction", "connect"]
+
+
+def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    tls: object | None = None,
+    transaction_key: str | None = None,
+    timeout: float = 30.0,
+    client_name: str = "txnclient",
+    transport: Transport | None = None,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> Client:
+    """Open a client, to be used in `with`, or closed. As `txnclient.connect`, which see."""
+    return Client(
+        *Bridge.open_client(
+            lambda: txnclient.connect(
+                url,
+                token=token,
+                tls=tls,
+                transaction_key=transaction_key,
+                timeout=timeout,
+                client_name=client_name,
+                transport=transport,
+                clock=clock,
+                random=random,
+            )
+        )
+    )

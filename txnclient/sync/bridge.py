@@ -1,0 +1,226 @@
+"""From any thread into one event loop: what the synchronous face stands on.
+
+All synchronous clients of a process share one loop in one thread, which is started for the first and stopped after the
+last: gRPC's asynchronous stack does not like several loops at work. A thread that calls waits for the loop's answer, so
+it does not matter whether a loop of its own is running in it, as in a notebook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, Generic, Protocol, TypeVar
+
+from txnclient.opening import Closable, Opening
+from txnwire.errors import ConnectionLost, InvalidArgument
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Closable)
+I_co = TypeVar("I_co", covariant=True)
+
+EXIT_TIMEOUT_S = 5.0
+"""How long the end of the interpreter waits for clients that nobody has closed."""
+
+
+class RunInCaller(Protocol):
+    """Runs a function in the thread that called the bridge, which has nothing else to do meanwhile."""
+
+    def __call__(self, function: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class Bridge:
+    """The loop and its thread. `acquire` one for each client, and `close_client` it in the end."""
+
+    _lock = threading.Lock()
+    _running: Bridge | None = None
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._clients: dict[Closable, None] = {}
+        self._opening = 0
+        self._stopped = False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="txnclient.sync", daemon=True)
+        # A daemon, for threads that are not are waited for before anybody would close the clients: `_at_exit` does.
+        self._thread.start()
+
+    @classmethod
+    def open_client(cls, opening: Callable[[], Opening[C]]) -> tuple[Bridge, C]:
+        """Open a client on the process' bridge, which is started if need be."""
+        with cls._lock:
+            bridge = cls._running
+            if bridge is None or bridge._pid != os.getpid():
+                bridge = cls._running = Bridge()
+            bridge._opening += 1
+        try:
+            client = bridge.wait(opened(opening))
+            with cls._lock:
+                bridge._clients[client] = None
+            return bridge, client
+        finally:
+            with cls._lock:
+                bridge._opening -= 1
+            bridge._stop_if_unused()
+
+    def close_client(self, client: Closable) -> None:
+        """Close it; after the last one the thread ends. Idempotent."""
+        with self._lock:
+            if client not in self._clients:
+                return
+        try:
+            self.wait(client.close())
+        finally:
+            with self._lock:
+                self._clients.pop(client, None)
+            self._stop_if_unused()
+
+    # ---- calling ----------------------------------------------------------------------------------------------------
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it in the loop and wait for its end. Ctrl-C ends the wait and cancels it."""
+        return self._result(self._submit(work))
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a plain function in the loop's thread, where everything of a client belongs."""
+
+        async def run() -> T:
+            return function()
+
+        return self.wait(run())
+
+    def future(self, start: Callable[[], asyncio.Future[T]]) -> Future[T]:
+        """Start something in the loop, which raises at once what it refuses; its result, for any thread."""
+        started = self.call(start)
+
+        async def result() -> T:
+            return await started
+
+        return self._submit(result())
+
+    def serve(self, work: Callable[[RunInCaller], Coroutine[Any, Any, T]]) -> T:
+        """As `wait`, for work that has functions run in this thread meanwhile, such as a user's handler: it may use the
+        synchronous face itself, and an interrupt reaches it where it is."""
+        requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+        def run_in_caller(function: Callable[[], Any]) -> Awaitable[Any]:
+            answer = self._loop.create_future()
+            requests.put(lambda: self._answer(answer, function))
+            return answer
+
+        done = self._submit(work(run_in_caller))
+        done.add_done_callback(lambda _: requests.put(None))
+        try:
+            while (request := requests.get()) is not None:
+                request()
+        except BaseException:
+            done.cancel()
+            raise
+        return self._result(done)
+
+    def _answer(self, answer: asyncio.Future[Any], function: Callable[[], Any]) -> None:
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - it is the user's, and raised where it was awaited
+            problem = error
+            self._soon(lambda: None if answer.done() else answer.set_exception(problem))
+        else:
+            self._soon(lambda: None if answer.done() else answer.set_result(result))
+
+    def _soon(self, function: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._stopped:
+                self._loop.call_soon_threadsafe(function)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        refused: str | None = None
+        with self._lock:
+            if self._pid != os.getpid():
+                refused = "this client was opened before the process forked: connect again in the child"
+            elif threading.current_thread() is self._thread:
+                refused = "the synchronous face was called by its own event loop, which would wait for itself for ever"
+            elif self._stopped:
+                refused = "this client is closed"
+            else:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise InvalidArgument(refused)
+
+    def _result(self, future: Future[T]) -> T:
+        try:
+            return future.result()
+        except CancelledError:
+            raise ConnectionLost("this client was closed meanwhile") from None
+        except BaseException:
+            future.cancel()  # of no effect unless this is an interrupt of the wait itself
+            raise
+
+    # ---- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left, timeout=EXIT_TIMEOUT_S))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    def _stop_if_unused(self) -> None:
+        with self._lock:
+            if self._stopped or self._clients or self._opening:
+                return
+            self._stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(EXIT_TIMEOUT_S)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if Bridge._running is self:
+            Bridge._running = None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    @classmethod
+    def _at_exit(cls) -> None:
+        with cls._lock:
+            bridge = cls._running
+        if bridge is None or bridge._pid != os.getpid():
+            return
+
+        async def close_all() -> None:
+            closing = asyncio.gather(*(client.close() for client in list(bridge._clients)))
+            await asyncio.wait_for(closing, EXIT_TIMEOUT_S)
+
+        try:
+            bridge.wait(close_all())
+        finally:
+            with cls._lock:
+                bridge._clients.clear()
+            bridge._stop_if_unused()
+
+
+atexit.register(Bridge._at_exit)
+
+
+class Face(Generic[I_co]):
+    """A synchronous object: one asynchronous one, and the way to it."""
+
+    def __init__(self, bridge: Bridge, inner: I_co) -> None:
+        self._bridge = bridge
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"<sync {self._inner!r}>"
+
+
+async def opened(opening: Callable[[], Opening[C]]) -> C:
+    """What it opens; called in the loop, for what is opened belongs to it."""
+    return await opening()
