@@ -62,8 +62,8 @@ class Names:
     async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str) -> Begun:
         """Get or create. A repeated `attempt` finds what it has made, through whichever coordinator (D7).
 
-        Raises `NotOwner`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own id, and is not
-        aborted then. `OutcomeUnknown`: its records were deleted by hand."""
+        Raises `NotOwner`, `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own id,
+        and is not aborted then. `OutcomeUnknown`: its records were deleted by hand."""
         started, limit_s = self._state.clock.monotonic(), self._state.settings.answer_s
         try:
             async with asyncio.timeout(limit_s):
@@ -83,6 +83,7 @@ class Names:
                 return Begun(txn_id, 0 if header is None else header.timeout_ms, joined, decision)
             creating = self._creating.get(name)
             if creating is None:
+                self._begins.check_room(tc)
                 self._begins.check_room(tc)
                 counter = await self._begins.next_id(tc)
                 creating = self._creating.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from txnclient import Transaction, TransactionState
 
 TOPIC = "topic://public/default/parts"
 NAME = "sink/query-7/42"
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "named_transaction.py"
 
 
 async def send(client: txnclient.Client, txn: Transaction, *values: bytes, topic: str = TOPIC) -> None:
@@ -181,6 +183,23 @@ async def test_the_coordinator_s_end_between_joining_and_committing_changes_noth
         assert sorted(await read_all(two, TOPIC)) == [b"after", b"before"]
 
 
+async def test_one_commits_exactly_the_transaction_that_others_tell_of(cluster: InProcessCluster) -> None:
+    """▲ Not whatever the name stands for by now: a fresh one, begun after theirs was aborted, would commit nothing."""
+    async with cluster.connect() as worker, cluster.connect() as driver:
+        await worker.create_topic(TOPIC)
+        shared = await worker.begin(name=NAME)
+        await send(worker, shared, b"theirs")
+        told = await driver.attach(str(shared.id), name=NAME)
+        await told.commit(writers=[shared.writer_id])
+        assert await read_all(driver, TOPIC) == [b"theirs"]
+        aborted = await worker.begin(name="job/2")
+        await aborted.abort()
+        fresh = await worker.begin(name="job/2")
+        with pytest.raises(txnclient.InvalidTxnState, match="ABORTED"):
+            await (await driver.attach(aborted.id, name="job/2")).commit(writers=[aborted.writer_id])
+        assert (await driver.outcomes([fresh.id]))[fresh.id] == "OPEN"
+
+
 async def test_twenty_thousand_writers_are_listed_and_kept_and_one_more_is_refused(etcd: str, tmp_path: Path) -> None:
     """A header and a name record of 380 KB, through a real etcd and its limits; and what they show once collected."""
     writers = [number << 32 | 0xFFFF for number in range(MAX_WRITERS)]
@@ -199,3 +218,22 @@ async def test_twenty_thousand_writers_are_listed_and_kept_and_one_more_is_refus
         assert told.writers == result.writers
         with pytest.raises(txnclient.InvalidTxnState, match="another list"):
             await told.commit()
+
+
+async def test_the_example_runs_and_a_second_run_of_the_job_writes_nothing(cluster: InProcessCluster) -> None:
+    """A driver and worker processes: one part is written twice at once, one fails halfway and is tried again."""
+    said = await run_example(cluster.url, "night-1")
+    assert "4 writers count" in said
+    assert "400 lines of 4 parts are visible" in said
+    assert "nothing to do" in await run_example(cluster.url, "night-1")
+    async with cluster.connect() as client:
+        assert len(await read_all(client, "topic://public/default/named-transaction")) == 400
+
+
+async def run_example(url: str, job: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(EXAMPLE), "--url", url, "--job", job, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    return said.decode()

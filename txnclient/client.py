@@ -288,6 +288,14 @@ class Client(Openers):
             return await self._coordinators.begin_named(name, timeout, self._session.deadline())
         return await self._coordinators.begin(timeout, self._session.deadline())
 
+    async def attach(self, txn_id: TxnId | str, *, name: str) -> Transaction:
+        """The named transaction of which somebody has told id and name, to end exactly that one.
+
+        Whoever collects the results of others commits what *they* have joined: beginning the name once more could begin
+        a fresh one, had theirs been aborted meanwhile. Raises `Timeout` where no coordinator can be reached."""
+        self._check_open()
+        return await self._coordinators.attach(_txn_id(txn_id), name, self._session.deadline())
+
     @asynccontextmanager
     async def transaction(self, *, timeout: float = 60.0, name: str | None = None) -> AsyncIterator[Transaction]:
         """`async with client.transaction() as txn`: commit on success, abort on an exception, which is raised again.

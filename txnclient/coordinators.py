@@ -171,6 +171,14 @@ class Coordinators:
         joined = Joined(name, writer_id, ok.joined, result)
         return Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)
 
+    async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> Transaction:
+        """One that somebody has told of, without asking what the name stands for by now."""
+        link = await self._session.repeat(
+            f"attaching to transaction {txn_id}", deadline, lambda: self._link_to_end(txn_id.tcid, 0, deadline)
+        )
+        joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
+        return Transaction(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
+
     async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
         """Of a named transaction that has surely committed, so that beginning its name makes nothing new."""
         if txn.name is None:
