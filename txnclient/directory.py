@@ -36,6 +36,8 @@ class Directory:
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
         """Every topic that is followed; None: it did not exist when last heard of."""
+        self._not_followed: TxnError | None = None
+        """What the latest attempt to follow the cluster ended with."""
         self._refused: TxnError | None = None
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners: list[Callable[[], None]] = []
@@ -51,7 +53,7 @@ class Directory:
             if self._refused is not None:
                 raise self._refused
             if deadline.passed:
-                raise deadline.expired(f"connecting to {', '.join(self._seeds)}")
+                raise deadline.expired(f"connecting to {', '.join(self._seeds)}", self._not_followed)
             await self.wait_change(deadline.remaining())
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -144,6 +146,7 @@ class Directory:
             except TxnError as error:
                 if isinstance(error, Unauthorized) or not error.retriable:
                     self._refused = error
+                self._not_followed = error
                 _log.debug("following the cluster: %s", error)
             self._home = None
             self.stir()

@@ -174,6 +174,8 @@ class Links:
         self._links: dict[str, Link] = {}
         self._attempts: dict[str, asyncio.Future[Link]] = {}
         self._backoffs: dict[str, Backoff] = {}
+        self._failures: dict[str, TxnError] = {}
+        """What the latest attempt failed with, until one succeeds: for who gives up while the next is held back."""
         self._closed = False
 
     def ready(self, address: str) -> Link | None:
@@ -198,7 +200,7 @@ class Links:
             self._tasks.start(self._open(address, attempt), name=f"connect {address}")
         await asyncio.wait((attempt,), timeout=deadline.remaining())
         if not attempt.done():
-            raise deadline.expired(f"connecting to {address}")
+            raise deadline.expired(f"connecting to {address}", self._failures.get(address))
         return attempt.result()
 
     async def _open(self, address: str, attempt: asyncio.Future[Link]) -> None:
@@ -219,10 +221,12 @@ class Links:
         except TxnError as error:
             if backoff is None:
                 self._backoffs[address] = Backoff(self._random)
+            self._failures[address] = error
             attempt.set_exception(error)
             attempt.exception()  # whoever waited has gone when its own time was up
         else:
             self._backoffs.pop(address, None)
+            self._failures.pop(address, None)
             self._links[address] = link
             self._on_opened(link)
             attempt.set_result(link)

@@ -10,7 +10,7 @@ import typer
 import uvloop
 
 from txnctl import logs
-from txnctl.commands import check, piping, subscriptions, topics, transactions
+from txnctl.commands import brokers, check, piping, subscriptions, topics, transactions
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
@@ -18,7 +18,7 @@ from txnctl.settings import ServerSettings, effective, load, unknown_in_environm
 app = typer.Typer(
     help="txnstore: transactions for streams that live in metadata, not in the data.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(brokers.app, name="brokers")
 app.command()(check.check)
 app.command()(piping.produce)
 app.command()(piping.consume)
@@ -60,6 +61,10 @@ def serve(
         float | None, typer.Option(help="seconds until a vanished consumer's segments go to others")
     ] = None,
     ledger_roll_bytes: Annotated[int | None, typer.Option(help="a ledger file is closed at this size")] = None,
+    max_connections: Annotated[int | None, typer.Option(help="served at once; one more is refused")] = None,
+    max_open_transactions: Annotated[
+        int | None, typer.Option(help="of each coordinator id; beyond it a begin is refused")
+    ] = None,
     config: Annotated[Path | None, typer.Option(envvar="TXN_CONFIG", help="TOML file with any of the settings")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
     allow_development_etcd: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 
 import structlog
@@ -20,6 +21,9 @@ from txnwire.grpc_transport import GrpcTransport
 
 log = structlog.get_logger()
 
+OTHER_FILES = 1000
+"""Ledgers, logs, sockets to etcd and to other servers: what a process has open besides its connections."""
+
 
 def etcd_settings(settings: ServerSettings) -> EtcdSettings:
     return EtcdSettings(
@@ -34,12 +38,25 @@ def etcd_settings(settings: ServerSettings) -> EtcdSettings:
     )
 
 
+def allow_open_files(connections: int) -> None:
+    """Raise the limit of open files to what so many connections need, or as far as this process may."""
+    needed = connections + OTHER_FILES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return
+    allowed = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    if allowed < needed:
+        log.warning("open files limited", allowed=allowed, needed=needed, advice="raise `ulimit -Hn`")
+
+
 async def serve(settings: ServerSettings) -> None:
     """Serve until SIGTERM or SIGINT, then hand over what can be handed over and return. A second signal kills."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop, number)
+    allow_open_files(settings.max_connections)
     clock, random = SystemClock(), SystemRandom()
     store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=random)
     ledgers = FileLedgerStore(settings.data_dir)

@@ -24,6 +24,7 @@ from segments.directory import Directory
 from segments.layout_service import LayoutService
 from segments.ledger import LedgerStore
 from txnctl.admin import Administration
+from txnctl.admin_cluster import ClusterAnswers, coordinator_row
 from txnctl.admin_requests import AdminRequests
 from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
@@ -142,6 +143,7 @@ class Server:
         await self.coordinator.start()
         self._closing.push_async_callback(self.coordinator.close)
         self._services.append(CoordinatorService(self.coordinator))
+        self._admin_requests.add({"coordinator.stats": self._coordinator_stats})
 
     def _start_sweeper(self) -> None:
         """▲ Before anything that needs a lease: a full etcd grants none until a sweeper has made room in it."""
@@ -199,6 +201,7 @@ class Server:
 
     async def _start_admin(self, calls: RoleCalls) -> None:
         self._admin_requests.add(Administration(self._store, self.directory, calls, self._clock).answers)
+        self._admin_requests.add(ClusterAnswers(self._store, self.directory, calls).answers)
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
@@ -223,8 +226,8 @@ class Server:
         if self._connections < most:
             return None
         return Overloaded(
-            f"{self._settings.id} serves {most} connections, its bound (max_connections): connect to another server, or "
-            "here a little later"
+            f"{self._settings.id} serves {most} connections, its bound (max_connections): connect to another server, "
+            "or here a little later"
         )
 
     # ---- what there is to know --------------------------------------------------------------------------------------
@@ -265,6 +268,9 @@ class Server:
             controller=None if self.controller is None else self.controller.statistics(),
             broker=None if self.broker is None else self.broker.statistics(),
         )
+
+    async def _coordinator_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {} if self.coordinator is None else coordinator_row(self.coordinator.statistics())
 
     async def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """Of this process, for `brokers list`."""

@@ -153,14 +153,16 @@ async def serve_connection(
     incarnation: str,
     clock: Clock,
     authenticate: Authenticate | None = None,
+    refusal: TxnError | None = None,
 ) -> None:
     """Serve one accepted connection until it ends: handshake first, then commands to their services' handlers.
+    `refusal`: say this in answer to its Hello, and no more.
 
     Raises `InternalError` if two services claim one command.
     """
     greeting = pb.HelloOk(protocol_version=PROTOCOL_VERSION, server_id=server_id, roles=roles, incarnation=incarnation)
     handlers = _handlers_of(services)
-    accepted = await _accept(connection, greeting, authenticate)
+    accepted = await _accept(connection, greeting, authenticate, refusal)
     if accepted is None:
         await connection.close()
         return
@@ -203,7 +205,7 @@ def _tell_disconnected(service: Service, peer: Peer) -> None:
 
 
 async def _accept(
-    connection: Connection, greeting: pb.HelloOk, authenticate: Authenticate | None
+    connection: Connection, greeting: pb.HelloOk, authenticate: Authenticate | None, refusal: TxnError | None
 ) -> tuple[Peer, Sequence[pb.Command]] | None:
     """Shake hands: the peer, and the commands right behind its Hello. None if it was refused, or has gone."""
     request_id = 0
@@ -214,6 +216,8 @@ async def _accept(
                 commands = await connection.receive()
             request_id = commands[0].request_id
             hello = _checked_hello(commands[0])
+            if refusal is not None:
+                raise refusal
             owner = ANONYMOUS if authenticate is None else await authenticate(hello)
         connection.send_nowait(pb.Command(request_id=request_id, hello_ok=greeting))
         return Peer(connection, hello, owner), commands[1:]
@@ -221,8 +225,8 @@ async def _accept(
         _log.debug("client_gone_before_handshake", peer=connection.peer, reason=str(lost))
     except TimeoutError:
         _refuse(connection, request_id, InvalidArgument(f"no hello within {HANDSHAKE_TIMEOUT_S:g} s"))
-    except TxnError as refusal:
-        _refuse(connection, request_id, refusal)
+    except TxnError as error:
+        _refuse(connection, request_id, error)
     return None
 
 
