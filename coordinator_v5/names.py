@@ -62,8 +62,8 @@ class Names:
     async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str) -> Begun:
         """Get or create. A repeated `attempt` finds what it has made, through whichever coordinator (D7).
 
-        Raises `NotOwner`, `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own id,
-        and is not aborted then. `OutcomeUnknown`: its records were deleted by hand."""
+        Raises `NotOwner`, `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own
+        id, and is not aborted then. `OutcomeUnknown`: its records were deleted by hand."""
         started, limit_s = self._state.clock.monotonic(), self._state.settings.answer_s
         try:
             async with asyncio.timeout(limit_s):
