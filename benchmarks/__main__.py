@@ -15,6 +15,7 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import machine, result
+from benchmarks.connections import connections
 from benchmarks.group_commit import group_commit
 from benchmarks.open_transactions import open_transactions
 from benchmarks.recovery import recovery
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "visibility": visibility,
     "recovery": recovery,
     "open-transactions": open_transactions,
+    "connections": connections,
     "soak": soak,
 }
 TIMEOUT_S = 1800.0
