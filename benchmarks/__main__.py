@@ -16,11 +16,13 @@ from rich.console import Console
 
 from benchmarks import machine, result
 from benchmarks.connections import connections
+from benchmarks.data import data
 from benchmarks.group_commit import group_commit
 from benchmarks.open_transactions import open_transactions
 from benchmarks.recovery import recovery
 from benchmarks.result import Result
 from benchmarks.scale import Scale
+from benchmarks.segments import segments
 from benchmarks.soak import soak
 from benchmarks.transactions import latency, mutations, throughput
 from benchmarks.visibility import visibility
@@ -33,6 +35,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "throughput": throughput,
     "visibility": visibility,
     "recovery": recovery,
+    "data": data,
+    "segments": segments,
     "open-transactions": open_transactions,
     "connections": connections,
     "soak": soak,
