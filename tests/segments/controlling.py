@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -56,9 +57,11 @@ class Positions:
         self.answers: dict[str, Position] = {}
         self.connected: dict[str, tuple[int, int]] = {}
         self.dropped: list[tuple[str, str]] = []
+        self.pause_s = 0.0
 
     async def __call__(self, segment: str, min_revision: int) -> Position:
         self.asked.append((segment, min_revision))
+        await asyncio.sleep(self.pause_s)
         if segment not in self.answers:
             raise NotOwner(f"{segment} has no owner")
         return self.answers[segment]

@@ -1,0 +1,351 @@
+"""The controller's part of deletion: mark, wait, forget; in virtual time, with controllers that die behind any step."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, running, subscription_of
+from tests.segments.virtual_time import LoopClock, run
+from txnstore import keys, records
+from txnstore.deletion_transitions import plan_mark_topic
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate
+from txnstore.records import TopicRecord
+from txnstore.store import Commit, Delete, KeyValue, Put, absent
+from txnwire.errors import (
+    InvalidArgument,
+    NotAllowed,
+    Overloaded,
+    SubscriptionNotFound,
+    Timeout,
+    TopicExists,
+    TopicNotFound,
+    TxnError,
+)
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+
+SEGMENTS = ("public/nyc/flights/0000-7fff-0", "public/nyc/flights/8000-ffff-1")
+
+
+def names(etcd: MemoryEtcd) -> list[str]:
+    """Of everything but elections."""
+    found = etcd.mvcc.range(b"\0", b"\xff")[0]
+    return [record.key.decode() for record in found if not record.key.startswith((keys.LEADER, keys.INCARNATION))]
+
+
+def topic_record(etcd: MemoryEtcd) -> TopicRecord:
+    found = etcd.mvcc.get(keys.topic(TOPIC.path), 0)
+    assert found is not None
+    return records.decode(TopicRecord, found.value, key=found.key)
+
+
+async def own(process: Process, *paths: str) -> None:
+    for path in paths:
+        for key in (keys.owner(path), keys.ledger(path)):
+            await process.store.commit(Commit(puts=(Put(key, b'{"broker":"b","address":"b:1","ledgers":[]}'),)))
+
+
+async def let_go(process: Process, *paths: str) -> None:
+    """As an owner does that has erased its segment."""
+    for path in paths:
+        deletes = (Delete(keys.owner(path)), Delete(keys.ledger(path)))
+        await process.store.commit(Commit(deletes=deletes))
+
+
+class DiesBehind:
+    """The process's commits number `left` go well, the next one may still land, and nothing after it is heard of."""
+
+    def __init__(self, left: int, *, silent: bool) -> None:
+        self.left = left
+        self.silent = silent
+        self.dead = False
+
+    def fate(self, request: str, client: str) -> Fate:
+        if self.dead:
+            return Fate(arrive_s=None, fail_s=0.05)
+        if request != "commit":
+            return NO_FAULT
+        self.left -= 1
+        if self.left >= 0:
+            return NO_FAULT
+        self.dead = True
+        return Fate(arrive_s=0.0 if self.silent else None, fail_s=0.05)
+
+    def watch_delay_s(self, client: str) -> float:
+        return 0.0
+
+
+def test_a_topic_goes_once_its_segments_owners_are_done() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await own(a, *SEGMENTS)
+            await a.directory.wait_owner(SEGMENTS[1])
+            deleting = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=False))
+            await asyncio.sleep(1.0)
+            assert topic_record(etcd).deleting_ms
+            with pytest.raises(TopicNotFound):
+                await a.controller.join(joining("w"), Inbox())
+            await let_go(a, SEGMENTS[0])
+            await asyncio.sleep(5.0)
+            assert not deleting.done()
+            await let_go(a, SEGMENTS[1])
+            await deleting
+            assert names(etcd) == ["/segment-ids"]
+            with pytest.raises(TopicNotFound):
+                await a.controller.delete_topic(TOPIC, force=False)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        keys.ledger(SEGMENTS[0]),
+        keys.owner(SEGMENTS[1]),
+        keys.watermark(SEGMENTS[0]),
+        keys.writes_by_segment(SEGMENTS[0]) + b"0001-0000000000000001",
+        keys.acks_by_segment_subscription(SEGMENTS[1], "s") + b"0001-0000000000000001",
+    ],
+)
+def test_s8_the_record_stays_while_a_segment_has_anything_left(left: bytes) -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.store.commit(Commit(puts=(Put(left, b'{"broker":"b","address":"b:1"}'),)))
+            with pytest.raises(Timeout, match="not confirmed within"):
+                await a.controller.delete_topic(TOPIC, force=True)
+            assert topic_record(etcd).deleting_ms
+            await a.store.commit(Commit(deletes=(Delete(left),)))
+            with suppress(TopicNotFound):
+                await a.controller.delete_topic(TOPIC, force=True)
+            assert names(etcd) == ["/segment-ids"]
+
+    run(scenario())
+
+
+def test_ids_of_deleted_topics_are_never_used_again() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            for first in (0, 3, 6):
+                await a.controller.create_topic(TOPIC, 3, "")
+                assert [entry.id for entry in topic_record(etcd).segments] == [first, first + 1, first + 2]
+                await a.controller.delete_topic(TOPIC, force=False)
+
+    run(scenario())
+
+
+def test_a_topic_created_while_its_namesake_is_deleted_waits_for_the_end() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await own(a, SEGMENTS[0])
+            await a.directory.wait_owner(SEGMENTS[0])
+            deleting = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True))
+            await asyncio.sleep(0.5)
+            creating = asyncio.ensure_future(a.controller.create_topic(TOPIC, 1, ""))
+            await asyncio.sleep(0.5)
+            assert not creating.done()
+            await let_go(a, SEGMENTS[0])
+            await asyncio.gather(deleting, creating)
+            assert [entry.id for entry in topic_record(etcd).segments] == [2]
+            assert not topic_record(etcd).deleting_ms
+
+    run(scenario())
+
+
+def test_a_topic_in_use_is_refused_without_force() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await own(a, *SEGMENTS)
+            await a.directory.wait_owner(SEGMENTS[1])
+            a.positions.connected = {SEGMENTS[0]: (1, 2), SEGMENTS[1]: (1, 0)}
+            with pytest.raises(NotAllowed, match="2 producers and 2 consumers"):
+                await a.controller.delete_topic(TOPIC, force=False)
+            assert not topic_record(etcd).deleting_ms
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["lost", "landed"])
+@pytest.mark.parametrize("steps", range(4))
+def test_s8_the_next_controller_goes_on_behind_any_step(steps: int, silent: bool) -> None:
+    """Steps: the marks of a topic and of a subscription of another, and their ends."""
+    other = type(TOPIC)("public", "nyc", "delays")
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.create_topic(other, 1, "")
+            segment = "public/nyc/delays/0000-ffff-0"
+            for process in (a, b):
+                process.positions.answers[segment] = Position(1, 0)
+            await a.controller.join(joining("w", topic=str(other)), Inbox())
+            await a.controller.leave(
+                pb.LeaveSubscription(topic=str(other), subscription="s", consumer="w", incarnation=1), Inbox()
+            )
+            await own(a, SEGMENTS[0])
+            await b.directory.wait_owner(SEGMENTS[0])
+            dying = DiesBehind(steps, silent=silent)
+            a.fates.fate = dying.fate  # type: ignore[method-assign]
+            asked = [
+                asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True)),
+                asyncio.ensure_future(a.controller.delete_subscription(other, "s", force=True)),
+            ]
+            await asyncio.sleep(0.2)
+            await let_go(b, SEGMENTS[0])
+            await asyncio.sleep(1.0)
+            a.kill()
+            await b.controller.wait_leading(timeout_s=60.0)
+            with suppress(TopicNotFound):
+                await b.controller.delete_topic(TOPIC, force=False)
+            with suppress(SubscriptionNotFound):
+                await b.controller.delete_subscription(other, "s", force=False)
+            assert names(etcd) == ["/segment-ids", "/topic/public/nyc/delays"]
+            await a.controller.close()
+            for end in await asyncio.gather(*asked, return_exceptions=True):
+                assert end is None or isinstance(end, TxnError), end
+
+    run(scenario())
+
+
+def test_a_mark_found_at_the_start_of_a_term_is_gone_on_with() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await own(a, SEGMENTS[0])
+            await a.directory.wait_owner(SEGMENTS[0])
+            asked = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True))
+            await asyncio.sleep(0.5)
+            a.kill()
+            await b.controller.wait_leading(timeout_s=60.0)
+            await let_go(b, SEGMENTS[0])
+            await asyncio.sleep(5.0)
+            assert names(etcd) == ["/segment-ids"], "nobody has asked again"
+            asked.cancel()
+
+    run(scenario())
+
+
+def test_p9_a_subscription_goes_once_every_owner_has_dropped_it() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            a.positions.answers = {SEGMENTS[0]: Position(1, 0)}
+            inbox = Inbox()
+            await a.controller.join(joining("w"), inbox)
+            deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+            await asyncio.sleep(1.0)
+            assert (await subscription_of(a.store)).deleting_ms, "the second segment has no owner at the moment"
+            with pytest.raises(Overloaded, match="being deleted"):
+                await a.controller.join(joining("w"), inbox)
+            a.positions.answers[SEGMENTS[1]] = Position(1, 0)
+            await deleting
+            assert sorted(dict.fromkeys(a.positions.dropped)) == [(path, "s") for path in SEGMENTS]
+            assert names(etcd) == ["/topic/public/nyc/flights"]
+            with pytest.raises(SubscriptionNotFound):
+                await a.controller.delete_subscription(TOPIC, "s", force=True)
+            await a.controller.join(joining("w"), inbox)
+            assert not (await subscription_of(a.store)).deleting_ms
+
+    run(scenario())
+
+
+class SlowFirstRead(Fates):
+    """The next read is answered late, with what it found at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = False
+
+    def fate(self, request: str, client: str) -> Fate:
+        if request == "read" and self.armed:
+            self.armed = False
+            return Fate(answer_s=3.0)
+        return super().fate(request, client)
+
+
+def test_an_assignment_planned_before_the_deletion_does_not_outlive_its_subscription() -> None:
+    """▲ Its put compares that the subscription stands."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.join(joining("w"), Inbox())
+            await a.controller.close()
+            await b.controller.wait_leading(timeout_s=60.0)
+            slow = SlowFirstRead()
+            b.fates.fate = slow.fate  # type: ignore[method-assign]
+            await b.directory.fetch_topic(TOPIC.path)
+            slow.armed = True
+            join = asyncio.ensure_future(b.controller.join(joining("x"), Inbox()))
+            await asyncio.sleep(0.1)
+            assert not slow.armed
+            await b.controller.delete_topic(TOPIC, force=True)
+            with pytest.raises(TxnError):
+                await join
+            await asyncio.sleep(30.0)
+            assert names(etcd) == ["/segment-ids"]
+
+    run(scenario())
+
+
+def test_a_subscription_joined_before_the_deletion_does_not_outlive_its_topic() -> None:
+    """▲ Its put compares that the topic is as it was read."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            a.positions.answers = dict.fromkeys(SEGMENTS, Position(1, 0))
+            a.positions.pause_s = 3.0
+            join = asyncio.ensure_future(a.controller.join(joining("x", start=pb.Start(latest=True)), Inbox()))
+            await asyncio.sleep(0.1)
+            await a.controller.delete_topic(TOPIC, force=True)
+            with pytest.raises(TxnError):
+                await join
+            await asyncio.sleep(30.0)
+            assert names(etcd) == ["/segment-ids"]
+
+    run(scenario())
+
+
+def test_policies_are_changed_one_by_one() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 1, '{"retention_ms":5}')
+            await a.controller.update_topic(TOPIC, '{"retention_bytes":7,"trim_undrained":true}')
+            assert topic_record(etcd).policies == {"retention_ms": 5, "retention_bytes": 7, "trim_undrained": True}
+            await a.controller.update_topic(TOPIC, '{"retention_ms":null,"trim_undrained":null}')
+            assert topic_record(etcd).policies == {"retention_bytes": 7}
+            with pytest.raises(InvalidArgument, match="retention_ms: expected a positive integer, found 0"):
+                await a.controller.update_topic(TOPIC, '{"retention_ms":0}')
+            with pytest.raises(InvalidArgument, match="unknown policy 'retention'"):
+                await a.controller.update_topic(TOPIC, '{"retention":null}')
+            with pytest.raises(InvalidArgument, match="trim_undrained: expected true or false"):
+                await a.controller.update_topic(TOPIC, '{"trim_undrained":1}')
+            with pytest.raises(TopicExists):
+                await a.controller.create_topic(TOPIC, 1, '{"retention_ms":5}')
+
+    run(scenario())
+
+
+def test_a_record_that_is_marked_is_not_marked_again() -> None:
+    record = records.encode(TopicRecord(epoch=1, next_segment_id=1, segments=[], deleting_ms=5))
+    found = KeyValue(keys.topic(TOPIC.path), record, 1, 1, 1)
+    assert plan_mark_topic(found, still_held=absent(b"x"), now_ms=9) is None
