@@ -52,7 +52,6 @@ class Administration:
             "transactions.describe": self._describe_transaction,
             "transactions.outcomes": self._outcomes,
             "transactions.hanging": self._hanging,
-            "store.counts": self._counts,
         }
 
     # ---- topics -----------------------------------------------------------------------------------------------------
@@ -69,7 +68,8 @@ class Administration:
         stats = await self._segment_stats(list(topology.paths.values()))
         in_order = sorted(topology.segments.values(), key=lambda entry: (entry.lo, entry.id))
         segments = [await self._described(topology, entry, stats[topology.paths[entry.id]]) for entry in in_order]
-        return {"topic": str(topology.topic), "epoch": topology.epoch, "segments": segments}
+        policies = dict(topology.policies)
+        return {"topic": str(topology.topic), "epoch": topology.epoch, "policies": policies, "segments": segments}
 
     async def _described(self, topology: Topology, entry: SegmentEntry, stats: Mapping[str, Any]) -> dict[str, Any]:
         path, row = topology.paths[entry.id], segment_row(stats)
@@ -251,14 +251,6 @@ class Administration:
             row["why"] += "" if is_open else f"; {one.record.header.state}, but not cleaned up"
             row["why"] += "; nobody owns the segment" if row["segment"] in one.ownerless else ""
         return [self._row(one.record) | row for row in rows]
-
-    async def _counts(self, _: Arguments) -> dict[str, Any]:
-        """How many op records and headers there are: the backlog of clean-up and collection."""
-        counts = {}
-        for what, prefix in (("ops", keys.TXN_OP), ("headers", keys.TXN)):
-            found = await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)
-            counts[what] = len(found.records)
-        return counts
 
 
 def _text(args: Arguments, name: str) -> str:

@@ -1,12 +1,16 @@
 """Runs the command line: an error of ours, or of the machine, goes to standard error without a traceback.
 
-Exit codes: 0 done, 1 refused or broken, 2 usage, 130 Ctrl-C, 143 SIGTERM before the work was done.
+Exit codes: 0 done, 1 refused or broken, 2 usage, 130 Ctrl-C, 143 SIGTERM before the work was done. Who asked for
+`--output json` gets errors as JSON too: one line on standard error, `{"error", "message", "retriable", "exit_code"}`.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import sys
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from txnwire.errors import InvalidArgument, TxnError
 
@@ -18,9 +22,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without box characters is no reason to fail
+    as_json = wants_json(sys.argv[1:])
     try:
         from txnctl.cli import app  # here, for Ctrl-C may well come while the libraries are imported
 
+        if as_json:
+            sys.exit(_run_for_programs(app))
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -28,19 +35,54 @@ def main() -> None:
         sys.stdout = None  # whoever read us has gone; the interpreter would complain when it flushes at exit
         sys.exit(REFUSED)
     except (TxnError, OSError) as error:
-        sys.exit(_report(error))
+        sys.exit(_report(error, as_json=as_json))
     except ExceptionGroup as group:
         first, others = _first_known(group)
         if first is None or others:
             raise
-        sys.exit(_report(first))
+        sys.exit(_report(first, as_json=as_json))
 
 
-def _report(error: TxnError | OSError) -> int:
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether the command line asks for JSON; told before it is parsed, for it may well be wrong."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(
+        word in ("--output=json", "-ojson") or (word in ("--output", "-o") and following == "json")
+        for word, following in pairs
+    )
+
+
+def _run_for_programs(app: Callable[..., object]) -> int:
+    """As `app()`, with usage errors as JSON; returns the exit code."""
+    import typer
+
+    # The `UsageError` of whichever click typer has brought along.
+    usage_error = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except usage_error as error:
+        _say_json("Usage", error.format_message(), retriable=False, code=USAGE)
+        return USAGE
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: TxnError | OSError, *, as_json: bool) -> int:
     """Say what is wrong; the exit code for it."""
+    code = USAGE if isinstance(error, InvalidArgument) else REFUSED
+    if as_json:
+        retriable = isinstance(error, TxnError) and error.retriable
+        _say_json(type(error).__name__, str(error), retriable=retriable, code=code)
+        return code
     named = isinstance(error, TxnError) and not isinstance(error, InvalidArgument)
     print(f"txnctl: {type(error).__name__}: {error}" if named else f"txnctl: {error}", file=sys.stderr)
-    return USAGE if isinstance(error, InvalidArgument) else REFUSED
+    return code
+
+
+def _say_json(error: str, message: str, *, retriable: bool, code: int) -> None:
+    answer = {"error": error, "message": message, "retriable": retriable, "exit_code": code}
+    print(json.dumps(answer, ensure_ascii=False), file=sys.stderr)
 
 
 def _first_known(

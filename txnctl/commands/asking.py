@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 import txnclient
+from txnclient.starts import StartArgument
 from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
 from txnwire.grpc_transport import GrpcTransport
+from txnwire.ids import MessageId
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
 
@@ -22,6 +26,38 @@ CONNECT_TIMEOUT_S = 5.0
 
 Url = Annotated[str, typer.Option("--url", envvar="TXN_URL", help="txn://host:port[,host:port…] of the cluster")]
 DEFAULT_URL = "txn://127.0.0.1:6650"
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask; without a terminal nobody is asked anyway")]
+
+
+def expect_yes(question: str, *, yes: bool) -> None:
+    """Ask whoever sits at the terminal before something goes for good; without one nobody is asked. Leaves with exit
+    code 1 where the answer is no."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+def start_of(text: str) -> StartArgument:
+    """Where to begin, as people type it: `earliest`, `latest`, milliseconds since the Unix epoch, an ISO time with its
+    zone (`2026-11-20T21:00:00Z`), or a message's id. Raises `InvalidArgument`."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    if "@" in text:
+        return MessageId.parse(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"start {text!r}: expected 'earliest', 'latest', milliseconds since 1970, a time as "
+            "2026-11-20T21:00:00Z, or a message id as consume -o json shows it"
+        ) from None
+    if time.tzinfo is None:
+        raise InvalidArgument(f"start {text!r} has no time zone: append Z for UTC, or +01:00")
+    return time
 
 
 def addresses_of(url: str) -> list[str]:
@@ -66,7 +102,7 @@ async def asking(url: str) -> AsyncIterator[Asking]:
                 timeout_s=CONNECT_TIMEOUT_S,
             )
         except (TimeoutError, TxnError) as error:
-            failures.append(f"{address}: {error}")
+            failures.append(str(error) if str(error).startswith(address) else f"{address}: {error}")
             continue
         try:
             yield Asking(caller)

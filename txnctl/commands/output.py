@@ -1,4 +1,8 @@
-"""How listings are shown: a table for people, JSON for programs (fields: docs/commands.md)."""
+"""How answers are shown: a table for people, JSON for programs (fields: docs/commands.md).
+
+On a terminal a table fits its width, folding what is long. In a pipe a row is a line, columns are two or more spaces
+apart, and there is neither colour nor frame: `awk` and `grep` see what is there.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 PIPE_COLUMNS = 10_000
+"""Wider than any row: rich writes no more than it needs."""
 
 
 class Format(StrEnum):
@@ -32,13 +39,29 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
     if not rows:
         print(empty, file=sys.stderr)
         return
-    table = Table()
+    looked_at = sys.stdout.isatty()
+    table = Table(
+        box=box.SIMPLE_HEAD if looked_at else None,
+        padding=(0, 1) if looked_at else (0, 2, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold" if looked_at else "",
+    )
     for column in columns:
         numbers = all(isinstance(row.get(column), int | float | None) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+        title = column.replace("_", " ") if looked_at else column
+        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(row.get(column))) for column in columns))
     console().print(table)
+
+
+def show_done(said: str, answer: Mapping[str, Any], output: Format) -> None:
+    """What a command has done: a sentence, or its facts as one JSON object."""
+    if output is Format.JSON:
+        show_json(answer)
+    else:
+        print(said)
 
 
 def show_json(value: Any) -> None:
@@ -61,8 +84,13 @@ def cell(value: Any) -> str:
     return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
 
 
+def say(line: str) -> None:
+    """A line as it stands: no markup, no folding."""
+    console().print(escape(line), soft_wrap=True)
+
+
 def console() -> Console:
-    """Wide where nobody looks: in a pipe one row is one line, whatever its length."""
+    """Wide where nobody looks, and nothing but text: see the head of this file."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=PIPE_COLUMNS)

@@ -1,4 +1,8 @@
-"""`txnctl produce` and `txnctl consume`: good citizens of a pipe."""
+"""`txnctl produce` and `txnctl consume`: good citizens of a pipe.
+
+Bytes go through as they are. Whoever reads us may go at any time: what it did not get stays unacked. Standard error
+carries one closing line, and progress only where somebody looks at it.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +10,56 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 import txnclient
-from txnctl.commands.asking import DEFAULT_URL, Url, connected
-from txnctl.commands.output import Format
+from txnctl.commands.asking import DEFAULT_URL, Url, connected, start_of
+from txnctl.commands.lines import Input, Outgoing, Splitter, as_json, parse, runs
+from txnctl.commands.output import Format, show_json
 from txnctl.commands.running import run
-from txnwire.errors import InvalidArgument
+from txnwire.errors import InvalidArgument, Timeout, TxnError
 
 CHUNK_MESSAGES = 1000
 READ_BYTES = 65536
 CHUNKS_AHEAD = 4
-SHOWN_BYTES = 80
+PROGRESS_EVERY_S = 0.5
+WAIT_S = 3600.0
+"""Of one receive where nothing limits it; it is called again."""
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
+Null = Annotated[bool, typer.Option("--null", "-0", help="messages end in a NUL byte instead of a newline")]
 
 
 def produce(
     topic: Topic,
     key_field: Annotated[
-        str | None, typer.Option(help="lines are JSON objects; this field is the message's key")
+        str | None, typer.Option(help="values are JSON objects; this field is the message's key")
     ] = None,
     txn: Annotated[int, typer.Option(min=0, help="so many messages a transaction; 0: no transactions")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds a transaction may stay open")] = 60.0,
+    form: Annotated[
+        Input, typer.Option("--input", "-i", help="lines: the value alone; json: as consume -o json writes")
+    ] = Input.LINES,
+    null: Null = False,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="how the count at the end is told: text or a JSON object")
+    ] = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Send every line of standard input as one message. Says on standard error how many were sent."""
+    """Send every line of standard input as one message, byte for byte. Says at the end how many were sent."""
 
     async def work() -> None:
-        sent = _Sent()
+        sent = _Sent(topic, txn, form, key_field)
         async with connected(url) as client, await client.producer(topic) as producer:
             try:
-                if txn:
-                    await _produce_in_transactions(client, producer, key_field, txn, timeout, sent)
-                else:
-                    await _produce_plain(producer, key_field, sent)
+                await _produce(client, producer, sent, Splitter(b"\0" if null else b"\n"), timeout)
             finally:  # also after an error or Ctrl-C: whoever goes on must know from where
-                print(f"{sent.messages} messages sent to {topic}", file=sys.stderr)
+                sent.tell(output)
 
     run(work())
 
@@ -55,142 +67,230 @@ def produce(
 def consume(
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="its position is kept under this name")],
+    kind: Annotated[str, typer.Option("--type", help="stream: in order per key; queue: whoever is free")] = "stream",
     count: Annotated[int | None, typer.Option(min=1, help="stop after so many messages")] = None,
     idle: Annotated[float | None, typer.Option(min=0.01, help="stop when nothing came for so many seconds")] = None,
-    start: Annotated[str, typer.Option(help="where a new subscription begins: earliest or latest")] = "earliest",
-    isolation: Annotated[str, typer.Option(help="read_committed")] = "read_committed",
+    timeout: Annotated[
+        float | None, typer.Option(min=0.01, help="stop after so many seconds; exit code 1 if --count was not reached")
+    ] = None,
+    start: Annotated[
+        str, typer.Option(help="where a new subscription begins: earliest, latest, a time, a message id")
+    ] = "earliest",
+    isolation: Annotated[
+        str, typer.Option(help="read_committed, or read_uncommitted: open and aborted transactions too")
+    ] = "read_committed",
+    name: Annotated[str | None, typer.Option(help="of this consumer; default: a random one")] = None,
+    null: Null = False,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table: the value alone; json: all of it")
     ] = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print messages, one a line, and ack them once they are printed. Runs until --count, --idle or Ctrl-C."""
+    """Print messages, one a line, and ack them once they are printed. Runs until --count, --idle, --timeout, Ctrl-C."""
 
     async def work() -> None:
+        at = start_of(start)
         async with (
             connected(url) as client,
-            await client.consumer(topic, subscription, start=start, isolation=isolation) as consumer,
+            await client.consumer(topic, subscription, type=kind, start=at, isolation=isolation, name=name) as consumer,
         ):
-            await _consume(consumer, count, idle, output)
+            await _consume(consumer, _Limits(count, idle, timeout), output, b"\0" if null else b"\n")
 
     run(work())
 
 
+# ---- produce --------------------------------------------------------------------------------------------------------
+
+
 @dataclass
 class _Sent:
-    """`lines` have been read, `messages` are stored (in a transaction: committed)."""
+    """`lines` have been read, `messages` are stored (in transactions: committed)."""
 
+    topic: str
+    per_transaction: int
+    form: Input
+    key_field: str | None
     lines: int = 0
     messages: int = 0
+    transactions: int = 0
+    progress: _Progress = field(default_factory=lambda: _Progress())
 
-    def keyed(self, lines: list[bytes], key_field: str | None) -> Iterator[tuple[bytes | None, bytes]]:
+    def parse(self, lines: list[bytes], found: list[Outgoing]) -> InvalidArgument | None:
+        """Add what stands before the first line that is wrong; what is wrong with that."""
         for line in lines:
             self.lines += 1
-            yield _keyed(line, key_field, self.lines)
+            try:
+                found.append(parse(line, self.form, self.key_field, self.lines))
+            except InvalidArgument as error:
+                return error
+        return None
+
+    def add(self, messages: int) -> None:
+        self.messages += messages
+        self.transactions += self.per_transaction > 0
+        self.progress.show(f"{self.messages:,} messages sent")
+
+    def tell(self, output: Format) -> None:
+        self.progress.clear()
+        if output is Format.JSON:
+            show_json({"topic": self.topic, "messages": self.messages, "transactions": self.transactions})
+        else:
+            print(f"{self.messages} messages sent to {self.topic}", file=sys.stderr)
 
 
-async def _produce_plain(producer: txnclient.Producer, key_field: str | None, sent: _Sent) -> None:
-    async for lines in _stdin_chunks():
-        await producer.send_many(list(sent.keyed(lines, key_field)))
-        sent.messages = sent.lines
-
-
-async def _produce_in_transactions(
-    client: txnclient.Client,
-    producer: txnclient.Producer,
-    key_field: str | None,
-    size: int,
-    timeout_s: float,
-    sent: _Sent,
+async def _produce(
+    client: txnclient.Client, producer: txnclient.Producer[bytes], sent: _Sent, splitter: Splitter, timeout_s: float
 ) -> None:
-    waiting = list[tuple[bytes | None, bytes]]()
-
-    async def send(messages: list[tuple[bytes | None, bytes]]) -> None:
-        async with client.transaction(timeout=timeout_s) as txn:
-            await producer.send_many(messages, txn=txn)
-        sent.messages += len(messages)
-
-    async for lines in _stdin_chunks():
-        for message in sent.keyed(lines, key_field):
-            waiting.append(message)
-            if len(waiting) == size:
-                await send(waiting)
-                waiting.clear()
+    """▲ A line that cannot be sent stops it, and none behind it is sent: what went before is whole."""
+    waiting: list[Outgoing] = []
+    async for lines in _stdin_chunks(splitter):
+        wrong = sent.parse(lines, waiting)
+        size = sent.per_transaction or max(1, len(waiting))
+        while len(waiting) >= size:
+            await _send(client, producer, sent, waiting[:size], timeout_s)
+            del waiting[:size]
+        if wrong is not None:
+            raise wrong
     if waiting:
-        await send(waiting)
+        await _send(client, producer, sent, waiting, timeout_s)
 
 
-def _keyed(line: bytes, key_field: str | None, number: int) -> tuple[bytes | None, bytes]:
-    if key_field is None:
-        return None, line
-    try:
-        record = msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        found = line[:SHOWN_BYTES].decode(errors="replace")
-        raise InvalidArgument(f"line {number}: --key-field needs one JSON object a line, found {found!r}") from error
-    if key_field not in record:
-        found = line[:SHOWN_BYTES].decode(errors="replace")
-        raise InvalidArgument(f"line {number}: no field {key_field!r} for --key-field in {found!r}")
-    key = record[key_field]
-    return (None if key is None else str(key).encode()), line
+async def _send(
+    client: txnclient.Client,
+    producer: txnclient.Producer[bytes],
+    sent: _Sent,
+    messages: list[Outgoing],
+    timeout_s: float,
+) -> None:
+    if sent.per_transaction:
+        async with client.transaction(timeout=timeout_s) as txn:
+            await _send_in(producer, messages, txn)
+    else:
+        await _send_in(producer, messages, None)
+    sent.add(len(messages))
 
 
-async def _stdin_chunks() -> AsyncIterator[list[bytes]]:
+async def _send_in(
+    producer: txnclient.Producer[bytes], messages: list[Outgoing], txn: txnclient.Transaction | None
+) -> None:
+    for alike in runs(messages):
+        if alike[0].plain:
+            await producer.send_many([(message.key, message.value) for message in alike], txn=txn)
+        else:
+            (one,) = alike
+            await producer.send(
+                one.value, key=one.key, properties=one.properties, event_time_ms=one.event_time_ms, txn=txn
+            )
+
+
+async def _stdin_chunks(splitter: Splitter) -> AsyncIterator[list[bytes]]:
     """Lines of standard input as they come, without their ends; at most a few chunks are read ahead.
 
     A daemon thread reads, because a blocked read of a terminal cannot be cancelled and must not keep Ctrl-C waiting.
     """
-    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[list[bytes] | None](CHUNKS_AHEAD)
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[list[bytes] | TxnError | None](CHUNKS_AHEAD)
 
-    def hand_over(chunk: list[bytes] | None) -> None:
+    def hand_over(chunk: list[bytes] | TxnError | None) -> None:
         asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
 
     def read() -> None:
-        rest = b""
-        while data := os.read(sys.stdin.fileno(), READ_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
-            hand_over(lines)
-        hand_over([rest] if rest else [])
+        try:
+            while data := os.read(sys.stdin.fileno(), READ_BYTES):
+                hand_over(splitter.take(data))
+        except TxnError as error:
+            hand_over(error)
+        hand_over(splitter.rest())
         hand_over(None)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     while (chunk := await chunks.get()) is not None:
+        if isinstance(chunk, TxnError):
+            raise chunk
         if chunk:
-            yield [line.removesuffix(b"\r") for line in chunk]
+            yield chunk
 
 
-async def _consume(consumer: txnclient.Consumer, count: int | None, idle_s: float | None, output: Format) -> None:
-    seen = 0
-    while count is None or seen < count:
-        wanted = CHUNK_MESSAGES if count is None else min(CHUNK_MESSAGES, count - seen)
-        messages = await consumer.receive_many(wanted, timeout=idle_s if idle_s is not None else 3600.0)
-        if not messages and idle_s is not None:
-            return
-        try:
-            for message in messages:
-                sys.stdout.buffer.write(_line(message, output) + b"\n")
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:  # the reader of the pipe has gone: what it did not get stays unacked
-            sys.stdout = None  # or the interpreter would complain at exit
-            return
-        await consumer.ack(messages)
-        seen += len(messages)
+# ---- consume --------------------------------------------------------------------------------------------------------
 
 
-def _line(message: txnclient.Message, output: Format) -> bytes:
-    if output is Format.TABLE:
-        return message.value
-    return msgspec.json.encode(
-        {
-            "value": message.value.decode(errors="replace"),
-            "key": None if message.key is None else message.key.decode(errors="replace"),
-            "properties": message.properties,
-            "id": str(message.id),
-            "topic": message.topic,
-            "publish_time_ms": message.publish_time_ms,
-            "event_time_ms": message.event_time_ms,
-            "producer_name": message.producer_name,
-            "sequence_id": message.sequence_id,
-            "txn_id": None if message.txn_id is None else str(message.txn_id),
-        }
-    )
+@dataclass
+class _Limits:
+    """When to stop: after `count` messages, after `idle_s` without one, after `timeout_s` in all. None: never."""
+
+    count: int | None
+    idle_s: float | None
+    timeout_s: float | None
+    seen: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return WAIT_S if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.began_s)
+
+    @property
+    def wanted(self) -> int:
+        return CHUNK_MESSAGES if self.count is None else min(CHUNK_MESSAGES, self.count - self.seen)
+
+    def wait_s(self) -> float:
+        return max(0.0, min(self.left_s, WAIT_S if self.idle_s is None else self.idle_s))
+
+    def over(self, *, received: int) -> bool:
+        """Raises `Timeout` where the time is up and `count` has not been reached."""
+        if self.count is not None and self.seen >= self.count:
+            return True
+        if self.left_s <= 0:
+            if self.count is not None:
+                raise Timeout(f"{self.seen} of {self.count} messages came within {self.timeout_s:g} s")
+            return True
+        return not received and self.idle_s is not None
+
+
+async def _consume(consumer: txnclient.Consumer[bytes], limits: _Limits, output: Format, end: bytes) -> None:
+    progress = _Progress()
+    try:
+        while True:
+            messages = await consumer.receive_many(limits.wanted, timeout=limits.wait_s())
+            if not _write(messages, output, end):
+                return
+            if messages:
+                await consumer.ack(messages)
+            limits.seen += len(messages)
+            if not sys.stdout.isatty():
+                progress.show(f"{limits.seen:,} messages received")
+            if limits.over(received=len(messages)):
+                return
+    finally:
+        progress.clear()
+
+
+def _write(messages: list[txnclient.Message[Any]], output: Format, end: bytes) -> bool:
+    """False where the reader of the pipe has gone: what it did not get stays unacked."""
+    try:
+        for message in messages:
+            sys.stdout.buffer.write((message.data if output is Format.TABLE else as_json(message)) + end)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        sys.stdout = None  # or the interpreter would complain at exit
+        return False
+    return True
+
+
+class _Progress:
+    """A line on standard error that is written over; only where that is a terminal, and not too often."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._began_s = self._at = time.monotonic()
+        self._dirty = False
+
+    def show(self, what: str) -> None:
+        now = time.monotonic()
+        if self._shown and now - self._at >= PROGRESS_EVERY_S:
+            self._at = now
+            self._dirty = True
+            print(f"\r\x1b[K{what}, {now - self._began_s:.0f} s", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._dirty:
+            self._dirty = False
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from txnctl.commands.asking import DEFAULT_URL, Url, asking
-from txnctl.commands.output import Format, Output, show_json, show_rows
+from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes, start_of
+from txnctl.commands.output import Format, Output, show_done, show_json, show_rows
 from txnctl.commands.running import run
 
 app = typer.Typer(help="Subscriptions, their consumers and what they have not acked.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
+Name = Annotated[str, typer.Argument(help="the subscription's name")]
 
 
 @app.command(name="list")
@@ -31,7 +32,7 @@ def list_subscriptions(topic: Topic, output: Output = Format.TABLE, url: Url = D
 @app.command()
 def describe(
     topic: Topic,
-    subscription: Annotated[str, typer.Argument()],
+    subscription: Name,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -47,5 +48,48 @@ def describe(
         rows = [row | {"segment": row["segment"].rpartition("/")[2]} for row in answer["segments"]]
         columns = ["segment", "assigned_to", "mark_delete", "backlog", "delivered", "pending_acks", "pending_in"]
         show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
+
+    run(work())
+
+
+@app.command()
+def seek(
+    topic: Topic,
+    subscription: Name,
+    start: Annotated[
+        str, typer.Argument(help="earliest, latest, milliseconds since 1970, 2026-11-20T21:00:00Z, or a message id")
+    ],
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Have a subscription go on from there, with or without consumers; what was received before cannot be acked."""
+
+    async def work() -> None:
+        where = start_of(start)
+        async with connected(url) as client:
+            await client.seek_subscription(topic, subscription, where)
+        said = f"{subscription} on {topic}: goes on at {start}"
+        show_done(said, {"topic": topic, "subscription": subscription, "start": start}, output)
+
+    run(work())
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    subscription: Name,
+    force: Annotated[bool, typer.Option("--force", help="also while consumers are connected")] = False,
+    yes: Yes = False,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a subscription: what it has consumed is forgotten, acks pending in open transactions go with it."""
+    expect_yes(f"Delete subscription {subscription} of {topic}?", yes=yes)
+
+    async def work() -> None:
+        async with connected(url) as client:
+            await client.delete_subscription(topic, subscription, force=force)
+        said = f"{subscription} on {topic}: deleted"
+        show_done(said, {"topic": topic, "subscription": subscription, "deleted": True}, output)
 
     run(work())

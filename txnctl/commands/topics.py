@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from txnctl.commands.asking import DEFAULT_URL, Url, asking, connected
-from txnctl.commands.output import Format, Output, cell, console, show_json, show_rows
+from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
+from txnctl.commands.output import Format, Output, cell, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
+from txnwire.errors import InvalidArgument
 
 BAR_WIDTH = 16
 HASHES = 0x10000
@@ -17,20 +17,90 @@ HASHES = 0x10000
 app = typer.Typer(help="Topics and their segments.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
+RetentionMs = Annotated[int | None, typer.Option(min=1, help="what is older, in milliseconds, may go")]
+RetentionBytes = Annotated[int | None, typer.Option(min=1, help="beyond so many bytes the oldest may go")]
+TrimUndrained = Annotated[
+    bool | None, typer.Option(help="retention also takes what a subscription has not consumed yet")
+]
 
 
 @app.command()
 def create(
     topic: Topic,
     segments: Annotated[int, typer.Option(min=1, help="active segments to begin with")] = 1,
+    retention_ms: RetentionMs = None,
+    retention_bytes: RetentionBytes = None,
+    trim_undrained: TrimUndrained = None,
+    output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a topic; fine if it exists with the same shape."""
 
     async def work() -> None:
         async with connected(url) as client:
-            layout = await client.create_topic(topic, segments=segments)
-        print(f"{topic}: {len(layout.segments)} segments, layout epoch {layout.epoch}")
+            layout = await client.create_topic(
+                topic,
+                segments=segments,
+                retention_ms=retention_ms,
+                retention_bytes=retention_bytes,
+                trim_undrained=trim_undrained,
+            )
+        said = f"{topic}: {len(layout.segments)} segments, layout epoch {layout.epoch}"
+        show_done(said, {"topic": topic, "segments": len(layout.segments), "epoch": layout.epoch}, output)
+
+    run(work())
+
+
+@app.command()
+def update(
+    topic: Topic,
+    retention_ms: RetentionMs = None,
+    retention_bytes: RetentionBytes = None,
+    trim_undrained: TrimUndrained = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="take this policy away, e.g. retention_ms; may be repeated")
+    ] = None,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Change the policies that are named; the others stay."""
+    given: dict[str, Any] = {
+        "retention_ms": retention_ms,
+        "retention_bytes": retention_bytes,
+        "trim_undrained": trim_undrained,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name in drop or ():
+        if name not in given:
+            raise InvalidArgument(f"--drop {name}: expected one of {', '.join(given)}")
+        if name in changes:
+            raise InvalidArgument(f"{name} is both set and dropped")
+        changes[name] = None
+
+    async def work() -> None:
+        async with connected(url) as client:
+            await client.update_topic(topic, **changes)
+        said = ", ".join(f"{name} {'dropped' if value is None else value}" for name, value in changes.items())
+        show_done(f"{topic}: {said}", {"topic": topic, "changed": changes}, output)
+
+    run(work())
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    force: Annotated[bool, typer.Option("--force", help="also while producers or consumers are connected")] = False,
+    yes: Yes = False,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a topic with all its messages and subscriptions; done once no record and no file of it is left."""
+    expect_yes(f"Delete {topic} with all its messages and subscriptions?", yes=yes)
+
+    async def work() -> None:
+        async with connected(url) as client:
+            await client.delete_topic(topic, force=force)
+        show_done(f"{topic}: deleted", {"topic": topic, "deleted": True}, output)
 
     run(work())
 
@@ -87,7 +157,8 @@ def stats(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -
 
 def _draw(answer: dict[str, Any]) -> None:
     """The DAG, one line a segment and never folded: parents first, children below them."""
-    say(f"{answer['topic']}  layout epoch {answer['epoch']}")
+    policies = ", ".join(f"{name} {cell(value)}" for name, value in answer["policies"].items())
+    say(f"{answer['topic']}  layout epoch {answer['epoch']}{'  ' if policies else ''}{policies}")
     by_id = {segment["id"]: segment for segment in answer["segments"]}
     for segment in answer["segments"]:
         if not segment["parents"]:
@@ -113,7 +184,3 @@ def _facts(segment: dict[str, Any]) -> str:
         return f"{owner}  {segment['error']}"
     end, readable = segment["last_confirmed"], segment["max_read_position"]
     return f"{owner}  {cell(segment['entries'])} entries to {end}, readable to {readable}"
-
-
-def say(line: str) -> None:
-    console().print(escape(line), soft_wrap=True)

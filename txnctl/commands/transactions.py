@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, asking
-from txnctl.commands.output import Format, Output, show_json, show_rows
+from txnctl.commands.output import Format, Output, cell, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
@@ -74,7 +74,7 @@ def hanging(
 
 
 @app.command()
-def abort(txn: Id, url: Url = DEFAULT_URL) -> None:
+def abort(txn: Id, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
     """Abort an open transaction by force (reason: admin); its writers learn of it at their next call."""
 
     async def work() -> None:
@@ -87,7 +87,26 @@ def abort(txn: Id, url: Url = DEFAULT_URL) -> None:
                 forced=True,
             )
             await cluster.call(pb.Command(end_txn=end))
-        print(f"{txn}: ABORTED")
+        show_done(f"{txn}: ABORTED", {"txn": txn, "outcome": "ABORTED"}, output)
+
+    run(work())
+
+
+@app.command()
+def stats(output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
+    """Per coordinator: open, begun, committed, aborted, latencies since its start; and what stands in etcd."""
+
+    async def work() -> None:
+        async with asking(url) as cluster:
+            answer = await cluster.ask("transactions.stats")
+        if output is Format.JSON:
+            show_json(answer)
+            return
+        rows = [*answer["coordinators"], {"coordinator": "total", **answer["total"]}]
+        columns = ["coordinator", "active", "oldest_open_s", "created", "committed", "aborted", "timed_out"]
+        columns += ["commit_p50_ms", "commit_p99_ms", "sweep_backlog", "stuck"]
+        show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no coordinators")
+        say(f"{cell(answer['headers'])} headers and {cell(answer['op_records'])} op records in etcd")
 
     run(work())
 

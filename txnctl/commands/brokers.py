@@ -1,0 +1,27 @@
+"""`txnctl brokers …`"""
+
+from __future__ import annotations
+
+import typer
+
+from txnctl.commands.asking import DEFAULT_URL, Url, asking
+from txnctl.commands.output import Format, Output, show_rows
+from txnctl.commands.running import run
+
+app = typer.Typer(help="Brokers: who is there and what each serves.", no_args_is_help=True)
+
+
+@app.command(name="list")
+def list_brokers(output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
+    """Registered brokers, their segments, and where each serves /metrics."""
+
+    async def work() -> None:
+        async with asking(url) as cluster:
+            answer = await cluster.ask("brokers.list")
+        rows = answer["brokers"]
+        columns = ["broker", "address", "segments", "taking", "failed", "connections", "uptime_s", "admin", "version"]
+        for column in ("not_ready", "error"):
+            columns += [column] * any(row.get(column) for row in rows)
+        show_rows(rows, columns, output, empty="no broker is registered")
+
+    run(work())
