@@ -207,7 +207,7 @@ def test_past_its_bound_the_queue_reads_no_further_and_loses_nothing() -> None:
 
 
 def test_the_queue_reads_no_further_than_the_cursor_has_room_for_acks() -> None:
-    """▲ Around an old open transaction acks run ahead of the mark-delete position: all of what is given out must fit."""
+    """▲ Around an old open transaction acks run ahead of the mark-delete position: what is given out must fit."""
     rig = Rig(bounds=QueueBounds(places=10**6, unacked=10**6, blocks=2), max_blocks=2)
     taker = rig.taker(permits=10**6)
     rig.append(txn=T1)

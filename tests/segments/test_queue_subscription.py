@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
-from tests.segments.brokering import Client, Cluster, Consumer, Received, eventually
-from txnwire.errors import InvalidArgument, NotAllowed, NotOwner, TxnConflict
+from tests.segments.brokering import Cluster, Consumer, Received, eventually
+from txnstore import keys, records
+from txnstore.records import LedgerRecord
+from txnstore.store import Commit, Put
+from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -17,6 +23,15 @@ def counts(consumer: Consumer) -> dict[str, int]:
 
 def by_value(consumer: Consumer) -> dict[str, Received]:
     return {message.value: message for message in consumer.messages}
+
+
+async def seal(cluster: Cluster, segment: str, end: Position) -> None:
+    """As a split does, once it is there."""
+    key = keys.ledger(segment)
+    found = await cluster.store.get(key)
+    assert found is not None
+    record = msgspec.structs.replace(records.decode(LedgerRecord, found.value, key=key), sealed=end)
+    await cluster.store.commit(Commit(puts=(Put(key, records.encode(record)),)))
 
 
 async def test_a_queue_delivers_acks_and_delivers_again_what_is_nacked(memory_cluster: Cluster) -> None:
@@ -95,7 +110,9 @@ async def test_v8_what_is_open_is_set_aside_and_all_else_flows(memory_cluster: C
     await consumer.ack(*consumer.messages)
     found = {one.name: one for one in node.broker.statistics().segments[0].subscriptions}
     assert found["jobs"].backlog == 0
-    assert found["jobs"].queue is not None and found["jobs"].queue.set_aside == 0
+    queue = found["jobs"].queue
+    assert queue is not None
+    assert (queue.set_aside, queue.unacked) == (0, 0)
 
 
 async def test_p4_queue_and_stream_subscriptions_stand_side_by_side_and_keep_their_types(
@@ -141,4 +158,222 @@ async def test_cumulative_acks_are_refused_and_so_are_nacks_on_streams(memory_cl
         await stream.nack(stream.messages[0])
 
 
-__all__ = ["Client", "NotOwner", "Position", "TxnConflict", "pb"]
+async def test_p1_p8_acks_of_part_of_an_entry_in_a_transaction_across_a_restart(memory_cluster: Cluster) -> None:
+    """What is pending stays hidden; commit sticks, abort delivers again; redelivery counts start anew."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    await producer.send("a", "b", "c", "d")
+    await consumer.wait(*"abcd")
+    await consumer.nack(consumer.messages[3])
+    await consumer.wait(*"abcdd")
+    kept, dropped = await cluster.begin(), await cluster.begin()
+    found = by_value(consumer)
+    await consumer.ack(found["a"], txn=kept)
+    await consumer.ack(found["b"], txn=dropped)
+    await node.crash()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    consumer = await cluster.queue(client, segment)
+    await consumer.wait("c", "d")
+    assert counts(consumer) == {"c": 0, "d": 0}
+    await cluster.commit(kept)
+    await cluster.abort(dropped)
+    await consumer.wait("c", "d", "b")
+    await cluster.wait_no_ops(kept)
+    await consumer.ack(*consumer.take())
+    await node.close()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    consumer = await cluster.queue(client, segment)
+    await (await client.producer(segment, "p2")).send("sentinel")
+    await consumer.wait("sentinel")
+
+
+async def test_p3_a_second_transaction_conflicts_until_the_first_has_aborted(memory_cluster: Cluster) -> None:
+    """An ack counts whoever makes it, also of a message that another consumer has by now; its own copy then conflicts,
+    and what a refused ack names comes again."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    first, second = await cluster.connect(node), await cluster.connect(node)
+    producer, one = await first.producer(segment), await cluster.queue(first, segment, consumer="one")
+    await producer.send("m")
+    await one.wait("m")
+    [m] = one.messages
+    await one.nack(m)
+    await one.close()
+    two = await cluster.queue(second, segment, consumer="two")
+    late = await cluster.queue(first, segment, consumer="late", permits=0)
+    await two.wait("m")
+    t1, t2, t3 = await cluster.begin(), await cluster.begin(), await cluster.begin()
+    await late.ack(m, txn=t1)
+    with pytest.raises(TxnConflict):
+        await two.ack(two.messages[0], txn=t2)
+    await two.ack(two.messages[0])  # dropped: it is pending
+    await cluster.abort(t1)
+    await two.wait("m", "m")
+    await two.ack(two.messages[1], txn=t2)
+    await cluster.commit(t2)
+    await cluster.wait_no_ops(t2)
+    with pytest.raises(TxnConflict):
+        await late.ack(m, txn=t3)
+
+
+async def test_a_refused_ack_gives_back_all_it_names(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    await producer.send("a")
+    await producer.send("b")
+    await consumer.wait("a", "b")
+    a, b = consumer.take()
+    await consumer.ack(a)
+    txn = await cluster.begin()
+    with pytest.raises(TxnConflict, match="acked already"):
+        await consumer.ack(a, b, txn=txn)
+    await consumer.wait("b")
+    assert counts(consumer) == {"b": 1}
+    await cluster.abort(txn)
+    with pytest.raises(TxnConflict):  # refused by the store, behind the reservation
+        await consumer.ack(consumer.take()[0], txn=txn)
+    await consumer.wait("b")
+    assert counts(consumer) == {"b": 2}
+
+
+async def test_p9_what_a_lost_connection_had_goes_to_the_others_but_not_what_is_pending(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    dying, living = await cluster.connect(node), await cluster.connect(node)
+    producer, consumer = await living.producer(segment), await cluster.queue(dying, segment, consumer="dying")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await consumer.ack(consumer.messages[1])
+    other = await cluster.queue(living, segment, consumer="living")
+    await dying.close()
+    await other.wait("c")
+    assert counts(other) == {"c": 1}
+    await cluster.abort(txn)
+    await other.wait("c", "a")
+
+
+async def test_what_was_never_delivered_cannot_be_acked(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    txn = await cluster.begin()
+    hidden = await producer.send("hidden", txn=txn)
+    await producer.send("m")
+    await consumer.wait("m")
+    for position in (hidden, Position(1, 99), Position(7, 0)):
+        with pytest.raises(InvalidArgument):
+            await consumer.ack(position)
+    await cluster.commit(txn)
+    await consumer.wait("m", "hidden")
+
+
+async def test_a_nack_may_wait(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    await producer.send("late")
+    await producer.send("soon")
+    await consumer.wait("late", "soon")
+    late, soon = consumer.take()
+    await consumer.nack(late, delay_ms=3_600_000)
+    await consumer.nack(soon, delay_ms=30)
+    await consumer.wait("soon")
+    assert counts(consumer) == {"soon": 1}
+    queue = node.broker.statistics().segments[0].subscriptions[0].queue
+    assert queue is not None
+    assert (queue.delayed, queue.unacked) == (1, 1)
+    with pytest.raises(InvalidArgument, match="delay"):
+        await consumer.nack(soon, delay_ms=10**12)
+
+
+async def test_v7_a_queue_that_reads_uncommitted(memory_cluster: Cluster) -> None:
+    """Its consumers agree on the isolation, as they share the messages."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("open", txn=txn)
+    uncommitted = pb.ISOLATION_READ_UNCOMMITTED
+    consumer = await cluster.queue(client, segment, isolation=uncommitted)
+    await consumer.wait("open")
+    with pytest.raises(InvalidArgument, match="one isolation"):
+        await cluster.queue(client, segment, consumer="other")
+    await consumer.ack(consumer.messages[0])
+    await producer.send("more", txn=txn)
+    await consumer.wait("open", "more")
+    await consumer.close()
+    committed = await cluster.queue(client, segment)
+    await producer.send("plain")
+    await committed.wait("plain")
+    await cluster.commit(txn)
+    await committed.wait("plain", "more")
+
+
+async def test_a_queue_reads_from_disk_what_is_behind_the_cache(memory_cluster: Cluster) -> None:
+    """What is due again and what is ahead, both older than the cache holds."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, tail_cache_bytes=0, read_bytes=300)
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    for number in range(30):
+        await producer.send(str(number), txn=txn if number % 3 == 0 else None)
+    consumer = await cluster.queue(client, segment)
+    plain = [str(number) for number in range(30) if number % 3]
+    await consumer.wait(*plain)
+    await cluster.commit(txn)
+    await consumer.wait(*plain, *(str(number) for number in range(0, 30, 3)))
+    odd = [message for message in consumer.take() if int(message.value) % 2]
+    await consumer.nack(*odd)
+    await eventually(lambda: len(consumer.messages) == 15)
+    assert sorted(consumer.values, key=int) == [str(number) for number in range(1, 30, 2)]
+
+
+async def test_a_queue_consumer_gets_nothing_before_its_revision_is_followed(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    await producer.send("m")
+    behind = await cluster.queue(client, segment, consumer="behind", permits=0)
+    revision = await cluster.commit(await cluster.begin())
+    behind.flow(10, revision + 1)
+    await cluster.commit(await cluster.begin())
+    await behind.wait("m")
+
+
+async def test_a_drained_sealed_segment_ends_for_a_queue(memory_cluster: Cluster) -> None:
+    """Not while something is unacked: it may have to be delivered again."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    last = await producer.send("m")
+    await node.close()
+    await seal(cluster, segment, last)
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.queue(client, segment)
+    await consumer.wait("m")
+    assert consumer.ended is None
+    await consumer.ack(consumer.messages[0])
+    await eventually(lambda: consumer.ended == "sealed")
