@@ -286,11 +286,13 @@ def test_an_assignment_planned_before_the_deletion_does_not_outlive_its_subscrip
         async with running(etcd, "a", "b") as [a, b]:
             await a.controller.create_topic(TOPIC, 2, "")
             await a.controller.join(joining("w"), Inbox())
+            await a.store.commit(Commit(deletes=(Delete(keys.assignment(TOPIC.path, "s")),)))
             await a.controller.close()
             await b.controller.wait_leading(timeout_s=60.0)
             slow = SlowFirstRead()
             b.fates.fate = slow.fate  # type: ignore[method-assign]
             await b.directory.fetch_topic(TOPIC.path)
+            b.directory_fates.watch_lag_s = 60.0
             slow.armed = True
             join = asyncio.ensure_future(b.controller.join(joining("x"), Inbox()))
             await asyncio.sleep(0.1)

@@ -5,6 +5,7 @@ import pytest
 from segments.ownership import Registration, preferred_owner
 from txnstore import keys
 from txnstore.memory_store import MemoryStore
+from txnstore.store import Commit, Put
 from txnwire.errors import NotOwner
 
 SEGMENT = "public/nyc/flights/0000-ffff-0"
@@ -40,6 +41,18 @@ async def test_a_segment_has_one_owner_and_its_epoch_is_the_create_revision(memo
     await two.check(SEGMENT, taken)
     await one.close()
     await two.close()
+
+
+async def test_s8_a_segment_of_a_topic_that_has_changed_is_not_claimed(memory_store: MemoryStore) -> None:
+    """▲ Whoever has not heard of a deletion would write records of a segment that is erased."""
+    key = keys.topic("public/nyc/flights")
+    await memory_store.commit(Commit(puts=(Put(key, b"{}"),)))
+    topic = await memory_store.get(key)
+    broker = await register(memory_store)
+    await memory_store.commit(Commit(puts=(Put(key, b'{"deleting_ms":1}'),)))
+    assert await broker.claim(SEGMENT, topic=topic) is None
+    assert await broker.claim(SEGMENT, topic=await memory_store.get(key)) is not None
+    await broker.close()
 
 
 async def test_a_restarted_broker_revokes_its_old_lease_and_its_claims_with_it(memory_store: MemoryStore) -> None:
