@@ -326,7 +326,7 @@ class Client:
             type=type,
             isolation=isolation,
         )
-        await self.call(subscribe=request)
+        found.seeks = (await self.call(subscribe=request)).subscribe_ok.seeks
         found.flow(permits)
         return found
 
@@ -408,6 +408,7 @@ class Consumer:
         self.messages: list[Received] = []
         self.all: list[Received] = []
         self.rewinds = 0
+        self.seeks = 0
         self.ended: str | None = None
         self.closed: TxnError | None = None
 
