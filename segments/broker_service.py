@@ -238,6 +238,10 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
             f"the entry at sequence id {send.sequence_id} does not match its send: producer, incarnation, sequence id, "
             "count, transaction and writer must be the same in both"
         )
+    if metadata.chunk_count and not (
+        send.txnid_least_bits and send.count == 1 and metadata.chunk_index < metadata.chunk_count
+    ):
+        raise InvalidArgument("a piece of a larger value stands alone in its entry and belongs to a transaction")
     txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
     previous, chunk = send.previous_sequence_id, chunk_key(metadata)
     return Outgoing(producing.name, send.sequence_id, send.count, previous, txn_id, send.writer, data, chunk)

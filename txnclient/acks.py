@@ -118,9 +118,20 @@ class Acks:
             if batch is None or batch.full:
                 batch = self._gather_anew(txn, deadline)
             entry = message.entry
-            batch.add(entry.position, 1 << message.index, entry.count)
+            for position in entry.positions:  # ▲ A7: of one message always in one command
+                batch.add(position, 1 << message.index, entry.count)
             answers[batch.answered] = None
         return list(answers)
+
+    def ack_passed(self, positions: Sequence[Position], deadline: Deadline) -> None:
+        """Ack pieces that nobody will ever hand out or ack."""
+        if self._closed is not None:
+            return
+        for position in positions:
+            batch = self._gathering.get(None)
+            if batch is None or batch.full:
+                batch = self._gather_anew(None, deadline)
+            batch.add(position, 1, 1)
 
     def _gather_anew(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
         if txn in self._gathering:
@@ -132,19 +143,34 @@ class Acks:
 
     def ack_cumulative(
         self, message: Message[Any], txn: Transaction | None, deadline: Deadline
-    ) -> asyncio.Future[None]:
+    ) -> list[asyncio.Future[None]]:
         """Ack everything of this segment up to and including `message`."""
         self._check((message,), txn)
         self._flush()
+        named = self._inbox.held_up_to(message)
+        if named is not None:
+            return self._ack_named(named, txn, deadline)
         batch = self._batch(txn, deadline)
         batch.cumulative = True
         entry = message.entry
-        batch.bits[entry.position] = all_bits(message.index + 1)
-        batch.counts[entry.position] = entry.count
-        self._inbox.cumulative_ack_started(entry.position, batch.bits[entry.position])
+        position = entry.positions[-1]
+        batch.add(position, all_bits(message.index + 1), entry.count)
+        self._inbox.cumulative_ack_started(position, batch.bits[position])
         self._unanswered[batch] = None
         self._send(batch)
-        return batch.answered
+        return [batch.answered]
+
+    def _ack_named(
+        self, named: Sequence[tuple[Position, int, int]], txn: Transaction | None, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
+        answers: dict[asyncio.Future[None], None] = {}
+        for position, bits, count in named:
+            batch = self._gathering.get(txn)
+            if batch is None or batch.full:
+                batch = self._gather_anew(txn, deadline)
+            batch.add(position, bits, count)
+            answers[batch.answered] = None
+        return list(answers)
 
     def _check(self, messages: Sequence[Message[Any]], txn: Transaction | None) -> None:
         """Raises what has closed this segment here; `TxnConflict` for an ack in a transaction of what was delivered

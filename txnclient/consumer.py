@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Generic
 
 from txnclient import seeking
-from txnclient.dead_letters import DeadLetterPolicy, DeadLetters
+from txnclient.dead_letters import DeadLetterPolicy, DeadLetters, Services
 from txnclient.deadlines import Deadline
 from txnclient.feed import StreamFeed, SubscriptionFeed
 from txnclient.inbox import Inbox, QueueInbox
@@ -50,6 +50,7 @@ class Consumer(Generic[V]):
         prefetch: int,
         prefetch_bytes: int,
         redelivery_delay: float,
+        services: Services,
         dead_letters: DeadLetterPolicy | None,
         serializer: Serializer[V] | None,
         on_closed: Callable[[Consumer[V]], None],
@@ -69,6 +70,8 @@ class Consumer(Generic[V]):
         self.topics = topics_of(topics)
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)
+        self.services = services
+        """For those that work on its behalf: `processing`."""
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
         self._redelivery_delay = redelivery_delay
@@ -112,6 +115,10 @@ class Consumer(Generic[V]):
             await self._session.directory.layout(topic, deadline)
         for membership in self._memberships:
             await membership.join(deadline)
+
+    @property
+    def session(self) -> Session:
+        return self._session
 
     @property
     def segments(self) -> list[str]:
@@ -175,6 +182,23 @@ class Consumer(Generic[V]):
             if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
+    async def receive_batch(self, max_messages: int, max_bytes: int, timeout: float | None) -> list[Message[V]]:
+        """As `receive_many`, of about `max_bytes`; a timeout of None: wait for as long as it takes."""
+        deadline = None if timeout is None else self._session.deadline(timeout)
+        while not (taken := self._receiver.take(1)):
+            if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
+                return []
+        size = share_bytes(taken[0])
+        while len(taken) < max_messages and size < max_bytes:
+            # As many as there is room for if they are of the size of those so far.
+            fitting = max(1, (max_bytes - size) * len(taken) // max(1, size))
+            more = self._receiver.take(min(max_messages - len(taken), fitting))
+            if not more:
+                break
+            taken += more
+            size += sum(share_bytes(message) for message in more)
+        return taken
+
     def __aiter__(self) -> Consumer[V]:
         return self
 
@@ -196,20 +220,28 @@ class Consumer(Generic[V]):
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
         abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`.
         """
+        await _all_answered(self.ack_nowait(messages, txn=txn))
+
+    def ack_nowait(
+        self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None
+    ) -> list[asyncio.Future[None]]:
+        """As `ack`, without waiting for the answers, of which other callers may share some: not to be cancelled."""
         deadline = self._session.deadline()
-        by_segment = _by_segment(messages)
         if txn is not None:
             txn.check_open("ack")
         answers: list[asyncio.Future[None]] = []
         refused: TxnError | None = None
-        for segment, group in by_segment.items():
+        for segment, group in _by_segment(messages).items():
             try:
                 answers += self._feed(segment, txn).acks.ack(group, txn, deadline)
             except TxnError as error:
                 refused = refused or error
-        await _all_answered(answers)
         if refused is not None:
-            raise refused
+            failed: asyncio.Future[None] = self._session.loop.create_future()
+            failed.set_exception(refused)
+            failed.exception()
+            answers.append(failed)
+        return answers
 
     async def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
         """Of a stream: ack everything of the message's segment up to and including it. Raises as `ack` does."""
@@ -218,7 +250,7 @@ class Consumer(Generic[V]):
         if txn is not None:
             txn.check_open("ack")
         feed = self._feed(message.entry.segment, txn)
-        await _all_answered([feed.acks.ack_cumulative(message, txn, self._session.deadline())])
+        await _all_answered(feed.acks.ack_cumulative(message, txn, self._session.deadline()))
 
     def _feed(self, segment: str, txn: Transaction | None) -> SubscriptionFeed:
         if self._closed:
@@ -308,6 +340,11 @@ def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, li
     for message in (messages,) if isinstance(messages, Message) else messages:
         by_segment.setdefault(message.entry.segment, []).append(message)
     return by_segment
+
+
+def share_bytes(message: Message[Any]) -> int:
+    """About what it takes: its share of its entry."""
+    return len(message.entry.raw) // message.entry.count
 
 
 async def _all_answered(answers: list[asyncio.Future[None]]) -> None:

@@ -14,7 +14,7 @@ from txnclient.links import Link
 from txnclient.message import Message, ReceivedEntry
 from txnclient.receiver import Receiver
 from txnclient.session import TRANSIENT, Session
-from txnwire.errors import ConnectionLost, DataCorrupt, NotAllowed, TxnError
+from txnwire.errors import ConnectionLost, DataCorrupt, NotAllowed, Overloaded, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -62,6 +62,9 @@ class Feed:
 
     def _on_entry(self, entry: ReceivedEntry) -> None:
         """An entry has been put into the inbox."""
+
+    def _on_passed(self, pieces: list[Position]) -> None:
+        """Pieces of large values were delivered that will never make a whole."""
 
     def _retries(self, error: TxnError) -> bool:
         """Whether to try again after the broker refused with an error that does not pass by itself."""
@@ -148,14 +151,16 @@ class Feed:
                 entry = ReceivedEntry(
                     self.segment, position, delivered.entry, delivered.redelivery_count, inbox, serializer
                 )
-            except DataCorrupt as error:
-                self._receiver.fail(DataCorrupt(f"segment://{self.segment} at {position}: {error}"))
+                if self._wants(entry):
+                    inbox.arrived(entry, delivered.skip)
+                else:
+                    inbox.left_out(entry, delivered.skip)
+            except (DataCorrupt, Overloaded) as error:
+                self._receiver.fail(type(error)(f"segment://{self.segment} at {position}: {error}"))
                 return
-            if self._wants(entry):
-                inbox.arrived(entry, delivered.skip)
-            else:
-                inbox.left_out(entry, delivered.skip)
             self._on_entry(entry)
+        if passed := inbox.take_passed():
+            self._on_passed(passed)
         if inbox.buffered:
             self._receiver.ready(self)
         self._replenish()
@@ -233,6 +238,10 @@ class SubscriptionFeed(Feed):
 
     def _on_attached(self, link: Link, consumer_id: int) -> None:
         self.acks.attached(link, consumer_id)
+
+    def _on_passed(self, pieces: list[Position]) -> None:
+        # Nobody else can put them together either, and they would hold the cursor back for ever.
+        self.acks.ack_passed(pieces, self._session.deadline())
 
     @property
     def attachment(self) -> int:

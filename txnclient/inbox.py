@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from txnclient.message import Message, ReceivedEntry
+from txnclient.pieces import LargeEntry, Pieces
+from txnwire.entry import piece_of
 from txnwire.ids import Position
 
 UNBOUNDED_BYTES = 1 << 62
@@ -54,6 +56,9 @@ def all_bits(count: int) -> int:
 class Inbox:
     """The buffer of one segment. `keeps_holds`: False for readers, which do not ack."""
 
+    _in_order = True
+    """Whether the segment is delivered in its order."""
+
     def __init__(self, window: int, *, keeps_holds: bool, window_bytes: int = UNBOUNDED_BYTES) -> None:
         """`window`: messages, `window_bytes`: bytes to keep in flight and in the buffer, about."""
         self._window = window
@@ -62,8 +67,15 @@ class Inbox:
         self._buffered = 0
         self._spent = 0
         """Permits used up since the last grant whose messages are not in the buffer any more."""
+        self._pieces = Pieces(in_order=self._in_order)
+        self._large: dict[Position, LargeEntry] = {}
+        """Values that came in pieces, waiting or held, by their first position."""
+        self._dropped: dict[Position, None] = {}
+        """First positions of values that had begun to come, and come again."""
         self._held: dict[Position, int] = {}
         """Handed out and not acked."""
+        self._counts: dict[Position, int] = {}
+        """Messages in the entries that are held."""
         self._acking: dict[Position, int] = {}
         """Handed out, an ack is under way."""
         self.epoch = 0
@@ -80,7 +92,8 @@ class Inbox:
         return self._buffered
 
     def arrived(self, entry: ReceivedEntry, skip: bytes) -> None:
-        """An entry was delivered; `skip`: bitmap, LSB first, of messages not meant."""
+        """An entry was delivered; `skip`: bitmap, LSB first, of messages not meant. Raises `DataCorrupt`,
+        `Overloaded`."""
         unwanted = int.from_bytes(skip, "little")
         if self._keeps_holds and (self._held or self._acking):
             held = self._held_bits(entry.position) & ~unwanted
@@ -93,8 +106,33 @@ class Inbox:
             entry.epoch = self.epoch
             if self._window_bytes != UNBOUNDED_BYTES:
                 self._weigh(entry)
+            if entry.metadata.chunk_count:
+                self._piece_arrived(entry)
+                return
             self._waiting.append(_Waiting(entry, indexes))
             self._buffered += len(indexes)
+
+    def _piece_arrived(self, entry: ReceivedEntry) -> None:
+        """A piece gives its permit back at once, or a value of more pieces than permits would never be whole. The last
+        one's stands for the message while it is in the buffer."""
+        piece = piece_of(entry.metadata)
+        whole = None if piece is None else self._pieces.add(entry, piece)
+        if whole is None:
+            self._spent += 1
+            return
+        self._large[whole.position] = whole
+        self._dropped.pop(whole.position, None)
+        self._waiting.append(_Waiting(whole, range(1)))
+        self._buffered += 1
+
+    def take_passed(self) -> list[Position]:
+        """Pieces that have come and will never make a whole: nobody will ever ack them."""
+        passed = self._pieces.passed
+        if passed:
+            self._pieces.passed = []
+            for position in passed:
+                self._dropped.pop(position, None)
+        return passed
 
     def left_out(self, entry: ReceivedEntry, skip: bytes) -> None:
         """An entry was delivered that is not to be handed out; it has used up permits like any other."""
@@ -119,7 +157,9 @@ class Inbox:
         entry = waiting.entry
         if self._keeps_holds:
             bits = all_bits(entry.count) if taken == entry.count else bits_of(indexes)
-            self._held[entry.position] = self._held.get(entry.position, 0) | bits
+            for position in entry.positions:
+                self._held[position] = self._held.get(position, 0) | bits
+                self._counts[position] = entry.count
         return [Message(entry, index) for index in indexes]
 
     # ---- permits ----------------------------------------------------------------------------------------------------
@@ -168,11 +208,23 @@ class Inbox:
         self._spent += self._buffered
         self._buffered = 0
         self._waiting.clear()
+        begun = [*self._pieces, *(position for position in self._large if position not in self._held)]
+        if begun:
+            self._pieces.clear()
+            for position in begun:
+                self._large.pop(position, None)
+            if self._in_order:
+                self._dropped.update(dict.fromkeys(begun))
+
+    def _end_holds(self) -> None:
+        self._held.clear()
+        self._counts.clear()
+        self._large.clear()
 
     def rewound(self) -> None:
         """Everything that is not acked is delivered again, from the earliest on."""
         self.drop_buffer()
-        self._held.clear()
+        self._end_holds()
         self.epoch += 1
 
     def sought(self) -> None:
@@ -206,6 +258,9 @@ class Inbox:
             self._held[position] = left
         else:
             self._held.pop(position, None)
+            self._counts.pop(position, None)
+            if self._large:
+                self._large.pop(position, None)
 
     def ack_answered(self, acked: Mapping[Position, int]) -> None:
         """They are acked, or refused: a copy that comes from now on is meant."""
@@ -219,8 +274,29 @@ class Inbox:
     def cumulative_ack_started(self, position: Position, bits: int) -> None:
         """Everything below `position` and `bits` of it are being acked: their holds end."""
         for held in [held for held in self._held if held < position]:
-            del self._held[held]
+            self._release(held, self._held[held])
         self.ack_started({position: bits})
+
+    def held_up_to(self, message: Message[Any]) -> list[tuple[Position, int, int]] | None:
+        """What a cumulative ack of `message` must name one by one (position, bitmap, messages in the entry); None where
+        its position will do. ▲ A7: in between stand pieces of values that end behind it, which are not meant: acked
+        with the others, they would be missing when the value is delivered again."""
+        entry = message.entry
+        target = entry.positions[-1]
+        ahead: dict[Position, None] = {}
+        for large in self._large.values():
+            if large.positions[-1] > target:
+                ahead.update(dict.fromkeys(large.positions))
+        if not any(position < target for position in (*ahead, *self._pieces, *self._dropped)):
+            return None
+        named = [
+            (position, bits, self._counts[position])
+            for position, bits in self._held.items()
+            if position < target and position not in ahead and position not in entry.positions
+        ]
+        for position in entry.positions:
+            named.append((position, all_bits(message.index + 1), entry.count))
+        return named
 
 
 class QueueInbox(Inbox):
@@ -230,13 +306,15 @@ class QueueInbox(Inbox):
     def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES) -> None:
         super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
 
+    _in_order = False
+
     def _held_bits(self, position: Position) -> int:
         return 0
 
     def detached(self) -> None:
         """The connection is lost, and with it what was delivered over it."""
         self.drop_buffer()
-        self._held.clear()
+        self._end_holds()
 
     def is_current(self, message: Message[Any]) -> bool:
         """▲ While it is held. Of all copies of a message one ack at most passes, so a transaction that has processed
@@ -249,9 +327,9 @@ class QueueInbox(Inbox):
         given: dict[Position, int] = {}
         for message in messages:
             if self.is_current(message):
-                position = message.position
-                given[position] = given.get(position, 0) | 1 << message.index
-                self._release(position, 1 << message.index)
+                for position in message.entry.positions:
+                    given[position] = given.get(position, 0) | 1 << message.index
+                    self._release(position, 1 << message.index)
         return given
 
     def put_aside(self, count: int) -> None:

@@ -45,6 +45,11 @@ class ReceivedEntry:
         self._block: Block | None = None
 
     @property
+    def positions(self) -> tuple[Position, ...]:
+        """Of all entries that an ack of this one's messages must name: several only of a value that came in pieces."""
+        return (self.position,)
+
+    @property
     def block(self) -> Block:
         """Raises `DataCorrupt` naming the part that is wrong."""
         if self._block is None:

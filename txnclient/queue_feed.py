@@ -61,7 +61,7 @@ class QueueFeed(SubscriptionFeed):
 
         Those that are not held any more have been given back already, as has everything when a connection is lost.
         """
-        counts = {message.position: message.entry.count for message in messages}
+        counts = {position: message.entry.count for message in messages for position in message.entry.positions}
         given = self._queue_inbox.give_back(messages)
         return [self._nack(part, counts, delay_s) for part in _parts(given, counts)]
 
