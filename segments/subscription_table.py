@@ -116,6 +116,7 @@ class SubscriptionTable:
         while (seeking := self._seeking.get(name)) is not None and seeking.locked():
             async with seeking:
                 pass
+        found.check()
         return found
 
     def _other_type(self, found: Subscription, asked: str) -> InvalidArgument:
@@ -225,20 +226,30 @@ class SubscriptionTable:
         async with self._seeking.setdefault(name, asyncio.Lock()):
             # ▲ Whoever is attached goes first, and attaches again under a new consumer id: from here on no ack of what
             # was received before the seek is admitted.
+            found.check()
             found.close(NotOwner(f"subscription {name} on {self._segment} is being sought: attach again"))
             await found.wait_nothing_pending(timeout_s=self._settings.seek_wait_s)
             # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor.
-            await self._clean_up.drain(self._targets[name], timeout_s=self._settings.seek_wait_s)
+            await self._write_all(found)
             point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
             skipped = await self._first_messages(point)
             self._events.check()
+            found.check()
             found.cursor.seek(point.after)
             if skipped is not None:
                 found.cursor.ack(skipped)
             found.cursor.advance()
             found.restart()
             # ▲ The mark that has gone back is stored before the seek is answered.
-            await self._clean_up.drain(self._targets[name], timeout_s=self._settings.seek_wait_s)
+            await self._write_all(found)
+
+    async def _write_all(self, subscription: Subscription) -> None:
+        """Raises `Timeout`, `NotOwner`, `StoreUnavailable`; what ended the subscription."""
+        target = self._targets.get(subscription.name)
+        if target is not None:
+            await self._clean_up.drain(target, timeout_s=self._settings.seek_wait_s)
+        self._events.check()
+        subscription.check()
 
     # ---- deleting ---------------------------------------------------------------------------------------------------
 

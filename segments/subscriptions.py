@@ -133,6 +133,11 @@ class Subscription(ABC):
         self._over = error
         self.close(error)
 
+    def check(self) -> None:
+        """Raises why it is over, once it is being deleted."""
+        if self._over is not None:
+            raise self._over
+
     async def wait_all_answered(self) -> None:
         """Until no ack op is on its way: once stopped, none can land any more after that."""
         await self._all_answered.wait()

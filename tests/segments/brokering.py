@@ -237,7 +237,7 @@ class Cluster:
         name: str = "jobs",
         consumer: str = "c1",
         permits: int = 1000,
-        isolation: pb.Isolation.ValueType = pb.ISOLATION_READ_COMMITTED,
+        isolation: int = pb.ISOLATION_READ_COMMITTED,
         topic: TopicName = TOPIC,
     ) -> Consumer:
         """Create the queue subscription if need be, and attach one more consumer."""
@@ -291,7 +291,7 @@ class Client:
         end: Position | None = None,
         min_revision: int = 0,
         permits: int = 1_000_000,
-        isolation: pb.Isolation.ValueType = pb.ISOLATION_READ_COMMITTED,
+        isolation: int = pb.ISOLATION_READ_COMMITTED,
     ) -> Consumer:
         consumer = self._consumer()
         request = pb.Subscribe(
@@ -312,8 +312,8 @@ class Client:
         incarnation: int = 7,
         epoch: int = 1,
         permits: int = 1000,
-        type: pb.SubscriptionType.ValueType = pb.SUBSCRIPTION_TYPE_STREAM,
-        isolation: pb.Isolation.ValueType = pb.ISOLATION_READ_COMMITTED,
+        type: int = pb.SUBSCRIPTION_TYPE_STREAM,
+        isolation: int = pb.ISOLATION_READ_COMMITTED,
     ) -> Consumer:
         found = self._consumer()
         request = pb.Subscribe(
