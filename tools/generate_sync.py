@@ -49,7 +49,7 @@ SOURCES = (
         "Consumer",
         ("consumer",),
         generic=True,
-        internal=("open",),
+        internal=("open", "ack_nowait", "receive_batch", "session"),
         attributes={"name": "str", "subscription": "str", "topics": "list[str]", "type": "str"},
     ),
     Source("Reader", ("reader",), generic=True, internal=("open",), attributes={"topics": "list[str]"}),

@@ -11,9 +11,12 @@ timeout or its own; everything opened is an async context manager and has `close
 
 from txnclient.client import Client, connect
 from txnclient.consumer import Consumer
+from txnclient.handlers import Output
 from txnclient.message import Message
+from txnclient.processing import ProcessStatistics, process, process_batches
 from txnclient.producer import Producer
 from txnclient.reader import EndOfStream, Reader
+from txnclient.serializers import Serializer
 from txnclient.snapshot import SegmentBounds, Snapshot, TopicBounds
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import CommitResult, Transaction, TransactionState
@@ -69,8 +72,10 @@ __all__ = [
     "NotOwner",
     "OutcomeUnknown",
     "OutgoingMessage",
+    "Output",
     "Overloaded",
     "Position",
+    "ProcessStatistics",
     "Producer",
     "ProducerFenced",
     "Reader",
@@ -78,6 +83,7 @@ __all__ = [
     "SegmentInfo",
     "SegmentSealed",
     "SequenceGap",
+    "Serializer",
     "ServiceError",
     "Snapshot",
     "StoreFull",
@@ -98,4 +104,6 @@ __all__ = [
     "UndecodableMessage",
     "WouldBlock",
     "connect",
+    "process",
+    "process_batches",
 ]

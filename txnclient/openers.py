@@ -186,6 +186,7 @@ class Openers:
                 prefetch=prefetch,
                 prefetch_bytes=prefetch_bytes,
                 redelivery_delay=redelivery_delay,
+                services=self._services(),
                 dead_letters=DeadLetterPolicy.of(self._services(), max_redeliveries, dead_letter_topic),
                 serializer=serializer_of(serializer),
                 on_closed=self._forget,

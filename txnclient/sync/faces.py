@@ -58,6 +58,12 @@ class Transaction(Face[txnclient.transaction.Transaction]):
         """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
         return self._bridge.call(lambda: self._inner.writers)
 
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Wait for every send and ack made in the transaction here; raises the error of one that failed.
+
+        So a writer of a named transaction knows, and may tell whoever commits it, that what it did is all there."""
+        self._bridge.wait(self._inner.flush(timeout=timeout))
+
     def commit(self, *, writers: Iterable[int] | None = None, timeout: float | None = None) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 

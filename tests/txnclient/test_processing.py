@@ -1,0 +1,247 @@
+"""The consume-transform-produce loop against a whole cluster in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import txnclient
+from tests.cluster import InProcessCluster
+from tests.processes import read_all
+
+SOURCE = "topic://public/default/source"
+TARGET = "topic://public/default/target"
+OTHER = "topic://public/default/other"
+
+
+async def prepared(client: txnclient.Client, count: int, *, segments: int = 2) -> None:
+    for topic in (SOURCE, TARGET, OTHER):
+        await client.create_topic(topic, segments=segments)
+    async with await client.producer(SOURCE, serializer="str") as producer:
+        await producer.send_many([(f"key-{number % 7}", str(number)) for number in range(count)])
+
+
+async def test_each_message_is_transformed_once_and_its_key_stays(client: txnclient.Client) -> None:
+    await prepared(client, 100)
+    async with (
+        await client.consumer(SOURCE, "job", serializer="str") as consumer,
+        await client.producer(TARGET, serializer="str") as producer,
+    ):
+        done = await txnclient.process(consumer, lambda message: message.value * 2, producer, max_messages=100)
+    assert (done.messages, done.outputs, done.again, done.nacked) == (100, 100, 0, 0)
+    assert 1 <= done.transactions <= 100
+    async with await client.reader(TARGET, end="latest", serializer="str") as reader:
+        found = [(message.key, message.value) async for message in reader]
+    assert sorted(found) == sorted((f"key-{number % 7}".encode(), str(number) * 2) for number in range(100))
+    for key in {key for key, _ in found}:
+        of_key = [int(value[: len(value) // 2]) for found_key, value in found if found_key == key]
+        assert of_key == sorted(of_key)
+    async with await client.consumer(SOURCE, "job") as again:
+        assert await again.receive_many(10, timeout=0.2) == []
+
+
+def none(message: txnclient.Message[str]) -> None:
+    return None
+
+
+def several(message: txnclient.Message[str]) -> list[str | txnclient.Output]:
+    return [message.value, txnclient.Output(message.value + "!", key=None, to="other")]
+
+
+def generated(message: txnclient.Message[str]) -> Iterator[str]:
+    yield message.value
+    yield message.value
+
+
+async def awaited(message: txnclient.Message[str]) -> txnclient.Output:
+    await asyncio.sleep(0)
+    return txnclient.Output(message.value, properties={"a": "b"}, key="mine")
+
+
+async def generated_later(message: txnclient.Message[str]) -> AsyncIterator[str]:
+    yield message.value
+    await asyncio.sleep(0)
+    yield message.value
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (none, []),
+        (several, [(b"key-0", b"0", {}), (None, b"0!", {})]),
+        (generated, [(b"key-0", b"0", {})] * 2),
+        (awaited, [(b"mine", b"0", {"a": "b"})]),
+        (generated_later, [(b"key-0", b"0", {})] * 2),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_what_handlers_may_give_back(client: txnclient.Client, handler: object, expected: list[object]) -> None:
+    await prepared(client, 1)
+    async with (
+        await client.consumer(SOURCE, "job", serializer="str") as consumer,
+        await client.producer(TARGET, serializer="str") as target,
+        await client.producer(OTHER, serializer="str") as other,
+    ):
+        producers = {"other": other, None: target}  # the one without a name is for outputs that name none
+        done = await txnclient.process(consumer, handler, producers, max_messages=1)  # type: ignore[arg-type]
+    assert done.outputs == len(expected)
+    found = []
+    for topic in (TARGET, OTHER):
+        async with await client.reader(topic, end="latest") as reader:
+            found += [(message.key, message.value, message.properties) async for message in reader]
+    assert found == expected
+
+
+async def test_an_output_to_nobody_says_who_there_is_and_leaves_nothing_behind(client: txnclient.Client) -> None:
+    await prepared(client, 1)
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        with pytest.raises(txnclient.InvalidArgument, match="'nobody'.*'somebody'"):
+            await txnclient.process(
+                consumer, lambda _: txnclient.Output(b"", to="nobody"), {"somebody": producer}, max_messages=1
+            )
+        assert await read_all(client, TARGET) == []
+        assert len(await consumer.receive_many(1, timeout=10)) == 1
+
+
+async def test_an_exception_of_the_handler_ends_a_stream_s_loop_and_undoes_its_batch(client: txnclient.Client) -> None:
+    await prepared(client, 10, segments=1)
+
+    def handler(message: txnclient.Message[str]) -> str:
+        if message.value == "5":
+            raise ZeroDivisionError("five")
+        return message.value
+
+    async with (
+        await client.consumer(SOURCE, "job", serializer="str") as consumer,
+        await client.producer(TARGET, serializer="str") as producer,
+    ):
+        with pytest.raises(ZeroDivisionError):
+            await txnclient.process(consumer, handler, producer)
+        assert await read_all(client, TARGET) == []
+        done = await txnclient.process(consumer, lambda message: message.value, producer, max_messages=10)
+        assert done.messages == 10
+    assert await read_all(client, TARGET) == [str(number).encode() for number in range(10)]
+
+
+async def test_a_value_that_cannot_be_decoded_ends_a_stream_s_loop_and_names_the_message(
+    client: txnclient.Client,
+) -> None:
+    await client.create_topic(SOURCE)
+    async with await client.producer(SOURCE) as producer:
+        message_id = await producer.send(b"{nonsense")
+    async with await client.consumer(SOURCE, "job", serializer="json") as consumer:
+        with pytest.raises(txnclient.UndecodableMessage, match=str(message_id).replace("/", ".")):
+            await txnclient.process(consumer, lambda message: message.value)
+
+
+async def test_it_ends_when_idle_and_when_told_to_stop(client: txnclient.Client) -> None:
+    await prepared(client, 3)
+    async with await client.consumer(SOURCE, "job") as consumer:
+        done = await txnclient.process(consumer, lambda _: None, idle_timeout=0.3)
+        assert done.messages == 3
+        stop = asyncio.Event()
+        running = asyncio.create_task(txnclient.process(consumer, lambda _: None, stop=stop))
+        async with await client.producer(SOURCE) as producer:
+            await producer.send(b"4")
+        stop.set()
+        assert (await asyncio.wait_for(running, 10)).messages in (0, 1)
+
+
+async def test_batches_are_sent_by_their_handler_and_acked_for_it(client: txnclient.Client) -> None:
+    await prepared(client, 50)
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        sizes: list[int] = []
+
+        async def handler(messages: object, txn: txnclient.Transaction) -> None:
+            assert isinstance(messages, list)
+            sizes.append(len(messages))
+            await producer.send(b"+".join(message.value for message in messages), txn=txn)
+
+        done = await txnclient.process_batches(consumer, handler, batch_messages=8, max_messages=50)
+    assert done.messages == sum(sizes) == 50
+    assert max(sizes) <= 8
+    found = await read_all(client, TARGET)
+    assert Counter(b"+".join(found).split(b"+")) == Counter(str(number).encode() for number in range(50))
+
+
+async def test_a_batch_stays_below_its_bytes(client: txnclient.Client) -> None:
+    await client.create_topic(SOURCE)
+    async with await client.producer(SOURCE, compression=None) as producer:
+        await producer.send_many([(None, bytes(10_000))] * 60)
+    async with await client.consumer(SOURCE, "job") as consumer:
+        sizes: list[int] = []
+        await txnclient.process_batches(
+            consumer, lambda messages, _: sizes.append(len(messages)), batch_bytes=100_000, max_messages=60
+        )
+    assert max(sizes) <= 12, sizes
+
+
+async def test_transactions_that_are_aborted_under_way_are_done_again_each_message_once_and_in_order(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    """An administrator aborts transactions between handler and commit."""
+    await prepared(client, 200, segments=2)
+    aborted: list[str] = []
+
+    async def handler(messages: object, txn: txnclient.Transaction) -> None:
+        assert isinstance(messages, list)
+        for message in messages:
+            await producer.send(message.value, key=message.key, txn=txn)
+        if len(aborted) < 5 and len(messages) > 1:
+            await client.admin("transactions.abort", txn=str(txn.id))
+            aborted.append(str(txn.id))
+
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        done = await txnclient.process_batches(consumer, handler, batch_messages=10, max_messages=200)
+    assert len(aborted) == 5
+    assert done.again >= 1
+    assert done.messages == 200
+    async with await client.reader(TARGET, end="latest") as reader:
+        found = [(message.key, int(message.value)) async for message in reader]
+    assert sorted(number for _, number in found) == list(range(200))
+    for key in {key for key, _ in found}:
+        of_key = [number for found_key, number in found if found_key == key]
+        assert of_key == sorted(of_key)
+
+
+async def test_a_broker_that_goes_in_the_middle_is_waited_for(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await prepared(client, 60)
+    crashed = False
+
+    async def handler(message: txnclient.Message) -> bytes:
+        nonlocal crashed
+        if message.value == b"30" and not crashed:
+            crashed = True
+            await cluster.crash("broker")
+            await cluster.start_server("broker", "broker")
+        return message.value
+
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        done = await txnclient.process(consumer, handler, producer, batch_messages=10, max_messages=60)
+    assert crashed
+    assert done.messages == 60
+    assert sorted(await read_all(client, TARGET)) == sorted(str(number).encode() for number in range(60))
+
+
+async def test_cancelling_undoes_what_is_not_committed(client: txnclient.Client) -> None:
+    await prepared(client, 5, segments=1)
+    reached = asyncio.Event()
+
+    async def handler(message: txnclient.Message) -> bytes:
+        reached.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        running = asyncio.create_task(txnclient.process(consumer, handler, producer))
+        await asyncio.wait_for(reached.wait(), 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await read_all(client, TARGET) == []
+        assert (await consumer.receive(timeout=10)).value == b"0"

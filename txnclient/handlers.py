@@ -1,0 +1,250 @@
+"""What a user's handler is given and gives back, and how it becomes sends in a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import AsyncGeneratorType, EllipsisType, GeneratorType
+from typing import Any
+
+from txnclient.consumer import Consumer
+from txnclient.deadlines import Backoff
+from txnclient.message import Message
+from txnclient.producer import Producer
+from txnclient.serializers import V
+from txnclient.transaction import Transaction, TransactionState
+from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TxnError, WouldBlock
+
+ABORT_TIMEOUT_S = 2.0
+"""How long to wait for an abort; what is not aborted by then the service aborts at its deadline."""
+
+_log = logging.getLogger("txnclient")
+
+Producers = Producer[Any] | Mapping[str, Producer[Any]] | None
+Handler = Callable[[Message[V]], object]
+BatchHandler = Callable[[Sequence[Message[V]], Transaction], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One message to produce. `to`: which of several producers; without a `key` of its own it has the key of the
+    message it was made from, `key=None` means none."""
+
+    value: Any
+    key: str | bytes | EllipsisType | None = ...
+    properties: Mapping[str, str] | None = None
+    event_time_ms: int | None = None
+    to: str | None = None
+
+
+@dataclass(slots=True)
+class Handled:
+    """What a handler has made of one message, or has raised."""
+
+    message: Message[Any]
+    outputs: list[Output] = field(default_factory=list)
+    error: Exception | None = None
+
+
+class HandlerFailed(Exception):
+    """Carries what a handler has raised."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def handle(handler: Handler[V], message: Message[V]) -> Handled:
+    """Nothing of what a handler gives is sent before it has given all."""
+    try:
+        given = handler(message)
+        if inspect.isawaitable(given):
+            given = await given
+        if isinstance(given, AsyncGeneratorType):
+            given = [one async for one in given]
+        return Handled(message, outputs_of(given, message))
+    except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
+        return Handled(message, error=error)
+
+
+def handle_plainly(handler: Handler[V], message: Message[V]) -> Handled:
+    """The same for a handler that does not await."""
+    try:
+        return Handled(message, outputs_of(handler(message), message))
+    except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
+        return Handled(message, error=error)
+
+
+def outputs_of(given: object, message: Message[Any]) -> list[Output]:
+    """What a handler gave back of `message`, with keys and event times."""
+    if given is None:
+        return []
+    several: Iterable[object] = given if isinstance(given, (list, tuple, GeneratorType)) else (given,)
+    return [_completed(one if isinstance(one, Output) else Output(one), message) for one in several]
+
+
+def _completed(output: Output, message: Message[Any]) -> Output:
+    return Output(
+        output.value,
+        message.key if output.key is ... else output.key,
+        output.properties,
+        message.event_time_ms if output.event_time_ms is None else output.event_time_ms,
+        output.to,
+    )
+
+
+def producers_by_name(producers: Producers) -> dict[str | None, Producer[Any]]:
+    if producers is None:
+        return {}
+    if isinstance(producers, Mapping):
+        chosen: dict[str | None, Producer[Any]] = dict(producers.items())
+        if len(chosen) == 1:
+            chosen[None] = next(iter(producers.values()))
+        return chosen
+    return {None: producers}
+
+
+class MessageWork:
+    """A handler of single messages, and where its outputs go."""
+
+    def __init__(
+        self,
+        handle: Callable[[Sequence[Message[Any]]], Awaitable[list[Handled]]],
+        producers: Mapping[str | None, Producer[Any]],
+    ) -> None:
+        self._handle = handle
+        self._producers = producers
+
+    async def do(self, step: Step) -> None:
+        handled = await self._handle(step.messages)
+        for one in handled:
+            if one.error is not None:
+                step.refuse(one.message, one.error)
+        done = [one for one in handled if one.error is None]
+        if not done or (step.refused and step.ordered):
+            return
+        await step.begin()
+        for one in done:
+            for output in one.outputs:
+                await self._send(output, step.begun)
+                step.outputs += 1
+
+    async def _send(self, output: Output, txn: Transaction) -> None:
+        producer = self._producers.get(output.to)
+        if producer is None:
+            known = ", ".join(repr(name) for name in self._producers if name is not None) or "none"
+            raise InvalidArgument(f"the handler produces to {output.to!r}: the producers given by name are {known}")
+        while True:
+            try:
+                producer.send_nowait(
+                    output.value,
+                    key=output.key,  # type: ignore[arg-type] # completed
+                    properties=output.properties,
+                    event_time_ms=output.event_time_ms,
+                    txn=txn,
+                ).add_done_callback(_looked_at)
+                return
+            except WouldBlock:
+                await producer.flush()
+
+
+def _looked_at(stored: asyncio.Future[Any]) -> None:
+    """Its failure is the transaction's."""
+    if not stored.cancelled():
+        stored.exception()
+
+
+class BatchWork:
+    """A handler of whole batches, which sends for itself."""
+
+    def __init__(self, handle: Callable[[Sequence[Message[Any]], Transaction], Awaitable[None]]) -> None:
+        self._handle = handle
+
+    async def do(self, step: Step) -> None:
+        await step.begin()
+        try:
+            await self._handle(step.messages, step.begun)
+        except Exception as error:
+            if passes(error):
+                raise
+            if len(step.messages) > 1:
+                raise HandlerFailed(error) from error
+            await step.abort(error)
+            step.refuse(step.messages[0], error)
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a transaction that failed by it is worth another try with the same messages."""
+    if not isinstance(error, TxnError) or error.fatal:
+        return False
+    return error.retriable or error.requires_abort or isinstance(error, (InvalidTxnState, NotAllowed))
+
+
+# ---- one batch ------------------------------------------------------------------------------------------------------
+
+
+class Step:
+    """One batch and its transaction."""
+
+    def __init__(self, consumer: Consumer[Any], messages: list[Message[Any]], timeout_s: float) -> None:
+        self.messages = messages
+        self.outputs = 0
+        self.refused: list[tuple[Message[Any], Exception]] = []
+        self.error: TxnError | None = None
+        """Why it was not committed."""
+        self.done = False
+        self.ordered = consumer.type == "stream"
+        self._consumer = consumer
+        self._timeout_s = timeout_s
+        self._txn: Transaction | None = None
+
+    async def begin(self) -> None:
+        self._txn = await self._consumer.services.begin(timeout=self._timeout_s)
+
+    @property
+    def begun(self) -> Transaction:
+        if self._txn is None:
+            raise InvalidTxnState("no transaction was begun for this batch")
+        return self._txn
+
+    @property
+    def has_begun(self) -> bool:
+        return self._txn is not None
+
+    def refuse(self, message: Message[Any], error: Exception) -> None:
+        self.refused.append((message, error))
+
+    @property
+    def accepted(self) -> list[Message[Any]]:
+        refused = dict.fromkeys(id(message) for message, _ in self.refused)
+        return [message for message in self.messages if id(message) not in refused]
+
+    async def commit(self) -> None:
+        """Until the outcome is known, or the transaction is surely over by its timeout."""
+        txn, session = self.begun, self._consumer.session
+        backoff = Backoff(session.random)
+        while True:
+            try:
+                await txn.commit()
+                self.done = True
+                return
+            except TxnError as error:
+                unknown = error.retriable and txn.state is TransactionState.COMMITTING
+                if not unknown or session.clock.monotonic() > txn.expires_at:
+                    raise
+                _log.debug("the outcome of %s is asked for again: %s", txn.id, error)
+            await asyncio.sleep(backoff.next_s())
+
+    async def abort(self, error: BaseException) -> None:
+        """Because of `error`. `done` if it turns out to have committed."""
+        txn, self._txn = self._txn, None
+        if txn is None or self.done:
+            return
+        try:
+            await txn.abort(timeout=ABORT_TIMEOUT_S)
+        except TxnError as failure:
+            self.done = txn.state is TransactionState.COMMITTED
+            error.add_note(f"and aborting transaction {txn.id} failed: {type(failure).__name__}: {failure}")

@@ -1,0 +1,389 @@
+"""Consume, transform, produce: the loop around a user's handler, each batch in one transaction.
+
+    gather a batch → handler → sends and acks in one transaction → commit, while the next batch is being handled
+
+▲ Of a stream the commits are made in order, and after one that failed none that follows it: its messages are delivered
+again, and what was handled behind them is handled again behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txnclient.consumer import Consumer, share_bytes
+from txnclient.deadlines import Backoff
+from txnclient.handlers import (
+    BatchHandler,
+    BatchWork,
+    Handled,
+    Handler,
+    HandlerFailed,
+    MessageWork,
+    Producers,
+    Step,
+    handle,
+    passes,
+    producers_by_name,
+)
+from txnclient.message import Message
+from txnclient.serializers import V
+from txnclient.tasks import OwnedTasks
+from txnclient.transaction import Transaction
+from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TxnError
+
+_log = logging.getLogger("txnclient")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatistics:
+    """What was done, all of it committed."""
+
+    messages: int
+    outputs: int
+    transactions: int
+    again: int
+    """How often a transaction failed and its messages were handled again."""
+    nacked: int
+    """Messages of a queue that the handler has refused by an exception."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one run; for what they mean see `process`."""
+
+    batch_messages: int
+    batch_bytes: int
+    linger_ms: float
+    txn_timeout: float
+    commits_under_way: int
+    stop: asyncio.Event | None
+    max_messages: int | None
+    idle_timeout: float | None
+    patience: float
+
+    def __post_init__(self) -> None:
+        if self.batch_messages < 1 or self.batch_bytes < 1 or self.commits_under_way < 1:
+            raise InvalidArgument("batch_messages, batch_bytes and commits_under_way are positive numbers")
+        if self.linger_ms < 0 or self.patience < 0 or not self.txn_timeout > 0:
+            raise InvalidArgument("linger_ms and patience must not be negative, txn_timeout must be positive")
+
+
+async def process(
+    consumer: Consumer[V],
+    handler: Handler[V],
+    producers: Producers = None,
+    *,
+    batch_messages: int = 500,
+    batch_bytes: int = 4 * 1024 * 1024,
+    linger_ms: float = 5,
+    txn_timeout: float = 60.0,
+    commits_under_way: int = 2,
+    stop: asyncio.Event | None = None,
+    max_messages: int | None = None,
+    idle_timeout: float | None = None,
+    patience: float = 120.0,
+) -> ProcessStatistics:
+    """Give every message to `handler`, produce what it gives back and ack the message, in one transaction.
+
+    `handler(message)`, plain or `async`, gives back None (nothing), a value, an `Output`, or a list, tuple or generator
+    of these. `producers`: one, or several by name, for `Output(to=name)`. A message may be handled more than once; what
+    was produced of it and its ack count exactly once. A plain handler runs in the event loop: keep it short.
+
+    A batch is what is there, up to `batch_messages` or about `batch_bytes`; only while commits are under way, of which
+    there are `commits_under_way` at most, does it gather for `linger_ms`. It ends when `stop` is set, behind
+    `max_messages`, or when nothing has come for `idle_timeout` seconds; otherwise never.
+
+    When a transaction fails by what passes (a conflict, a broker that is gone, a segment that was assigned elsewhere)
+    its messages are handled again, unless nothing was committed for `patience` seconds: then that error is raised. An
+    exception of the handler ends the loop and is raised, for a stream; of a queue the message is nacked (and goes to
+    the dead letters in the end), and the others of its batch go on. Whatever is raised, nothing half done remains.
+    """
+    chosen = producers_by_name(producers)
+
+    async def work(messages: Sequence[Message[V]]) -> list[Handled]:
+        handled: list[Handled] = []
+        for message in messages:
+            handled.append(await handle(handler, message))
+            if handled[-1].error is not None and consumer.type == "stream":
+                break
+        return handled
+
+    limits = Limits(
+        batch_messages=batch_messages,
+        batch_bytes=batch_bytes,
+        linger_ms=linger_ms,
+        txn_timeout=txn_timeout,
+        commits_under_way=commits_under_way,
+        stop=stop,
+        max_messages=max_messages,
+        idle_timeout=idle_timeout,
+        patience=patience,
+    )
+    return await Processing(consumer, MessageWork(work, chosen), limits).run()
+
+
+async def process_batches(
+    consumer: Consumer[V],
+    handler: BatchHandler[V],
+    *,
+    batch_messages: int = 500,
+    batch_bytes: int = 4 * 1024 * 1024,
+    linger_ms: float = 5,
+    txn_timeout: float = 60.0,
+    commits_under_way: int = 2,
+    stop: asyncio.Event | None = None,
+    max_messages: int | None = None,
+    idle_timeout: float | None = None,
+    patience: float = 120.0,
+) -> ProcessStatistics:
+    """As `process`, with `handler(messages, txn)`, plain or `async`, that sends in the transaction itself, whatever and
+    wherever it likes; the messages are acked for it. Of a queue a batch whose handler raises is handled again one
+    message at a time, to find out which of them to nack."""
+
+    async def work(messages: Sequence[Message[V]], txn: Transaction) -> None:
+        done = handler(messages, txn)
+        if inspect.isawaitable(done):
+            await done
+
+    limits = Limits(
+        batch_messages=batch_messages,
+        batch_bytes=batch_bytes,
+        linger_ms=linger_ms,
+        txn_timeout=txn_timeout,
+        commits_under_way=commits_under_way,
+        stop=stop,
+        max_messages=max_messages,
+        idle_timeout=idle_timeout,
+        patience=patience,
+    )
+    return await Processing(consumer, BatchWork(work), limits).run()
+
+
+# ---- the loop -------------------------------------------------------------------------------------------------------
+
+
+class Processing:
+    """One run of the loop."""
+
+    def __init__(self, consumer: Consumer[Any], work: MessageWork | BatchWork, limits: Limits) -> None:
+        self._consumer = consumer
+        self._session = consumer.session
+        self._work = work
+        self._limits = limits
+        self._ordered = consumer.type == "stream"
+        self._tasks = OwnedTasks()
+        self._under_way: deque[tuple[Step, asyncio.Task[None]]] = deque()
+        self._backoff = Backoff(self._session.random)
+        self._progress_at = self._session.clock.monotonic()
+        self._messages = self._outputs = self._transactions = self._again = self._nacked = 0
+
+    async def run(self) -> ProcessStatistics:
+        finished = False
+        try:
+            while True:
+                messages = await self._gather()
+                try:
+                    if messages:
+                        await self._take_up(messages)
+                        self._settle_done()
+                        continue
+                    await self._drain()
+                except TxnError as error:
+                    await self._start_over(error)
+                    continue
+                if self._over():
+                    finished = True
+                    return self._statistics()
+        finally:
+            await self._close(finished)
+
+    def _statistics(self) -> ProcessStatistics:
+        return ProcessStatistics(self._messages, self._outputs, self._transactions, self._again, self._nacked)
+
+    def _over(self) -> bool:
+        limit = self._limits.max_messages
+        return self._stopped() or self._idle or (limit is not None and self._messages + self._nacked >= limit)
+
+    def _stopped(self) -> bool:
+        return self._limits.stop is not None and self._limits.stop.is_set()
+
+    # ---- gathering --------------------------------------------------------------------------------------------------
+
+    _idle = False
+
+    async def _gather(self) -> list[Message[Any]]:
+        """The next batch; empty when there is none to wait for: what is under way is to be awaited."""
+        limits = self._limits
+        room = limits.batch_messages
+        if limits.max_messages is not None:
+            pending = sum(len(step.messages) for step, _ in self._under_way)
+            room = min(room, limits.max_messages - self._messages - self._nacked - pending)
+        if room <= 0 or self._stopped():
+            return []
+        # What is under way is looked after as soon as nothing else comes.
+        wait_s = limits.linger_ms / 1000 if self._under_way else limits.idle_timeout
+        messages = await self._receive(room, wait_s)
+        if not messages:
+            self._idle = not self._under_way and not self._stopped()
+            return []
+        self._idle = False
+        if not self._under_way or not limits.linger_ms:
+            return messages
+        until = self._session.clock.monotonic() + limits.linger_ms / 1000
+        size = sum(map(share_bytes, messages))
+        while len(messages) < room and size < limits.batch_bytes:
+            left = until - self._session.clock.monotonic()
+            more = await self._receive(room - len(messages), left) if left > 0 else []
+            if not more:
+                break
+            messages += more
+            size += sum(map(share_bytes, more))
+        return messages
+
+    async def _receive(self, at_most: int, wait_s: float | None) -> list[Message[Any]]:
+        """Of about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop."""
+        receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s)
+        if self._limits.stop is None:
+            return await receive
+        receiving = asyncio.ensure_future(receive)
+        stopping = asyncio.ensure_future(self._limits.stop.wait())
+        try:
+            await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                return receiving.result()
+            return []
+        finally:
+            receiving.cancel()
+            stopping.cancel()
+            await asyncio.wait((receiving, stopping))
+
+    # ---- a batch ----------------------------------------------------------------------------------------------------
+
+    async def _take_up(self, messages: list[Message[Any]]) -> None:
+        try:
+            await self._start(messages)
+        except HandlerFailed as failure:
+            if self._ordered:
+                raise failure.error from None
+            try:
+                for message in messages:
+                    await self._start([message])
+            except TxnError:
+                await self._give_back(messages)
+                raise
+
+    async def _start(self, messages: list[Message[Any]]) -> None:
+        """Handle them, and leave their commit to a task of its own. Raises what kept them from being handled."""
+        step = Step(self._consumer, messages, self._limits.txn_timeout)
+        try:
+            await self._work.do(step)
+            await self._refuse(step)
+            if not step.has_begun:
+                return
+            self._consumer.ack_nowait(step.accepted, txn=step.begun)
+            while len(self._under_way) >= self._limits.commits_under_way:
+                await self._settle_first()
+        except BaseException as error:
+            await step.abort(error)
+            if not self._ordered and isinstance(error, Exception) and not isinstance(error, HandlerFailed):
+                await self._give_back(step.messages)
+            raise
+        before = self._under_way[-1] if self._ordered and self._under_way else None
+        task = self._tasks.start(self._commit(step, before), name="process: commit")
+        self._under_way.append((step, task))
+
+    async def _refuse(self, step: Step) -> None:
+        """Of a queue: nack what the handler has refused. Of a stream, and for what passes: raise it."""
+        for message, error in step.refused:
+            if self._ordered or passes(error):
+                raise error
+            _log.warning("message %s is given back: the handler raised %s: %s", message.id, type(error).__name__, error)
+        if step.refused:
+            await self._consumer.nack([message for message, _ in step.refused])
+            self._nacked += len(step.refused)
+            self._progressed()
+
+    async def _commit(self, step: Step, before: tuple[Step, asyncio.Task[None]] | None) -> None:
+        """Never raises: `step.done`, or `step.error`."""
+        try:
+            if before is not None:
+                await asyncio.wait((before[1],))
+                if not before[0].done:
+                    raise NotAllowed("the transaction before this one has failed")
+            await step.commit()
+        except TxnError as error:
+            step.error = error
+            await step.abort(error)
+
+    # ---- the ends of transactions -----------------------------------------------------------------------------------
+
+    def _settle_done(self) -> None:
+        """Look at commits that are over. Raises the first one's error."""
+        while self._under_way and self._under_way[0][1].done():
+            self._settle(self._under_way.popleft()[0])
+
+    async def _settle_first(self) -> None:
+        step, task = self._under_way[0]
+        await asyncio.wait((task,))
+        self._under_way.popleft()
+        self._settle(step)
+
+    def _settle(self, step: Step) -> None:
+        if not step.done:
+            raise step.error or InvalidTxnState("a commit was given up")
+        self._messages += len(step.accepted)
+        self._outputs += step.outputs
+        self._transactions += 1
+        self._progressed()
+
+    def _progressed(self) -> None:
+        self._progress_at = self._session.clock.monotonic()
+        self._backoff.reset()
+
+    async def _drain(self) -> None:
+        while self._under_way:
+            await self._settle_first()
+
+    async def _start_over(self, error: TxnError) -> None:
+        """After a transaction has failed: wait for the others, and have delivered again what was not committed."""
+        while self._under_way:
+            try:
+                await self._settle_first()
+            except TxnError as other:
+                _log.debug("and so has the next: %s", other)
+        if not passes(error) or self._session.clock.monotonic() - self._progress_at > self._limits.patience:
+            raise error
+        _log.info("messages are handled again: %s: %s", type(error).__name__, error)
+        self._again += 1
+        if self._ordered:
+            self._consumer.rewind()
+        pause_s = self._backoff.next_s()
+        if self._limits.stop is None:
+            await asyncio.sleep(pause_s)
+        else:
+            stopping = asyncio.ensure_future(self._limits.stop.wait())
+            await asyncio.wait((stopping,), timeout=pause_s)
+            stopping.cancel()
+
+    async def _give_back(self, messages: Sequence[Message[Any]]) -> None:
+        """Of a queue, what was not acked in the transaction that failed; the rest comes back with its abort."""
+        try:
+            await self._consumer.nack(messages, delay=0)
+        except TxnError as error:
+            _log.debug("giving messages back: %s", error)
+
+    async def _close(self, finished: bool) -> None:
+        """Commits under way are waited for, as long as a call may take; then they are the service's to settle. What was
+        not committed is delivered again, to whoever receives next."""
+        tasks = [task for _, task in self._under_way]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._session.timeout_s)
+        await self._tasks.close()
+        if not finished and self._ordered:
+            self._consumer.rewind()
