@@ -22,7 +22,7 @@ from segments.subscription_table import SubscriptionTable
 from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
 from segments.tail_cache import TailCache
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotOwner, ProducerFenced, Timeout, TxnError
+from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, Timeout, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock
 from watchers.clean_up import CleanUp, CleanUpTarget, WriteCleanUp
@@ -269,9 +269,15 @@ class Segment:
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> Consumer:
-        """Raises `DataCorrupt`, `NotOwner`, `Timeout`."""
+        """Raises `DataCorrupt`, `NotOwner`, `Timeout`; `InvalidArgument` for a snapshot that is of another cluster."""
         if min_revision:
             await self.wait_followed(min_revision)
+        if isolation is Isolation.SNAPSHOT and end is not None and end > self.last_confirmed:
+            # What was confirmed stays so over every change of owner: its reader would wait for ever.
+            raise InvalidArgument(
+                f"the snapshot ends at {end} in {self.path}, which reaches to {self.last_confirmed}: it is of another "
+                "cluster, or of a topic that was deleted since"
+            )
         latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
         point = await resolve_start(start, self.path, self.ledgers, latest)
         self.check()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 import txnclient
+from tests.cluster import InProcessCluster
 from txnclient import Snapshot
 
 ORDERS, INVOICES = "topic://acme/orders/placed", "topic://globex/billing/invoices"
@@ -74,5 +76,156 @@ async def test_from_one_snapshot_to_the_next_comes_what_was_committed_between_th
     assert await values(client, start=second, end=third) == [b"third"] * 3
     assert await values(client, start=first, end=third) == [b"second"] * 3 + [b"straddling"] * 6 + [b"third"] * 3
     assert await values(client, start=second, end=second) == []
-    with pytest.raises(txnclient.InvalidArgument, match="earlier one"):
+    with pytest.raises(txnclient.InvalidArgument, match=r"newer|earlier one"):
         await values(client, start=third, end=second)
+
+
+PARTS = 6
+"""Messages of one transaction: three keys in each of two topics."""
+
+
+async def write_transactions(client: txnclient.Client, name: bytes, ended: list[bytes], stop: asyncio.Event) -> None:
+    """One transaction after another over all segments of both topics, every fourth aborted."""
+    async with await client.producer(ORDERS) as orders, await client.producer(INVOICES) as invoices:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            value = b"%s-%d" % (name, number)
+            try:
+                txn = await client.begin()
+                for key in ("a", "b", "c"):
+                    await asyncio.gather(*(one.send(value, key=key, txn=txn) for one in (orders, invoices)))
+                await (txn.commit() if number % 4 else txn.abort())
+            except txnclient.TxnError:
+                continue  # its broker went away in the middle: whichever way it ended, it ended whole
+            if number % 4:
+                ended.append(value)
+
+
+async def test_snapshots_taken_under_load_hold_every_transaction_whole_or_not_at_all(cluster: InProcessCluster) -> None:
+    """Several writers, cuts one after another, the broker replaced in the middle. What follows from one snapshot to the
+    next adds up to the last one, nothing twice."""
+    async with cluster.connect() as client:
+        for topic in TOPICS:
+            await client.create_topic(topic, segments=2)
+        stop, ended = asyncio.Event(), list[bytes]()
+        snapshots: list[tuple[Snapshot, list[bytes]]] = []
+        async with asyncio.TaskGroup() as tasks:
+            for writer in range(4):
+                tasks.create_task(write_transactions(client, b"%d" % writer, ended, stop))
+            for number in range(12):
+                if number == 6:
+                    await cluster.restart_server("broker")
+                before = list(ended)
+                snapshots.append((await client.snapshot(TOPICS), before))
+            stop.set()
+        assert sum(bool(snapshot.pending) for snapshot, _ in snapshots) > 5, "nothing was under way"
+        read: Counter[bytes] = Counter()
+        last: Snapshot | None = None
+        for snapshot, before in snapshots:
+            alone = Counter(await values(client, end=snapshot))
+            assert sorted(set(alone.values())) in ([], [PARTS]), "a transaction is torn"
+            assert not [value for value in before if value not in alone], "what had been committed is in it"
+            read.update(await values(client, start=last, end=snapshot))
+            assert read == alone, "what followed since the last one and it are this one"
+            last = snapshot
+        assert len(read) > 20, "hardly anything was committed: this proves nothing"
+        assert not [value for value in read if int(value.split(b"-")[1]) % 4 == 0], "an aborted one was read"
+
+
+async def test_following_from_a_snapshot_on(client: txnclient.Client) -> None:
+    """Without an end: what was pending and what came later, as it commits; nothing that the snapshot holds."""
+    await client.create_topic(ORDERS, segments=2)
+    pending, dropped = await client.begin(), await client.begin()
+    await send(client, ORDERS, b"pending", pending)
+    await send(client, ORDERS, b"dropped", dropped)
+    await send(client, ORDERS, b"held")
+    snapshot = await client.snapshot(ORDERS)
+    async with client.reader(ORDERS, start=snapshot) as reader:
+        await dropped.abort()
+        await pending.commit()
+        await send(client, ORDERS, b"later")
+        found = [(await reader.receive(timeout=10)).value for _ in range(6)]
+        assert sorted(found) == [b"later"] * 3 + [b"pending"] * 3
+        with pytest.raises(txnclient.Timeout):
+            await reader.receive(timeout=0.2)
+    async with client.reader(ORDERS, start=snapshot, end="latest") as reader:
+        assert sorted([message.value async for message in reader]) == sorted(found)
+
+
+async def test_an_empty_snapshot_and_one_of_many_left_out_entries_end(client: txnclient.Client) -> None:
+    """V5: the entries a reader leaves out use up its permits, and it goes on behind them all the same."""
+    await client.create_topic(ORDERS)
+    empty = await client.snapshot([ORDERS])
+    assert await values(client, [ORDERS], end=empty) == []
+    pending = await client.begin()
+    async with await client.producer(ORDERS, batch_bytes=1) as producer:
+        for number in range(30):
+            await producer.send(b"%d" % number, txn=pending)
+        await producer.send(b"behind them")
+    snapshot = await client.snapshot([ORDERS])
+    async with asyncio.timeout(20), client.reader(ORDERS, end=snapshot, prefetch=4) as reader:
+        assert [message.value async for message in reader] == [b"behind them"]
+        assert reader.ended
+    await pending.abort()
+    assert await values(client, [ORDERS], end=snapshot) == [b"behind them"]
+
+
+@pytest.mark.parametrize("committed_at", ["before", "after"])
+async def test_writers_of_a_named_transaction_that_do_not_count_are_in_no_snapshot(
+    cluster: InProcessCluster, committed_at: str
+) -> None:
+    async with cluster.connect() as client, cluster.connect() as other:
+        await client.create_topic(ORDERS)
+        holding = await client.begin()
+        await send(client, ORDERS, b"holding", holding)  # so that the rest lies behind the read position
+        winner, loser = await client.begin(name="job/1"), await other.begin(name="job/1")
+        await send(client, ORDERS, b"winner", winner)
+        await send(other, ORDERS, b"loser", loser)
+        if committed_at == "before":
+            await winner.commit(writers=[winner.writer_id])
+        first = await client.snapshot(ORDERS)
+        if committed_at == "after":
+            await winner.commit(writers=[winner.writer_id])
+        second = await client.snapshot(ORDERS)
+        in_first = [b"winner"] * 3 if committed_at == "before" else []
+        assert await values(client, [ORDERS], end=first) == in_first
+        assert await values(client, [ORDERS], start=first, end=second) == ([] if in_first else [b"winner"] * 3)
+        assert second.losers == ((loser.id, loser.writer_id),)
+        await holding.abort()
+
+
+async def test_a_snapshot_waits_for_a_segment_without_an_owner(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(ORDERS, segments=2)
+        await send(client, ORDERS, b"here")
+        await cluster.stop_server("broker")
+        taking = asyncio.ensure_future(client.snapshot(ORDERS))
+        await asyncio.sleep(0.3)
+        assert not taking.done()
+        await cluster.start_server("broker", "broker")
+        assert await values(client, [ORDERS], end=await taking) == [b"here"] * 3
+
+
+async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster) -> None:
+    async with cluster.connect(timeout=2.0) as client:
+        await client.create_topic(ORDERS)
+        await client.create_topic(INVOICES)
+        await send(client, ORDERS, b"here")
+        snapshot = await client.snapshot(ORDERS)
+        with pytest.raises(txnclient.TopicNotFound):
+            await client.snapshot([ORDERS, "topic://acme/orders/none"])
+        for topics, options, complaint in (
+            ([INVOICES], {"end": snapshot}, "not in the snapshot"),
+            ([ORDERS], {"end": snapshot, "start": "latest"}, "behind every snapshot"),
+            ([ORDERS], {"end": snapshot, "isolation": "read_uncommitted"}, "read_committed"),
+            ([ORDERS], {"end": "tomorrow"}, "a Snapshot"),
+        ):
+            with pytest.raises(txnclient.InvalidArgument, match=complaint):
+                await client.reader(topics, **options)
+        elsewhere = Snapshot.from_json(snapshot.to_json().replace('"end":"1:', '"end":"9:'))
+        with pytest.raises(txnclient.InvalidArgument, match="another cluster"):
+            await values(client, [ORDERS], end=elsewhere)
+        gone = Snapshot.from_json(snapshot.to_json().replace("0000-ffff-", "0000-ffff-77"))
+        with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
+            await values(client, [ORDERS], end=gone)
