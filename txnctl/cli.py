@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 import uvloop
 
@@ -77,6 +78,8 @@ def serve(
     given = {name: value for name, value in locals().items() if name in ServerSettings.model_fields}
     settings = load(config, **given)
     logs.configure(settings.log_level)
+    for line in unknown_in_environment():
+        structlog.get_logger().warning("environment", about=line)
     uvloop.run(serve_until_stopped(settings))
 
 

@@ -36,6 +36,7 @@ def list_transactions(
                 "transactions.list", state=state, older_than_s=older_than, owner=owner, segment=segment, limit=limit
             )
         columns = ["txn", "state", "age_s", "timeout_in_s", "owner", "reason"]
+        columns += ["name"] * any(row["name"] for row in answer["transactions"])
         show_rows(answer["transactions"], columns, output, empty="no such transactions")
 
     run(work())
@@ -121,7 +122,11 @@ def _describe(answer: dict[str, Any]) -> None:
         ended = f", ended {_when(header['finalized_ms'])}" if header["finalized_ms"] else ""
         deadline = "" if ended else f", aborted at the latest {_when(header['timeout_ms'])}"
         print(f"owner {header['owner']}, begun {_when(header['created_ms'])}{ended}{deadline}")
+        if header["name"] is not None:
+            counted = "" if header["writers"] is None else f", {len(header['writers'])} writers count"
+            print(f"name {header['name']}{counted}")
     columns = ["kind", "segment", "subscription", "producer", "consumer", "messages", "bytes"]
+    columns += ["writer"] * any(op.get("writer") for op in answer["operations"])
     show_rows(answer["operations"], columns, Format.TABLE, empty="no operation records (none yet, or cleaned up)")
 
 
