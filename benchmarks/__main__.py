@@ -19,6 +19,7 @@ from benchmarks.connections import connections
 from benchmarks.data import data
 from benchmarks.group_commit import group_commit
 from benchmarks.open_transactions import open_transactions
+from benchmarks.queue import queue
 from benchmarks.recovery import recovery
 from benchmarks.result import Result
 from benchmarks.scale import Scale
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "recovery": recovery,
     "data": data,
     "segments": segments,
+    "queue": queue,
     "open-transactions": open_transactions,
     "connections": connections,
     "soak": soak,

@@ -17,9 +17,10 @@ from benchmarks.scale import Scale
 KIB_TOPIC = "topic://public/bench/kib"
 SMALL_TOPIC = "topic://public/bench/small"
 BATCH_BYTES = 128 * 1024
+BUFFER_BYTES = 128 * 1024 * 1024
 PIECE = 4096
 """Messages a call of `send_many`: 4 MiB, and of a transaction."""
-SENDERS = 4
+SENDERS = 16
 """Calls under way at once."""
 
 
@@ -46,7 +47,7 @@ async def _kib(bench: Bench, slices: int, pieces: int) -> list[Result]:
     messages = [os.urandom(1024) for _ in range(PIECE)]
     plain: list[float] = []
     transactional: list[float] = []
-    async with await bench.client.producer(KIB_TOPIC, batch_bytes=BATCH_BYTES) as producer:
+    async with await bench.client.producer(KIB_TOPIC, batch_bytes=BATCH_BYTES, buffer_bytes=BUFFER_BYTES) as producer:
         await _sent_per_s(bench.client, producer, messages, pieces // 2, in_transactions=True)  # warm-up
         cpu, began = _cpu(bench), time.perf_counter()
         for _ in range(slices):
@@ -69,7 +70,7 @@ async def _kib(bench: Bench, slices: int, pieces: int) -> list[Result]:
 
 async def _small(bench: Bench, slices: int, pieces: int) -> Result:
     messages = [os.urandom(100) for _ in range(4 * PIECE)]
-    async with await bench.client.producer(SMALL_TOPIC, batch_bytes=BATCH_BYTES) as producer:
+    async with await bench.client.producer(SMALL_TOPIC, batch_bytes=BATCH_BYTES, buffer_bytes=BUFFER_BYTES) as producer:
         await _sent_per_s(bench.client, producer, messages, pieces // 2, in_transactions=False)
         rates = [
             await _sent_per_s(bench.client, producer, messages, pieces, in_transactions=False) for _ in range(slices)
