@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,7 @@ from txnclient import Snapshot
 
 ORDERS, INVOICES = "topic://acme/orders/placed", "topic://globex/billing/invoices"
 TOPICS = (ORDERS, INVOICES)
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "snapshot_read.py"
 
 
 async def values(
@@ -229,3 +234,20 @@ async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster
         gone = Snapshot.from_json(snapshot.to_json().replace("0000-ffff-", "0000-ffff-77"))
         with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
             await values(client, [ORDERS], end=gone)
+
+
+async def test_the_example_keeps_its_books_balanced_over_two_runs(cluster: InProcessCluster, tmp_path: Path) -> None:
+    state = tmp_path / "balance.json"
+    for run in range(2):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, EXAMPLE, "--url", cluster.url, "--state", str(state), "--reports", "2", stdout=PIPE
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 0
+        lines = output.decode().splitlines()
+        assert len(lines) == 4
+        assert all(line.endswith("sum 0") for line in lines[:3])
+        assert int(lines[3].split()[0]) > 5
+        if run == 0:
+            first = json.loads(state.read_text())["snapshot"]["revision"]
+    assert json.loads(state.read_text())["snapshot"]["revision"] > first
