@@ -305,8 +305,29 @@ class QueueInbox(Inbox):
 
     def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES) -> None:
         super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
+        self._copies: dict[Position, dict[ReceivedEntry, int]] = {}
+        """Whose the held bits of a position are: parts of an entry may have been delivered apart, and again."""
 
     _in_order = False
+
+    def take(self, at_most: int) -> list[Message[Any]]:
+        messages = super().take(at_most)
+        if messages:
+            entry = messages[0].entry
+            copies = self._copies.setdefault(entry.position, {})
+            copies[entry] = copies.get(entry, 0) | bits_of(message.index for message in messages)
+        return messages
+
+    def _release(self, position: Position, bits: int) -> None:
+        super()._release(position, bits)
+        copies = self._copies.pop(position, {})
+        left = {entry: held & ~bits for entry, held in copies.items() if held & ~bits}
+        if left:
+            self._copies[position] = left
+
+    def _end_holds(self) -> None:
+        super()._end_holds()
+        self._copies.clear()
 
     def _held_bits(self, position: Position) -> int:
         return 0
@@ -320,7 +341,7 @@ class QueueInbox(Inbox):
         """▲ While it is held. Of all copies of a message one ack at most passes, so a transaction that has processed
         two of them cannot commit."""
         entry = message.entry
-        return entry.holder is self and bool(self._held.get(entry.position, 0) >> message.index & 1)
+        return bool(self._copies.get(entry.position, {}).get(entry, 0) >> message.index & 1)
 
     def give_back(self, messages: Iterable[Message[Any]]) -> dict[Position, int]:
         """End the holds of these messages; the bitmaps of those that were held."""

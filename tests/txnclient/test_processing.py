@@ -11,6 +11,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.processes import read_all
+from txnwire.proto import txn_pb2 as pb
 
 SOURCE = "topic://public/default/source"
 TARGET = "topic://public/default/target"
@@ -98,7 +99,7 @@ async def test_what_handlers_may_give_back(client: txnclient.Client, handler: ob
 async def test_an_output_to_nobody_says_who_there_is_and_leaves_nothing_behind(client: txnclient.Client) -> None:
     await prepared(client, 1)
     async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
-        with pytest.raises(txnclient.InvalidArgument, match="'nobody'.*'somebody'"):
+        with pytest.raises(txnclient.InvalidArgument, match=r"'nobody'.*'somebody'"):
             await txnclient.process(
                 consumer, lambda _: txnclient.Output(b"", to="nobody"), {"somebody": producer}, max_messages=1
             )
@@ -179,6 +180,16 @@ async def test_a_batch_stays_below_its_bytes(client: txnclient.Client) -> None:
     assert max(sizes) <= 12, sizes
 
 
+async def force_abort(txn: txnclient.Transaction) -> None:
+    end = pb.EndTxn(
+        txnid_most_bits=txn.id.most_bits,
+        txnid_least_bits=txn.id.least_bits,
+        action=pb.TXN_ACTION_ABORT,
+        forced=True,
+    )
+    await txn.link.call(pb.Command(end_txn=end), timeout_s=10)
+
+
 async def test_transactions_that_are_aborted_under_way_are_done_again_each_message_once_and_in_order(
     cluster: InProcessCluster, client: txnclient.Client
 ) -> None:
@@ -191,7 +202,7 @@ async def test_transactions_that_are_aborted_under_way_are_done_again_each_messa
         for message in messages:
             await producer.send(message.value, key=message.key, txn=txn)
         if len(aborted) < 5 and len(messages) > 1:
-            await client.admin("transactions.abort", txn=str(txn.id))
+            await force_abort(txn)
             aborted.append(str(txn.id))
 
     async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
@@ -211,19 +222,18 @@ async def test_a_broker_that_goes_in_the_middle_is_waited_for(
     cluster: InProcessCluster, client: txnclient.Client
 ) -> None:
     await prepared(client, 60)
-    crashed = False
+    restarted = False
 
     async def handler(message: txnclient.Message) -> bytes:
-        nonlocal crashed
-        if message.value == b"30" and not crashed:
-            crashed = True
-            await cluster.crash("broker")
-            await cluster.start_server("broker", "broker")
+        nonlocal restarted
+        if message.value == b"30" and not restarted:
+            restarted = True
+            await cluster.restart_server("broker")
         return message.value
 
     async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
         done = await txnclient.process(consumer, handler, producer, batch_messages=10, max_messages=60)
-    assert crashed
+    assert restarted
     assert done.messages == 60
     assert sorted(await read_all(client, TARGET)) == sorted(str(number).encode() for number in range(60))
 
