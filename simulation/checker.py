@@ -155,15 +155,28 @@ def _unseen(facts: _Facts) -> Iterator[Anomaly]:
 
 
 def _torn_transaction(facts: _Facts) -> Iterator[Anomaly]:
-    for index in facts.committed:
-        sends = facts.history.operations[index].sends
+    for indexes in _parts(facts):
+        sends = [send for index in indexes for send in facts.history.operations[index].sends]
         found = [send.value for send in sends if send.value in facts.seen[send.key]]
         gone = [send.value for send in sends if _is_lost(facts, send) or _is_unseen(facts, send)]
         if found and gone:
-            yield Anomaly("torn transaction", f"{facts.name(index)}: {', '.join(found)} found, {', '.join(gone)} lost")
+            who = ", ".join(facts.name(index) for index in indexes)
+            yield Anomaly("torn transaction", f"{who}: {', '.join(found)} found, {', '.join(gone)} lost")
 
 
-def _acked_values(facts: _Facts, *outcomes: Outcome) -> Mapping[str, dict[str, None]]:
+def _parts(facts: _Facts) -> Iterator[list[int]]:
+    """The operations that must have committed, those of one transaction together."""
+    shared: dict[str, list[int]] = {}
+    for index in facts.committed:
+        name = facts.history.operations[index].shared
+        if name:
+            shared.setdefault(name, []).append(index)
+        else:
+            yield [index]
+    yield from shared.values()
+
+
+def _acked_values(facts: _Facts, *outcomes: Outcome) -> dict[str, dict[str, None]]:
     """subscription → values acked by operations that ended so."""
     acked: dict[str, dict[str, None]] = defaultdict(dict)
     for operation in facts.history.operations:
@@ -186,9 +199,14 @@ def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
     """poll skip and non-monotonic poll, within a poll and between polls of one process with unchanged assignment.
 
     What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one
-    of unknown outcome may do so: a crash may forget plain acks (DESIGN §6).
+    of unknown outcome may do so: a crash may forget plain acks (DESIGN §6). What a writer has acked in a named
+    transaction stays away until somebody decides it, while that writer's process goes on with other things.
     """
     acked = _acked_values(facts, "ok", "unknown")
+    for operation in facts.history.operations:
+        if operation.shared:
+            for ack in operation.acks:
+                acked[ack.subscription][ack.value] = None
     returning = _acked_values(facts, "unknown", "failed")
     readings: dict[tuple[str, str | None, str | None, str], _Reading] = {}
     for index, operation in enumerate(facts.history.operations):
@@ -402,11 +420,13 @@ def _torn_snapshot(facts: _Facts) -> Iterator[Anomaly]:
                     covered[poll.snapshot][key] = None
                     values[poll.snapshot].update((read.value, None) for read in reads)
     for snapshot, held in values.items():
-        for index in facts.committed:
-            sends = [send for send in facts.history.operations[index].sends if send.key in covered[snapshot]]
+        for indexes in _parts(facts):
+            sends = [send for index in indexes for send in facts.history.operations[index].sends]
+            sends = [send for send in sends if send.key in covered[snapshot]]
             missing = [send.value for send in sends if send.value not in held]
             if missing and len(missing) < len(sends):
-                yield Anomaly("torn snapshot", f"{snapshot} holds {facts.name(index)} without {', '.join(missing)}")
+                who = ", ".join(facts.name(index) for index in indexes)
+                yield Anomaly("torn snapshot", f"{snapshot} holds {who} without {', '.join(missing)}")
 
 
 RULES: dict[str, Callable[[_Facts], Iterator[Anomaly]]] = {

@@ -61,7 +61,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One transaction, or one plain poll or send. `reports`: every outcome that any call or listing told of it.
-    `acks` are those made in this transaction."""
+    `acks` are those made in this transaction. `shared`: it is one writer's part of this transaction of several writers,
+    whose parts happen together, but for those that the commit does not list: these have failed."""
 
     process: str
     invoked: float
@@ -72,6 +73,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     acks: list[Ack] = []
     reports: list[Report] = []
     name: str = ""
+    shared: str = ""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ class Draft:
     acks: list[Ack] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     changed: Callable[[Draft], None] = lambda _: None
+    shared: str = ""
 
     def begun(self, txn_id: TxnId) -> None:
         self.name = f"{self.name} {txn_id}"
@@ -76,6 +77,7 @@ class Draft:
             acks=self.acks,
             reports=self.reports,
             name=self.name,
+            shared=self.shared,
         )
 
 

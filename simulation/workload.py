@@ -8,11 +8,13 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import txnclient
 from simulation.history import Ack
 from simulation.recorder import Draft, Positions, Recorder, key_of
+from simulation.shared_work import SharedParts, SharedWork, ask_shared
 from txnclient.consumer import Consumer
 from txnclient.message import Message
 from txnclient.producer import Producer
@@ -65,6 +67,10 @@ class Plan:
     unexpected: list[str] = field(default_factory=list)
     resolved: int = 0
     """Transactions whose outcome only the final question told."""
+    shared: SharedParts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shared = SharedParts(self.recorder)
 
     def value(self, process: str) -> str:
         self.next_value += 1
@@ -106,6 +112,7 @@ class ClientLife:
         self._now = ports.clock.monotonic
         self._positions = Positions(self._now, SUBSCRIPTION)
         self._failures = 0
+        self._shared = SharedWork(plan.shared, self._name, self._random, self._now, plan.met)
 
     async def live(self) -> None:
         """Returns when it cannot go on: the process is started anew, as under a supervisor."""
@@ -174,6 +181,8 @@ class ClientLife:
                     await self._plain_sends(producers, self._random.randrange(2, 20))
                 elif step < 0.25:
                     await self._plain_ack(consumer)
+                elif step < 0.4:
+                    await self._shared.take_part(client, partial(self._step, producers=producers, consumer=consumer))
                 else:
                     await self._transaction(client, producers, consumer)
                 self._failures = 0
@@ -332,7 +341,9 @@ class Drain:
 
     async def _ask_outcomes(self, client: txnclient.Client) -> None:
         """Of every transaction: what was acknowledged must still be so, and what nobody knew is known now."""
-        drafts = {draft.name.partition(" ")[2]: draft for draft in self._plan.recorder.drafts}
+        every = self._plan.recorder.drafts
+        self._plan.unexpected += await ask_shared(client, every, self._told)
+        drafts = {draft.name.partition(" ")[2]: draft for draft in every if not draft.shared}
         ids = [TxnId.parse(text) for text in drafts if text]
         for start in range(0, len(ids), 200):
             outcomes = await client.outcomes(ids[start : start + 200])

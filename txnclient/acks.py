@@ -30,6 +30,9 @@ bitmap of 12 500 bytes."""
 
 POSITION_BYTES = 24
 
+EXPIRY_SLACK_S = 30.0
+"""How long past its deadline a named transaction is taken to be undecided."""
+
 RETRY_S = 0.1
 """Until an ack that the connected broker could not take just now is sent again."""
 
@@ -197,8 +200,21 @@ class Acks:
     def _batch(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
         if txn is not None:
             txn.started(self)
+            if txn.name is not None and txn not in self._took_part:
+                self._forget_expired()
             self._took_part[txn] = None
         return AckBatch(txn, deadline, self._session.loop.create_future())
+
+    def _forget_expired(self) -> None:
+        """Named transactions that others have ended, long ago, without anybody here having asked."""
+        now = self._session.clock.monotonic()
+        for txn in [txn for txn in self._took_part if txn.name is not None and txn.expires_at + EXPIRY_SLACK_S < now]:
+            del self._took_part[txn]
+
+    @property
+    def in_named(self) -> bool:
+        """Whether messages were acked in a named transaction that is not known to have ended: others may end it."""
+        return any(txn.name is not None for txn in self._took_part)
 
     def _flush(self) -> None:
         if self._flush_soon is not None:

@@ -167,6 +167,9 @@ class Coordinators:
         result = _result(ok)
         if result is not None:
             self._session.committed_at(result.revision)
+        # Whoever begun it set its deadline, which is told by the wall clock: taken to be later rather than sooner.
+        left_s = (ok.deadline_ms - self._session.clock.wall_ms()) / 1000
+        expires_at = max(expires_at, self._session.clock.monotonic() + left_s)
         txn_id = TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits)
         joined = Joined(name, writer_id, ok.joined, result)
         return Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)

@@ -261,7 +261,12 @@ class StreamFeed(SubscriptionFeed):
         self.start_over(revision)
 
     def _on_detached(self) -> None:
-        self._inbox.drop_buffer()
+        if self.acks.in_named:
+            # ▲ Somebody else ends a named transaction, and of what comes back by that only the broker's rewind tells,
+            # which is lost with the connection: then it would come in the midst of what is newer, as if in order.
+            self._inbox.rewound()
+        else:
+            self._inbox.drop_buffer()
         self.acks.detached()
 
     def _retries(self, error: TxnError) -> bool:

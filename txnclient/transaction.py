@@ -126,6 +126,15 @@ class Transaction:
         """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
         return None if self._result is None else self._result.writers
 
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Wait for every send and ack made in the transaction here; raises the error of one that failed.
+
+        So a writer of a named transaction knows, and may tell whoever commits it, that what it did is all there."""
+        self.check_open("flush")
+        await self._wait_flushed(self._session.deadline(timeout))
+        if self._failure is not None:
+            raise self._failure
+
     async def commit(self, *, writers: Iterable[int] | None = None, timeout: float | None = None) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
@@ -159,10 +168,7 @@ class Transaction:
 
     async def _complete(self, deadline: Deadline) -> None:
         """What was made in it here is stored and recorded; raises the error of what could not be."""
-        if self._under_way:
-            for participant in list(self._participants):
-                participant.flush(self)
-            await self._wait_settled(deadline)
+        await self._wait_flushed(deadline)
         if self._failure is None:
             return
         if self.name is None:
@@ -170,6 +176,12 @@ class Transaction:
         else:
             self._state = _OPEN
         raise self._failure
+
+    async def _wait_flushed(self, deadline: Deadline) -> None:
+        if self._under_way:
+            for participant in list(self._participants):
+                participant.flush(self)
+            await self._wait_settled(deadline)
 
     def _listed(self, writers: Iterable[int] | None) -> tuple[int, ...] | None:
         if writers is None:

@@ -55,4 +55,5 @@ def draft_of(operation: Operation) -> Draft:
     draft.sends = [(send.key, send.value) for send in operation.sends]
     draft.places = {send.value: send.place for send in operation.sends if send.place is not None}
     draft.polls, draft.acks, draft.reports = operation.polls, operation.acks, operation.reports
+    draft.shared = operation.shared
     return draft

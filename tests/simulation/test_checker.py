@@ -30,10 +30,11 @@ def op(
     acks: list[Ack] | None = None,
     reports: list[Report] | None = None,
     at: float = 1.0,
+    shared: str = "",
 ) -> Operation:
     return Operation(
         process=process, invoked=at, completed=at + 0.5, outcome=outcome,
-        sends=sends or [], polls=polls or [], acks=acks or [], reports=reports or [],
+        sends=sends or [], polls=polls or [], acks=acks or [], reports=reports or [], shared=shared,
     )  # fmt: skip
 
 
@@ -58,6 +59,24 @@ CLEAN: dict[str, list[Operation]] = {
         ),
     ],
     "nothing happened": [],
+    "two writers of a named transaction of whom one counts": [
+        op(sends=[A], shared="job T"),
+        op("q", "failed", [sent("b")], reports=["aborted"], shared="job T"),
+        op("r", polls=[poll((0, "a"))]),
+    ],
+    "what a writer acked is passed over while its transaction is open, and comes again when it is not counted": [
+        *WROTE,
+        op(
+            "t",
+            "failed",
+            polls=[poll((0, "a"), (1, "b"), subscription="sub")],
+            acks=[Ack(subscription="sub", value="b", at=9.1)],
+            shared="job T",
+        ),
+        op("t", polls=[poll((0, "a"), (2, "c"), at=9.5, assignment=1, subscription="sub")]),
+        op("t", polls=[poll((1, "b"), at=12.0, assignment=2, assigned_at=11.0, subscription="sub")]),
+        op("s", polls=[ALL]),
+    ],
     "everything read once": [*WROTE, op("r", polls=[ALL])],
     "an aborted value is not read": [op(sends=[A]), op("q", "failed", [B]), op("r", polls=[poll((0, "a"))])],
     "an unknown one was read": [op(sends=[A], outcome="unknown"), op("r", polls=[poll((0, "a"))])],
@@ -127,6 +146,26 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
     "torn transaction, of unknown outcome": (
         ["torn transaction", "unseen"],
         [op("q", "unknown", [sent("a"), sent("x", key="other")]), op("r", polls=[poll((0, "a"))])],
+    ),
+    "torn transaction, between two writers": (
+        ["torn transaction", "unseen"],
+        [
+            op(sends=[A], shared="job T"),
+            op("q", sends=[sent("x", key="other")], shared="job T"),
+            op("r", polls=[poll((0, "a"))]),
+        ],
+    ),
+    "aborted read of a writer that does not count": (
+        ["aborted read"],
+        [
+            op(sends=[A], shared="job T"),
+            op("q", "failed", [B], shared="job T"),
+            op("r", polls=[poll((0, "a"), (1, "b"))]),
+        ],
+    ),
+    "two outcomes: two lists of writers were told": (
+        ["two outcomes"],
+        [op(sends=[A], reports=["committed", "aborted"], shared="job T"), op("r", polls=[poll((0, "a"))])],
     ),
     "unseen": (["unseen"], [op(sends=[A]), op("r", polls=[poll()])]),
     "poll skip in one poll": (["poll skip"], [*WROTE, op("r", polls=[poll((0, "a"), (2, "c"))]), op("s", polls=[ALL])]),
@@ -206,6 +245,15 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
             op(sends=[A]),
             op("s", polls=[poll((0, "a"), subscription="sub")], acks=[Ack(subscription="sub", value="a", at=9.5)]),
             op("t", polls=[poll((0, "a"), subscription="sub")], acks=[Ack(subscription="sub", value="a", at=9.6)]),
+        ],
+    ),
+    "torn snapshot between two writers": (
+        ["torn snapshot"],
+        [
+            op(sends=[A], shared="job T"),
+            op("q", sends=[sent("x", 0, "other")], shared="job T"),
+            op("r", polls=[poll((0, "a"), snapshot="1"), poll(key="other", snapshot="1")]),
+            op("s", polls=[poll((0, "a")), poll((0, "x"), key="other")]),
         ],
     ),
     "torn snapshot": (
