@@ -65,6 +65,11 @@ def test_connect_has_the_same_signature() -> None:
     assert parameters(txnclient.connect) == parameters(txnclient.sync.connect)
 
 
+@pytest.mark.parametrize("name", ["process", "process_batches"])
+def test_the_loops_have_the_same_signature(name: str) -> None:
+    assert parameters(getattr(txnclient, name)) == parameters(getattr(txnclient.sync, name))
+
+
 # ---- what it does ---------------------------------------------------------------------------------------------------
 
 
@@ -78,10 +83,16 @@ async def test_a_whole_round_without_await(cluster: InProcessCluster) -> None:
                     future = producer.send_nowait({"n": 2}, key="b", txn=txn)
                 assert txn.state == "COMMITTED"
                 assert future.result(10).segment.startswith("public/default/sync/")
-                with pytest.raises(ZeroDivisionError), client.transaction() as aborted:
-                    producer.send({"n": 3}, txn=aborted)
-                    raise ZeroDivisionError
-                assert aborted.state == "ABORTED"
+
+                def fail() -> None:
+                    with client.transaction() as aborted:
+                        begun.append(aborted)
+                        producer.send({"n": 3}, txn=aborted)
+                        raise ZeroDivisionError
+
+                begun: list[txnclient.sync.Transaction] = []
+                pytest.raises(ZeroDivisionError, fail)
+                assert begun[0].state == "ABORTED"
             with client.consumer(TOPIC, "sub", serializer="json") as consumer:
                 found = [consumer.receive(timeout=10) for _ in range(2)]
                 assert sorted(message.value["n"] for message in found) == [1, 2]
@@ -167,6 +178,42 @@ async def test_a_failed_connect_leaves_no_thread_behind() -> None:
     with pytest.raises(txnclient.Timeout):
         await asyncio.to_thread(txnclient.sync.connect, "txn://127.0.0.1:1", timeout=0.2)
     assert not [thread for thread in threading.enumerate() if thread.name == "txnclient.sync"]
+
+
+async def test_process_runs_its_handler_in_the_calling_thread(cluster: InProcessCluster) -> None:
+    target = "topic://public/default/target"
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC, segments=2)
+            client.create_topic(target)
+            with client.producer(TOPIC, serializer="str") as source:
+                source.send_many([(str(number), str(number)) for number in range(100)])
+            here = threading.current_thread()
+
+            def handler(message: txnclient.Message[str]) -> str:
+                assert threading.current_thread() is here
+                assert TOPIC in client.list_topics()  # the synchronous face works in it
+                return message.value + "!"
+
+            def batches(messages: Any, txn: txnclient.sync.Transaction) -> None:
+                producer.send_many([(None, message.value + "?") for message in messages], txn=txn)
+
+            stop = threading.Event()
+            with client.producer(target, serializer="str") as producer:
+                with client.consumer(TOPIC, "one", serializer="str") as consumer:
+                    assert txnclient.sync.process(consumer, handler, producer, max_messages=100).messages == 100
+                with client.consumer(TOPIC, "two", serializer="str") as consumer:
+                    threading.Timer(0.3, stop.set).start()
+                    done = txnclient.sync.process_batches(consumer, batches, stop=stop)
+                with client.consumer(TOPIC, "three", serializer="str") as consumer, pytest.raises(ZeroDivisionError):
+                    txnclient.sync.process(consumer, lambda _: 1 // 0)
+            with client.reader(target, end="latest", serializer="str") as reader:
+                found = sorted(message.value for message in reader)
+            assert [value for value in found if value.endswith("!")] == sorted(f"{number}!" for number in range(100))
+            assert len(found) == 100 + done.messages
+
+    await asyncio.to_thread(work)
 
 
 SCRIPT = """
