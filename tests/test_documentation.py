@@ -16,6 +16,9 @@ from typer.testing import CliRunner
 
 from tests.cluster import InProcessCluster
 from txnctl.cli import app
+from txnctl.metrics.catalogue import catalogue
+from txnctl.metrics.metric import Kind
+from txnctl.settings import ServerSettings, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -75,3 +78,42 @@ def test_every_command_line_shown_is_one(line: str) -> None:
     words = [word for word in shlex.split(line)[1:] if word != "…"]
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, f"{line}: {result.output}"
+
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+def test_every_metric_is_in_the_table_with_its_meaning_and_no_other() -> None:
+    rows = re.findall(r"^\| `(\w+)(?:\{([\w,]+)\})?` \| (\w+) \| [\w ]+ \| (.*) \|$", OPERATIONS, re.MULTILINE)
+    shown = {name: (kind, labels, meaning) for name, labels, kind, meaning in rows}
+    assert shown == {one.name: (str(one.kind), ",".join(one.labels), one.help) for one in catalogue()}
+
+
+def test_every_alert_asks_for_metrics_that_there_are() -> None:
+    (rules,) = blocks(ROOT / "docs" / "operations.md", "yaml")
+    known = {one.name: one.kind for one in catalogue()}
+    expressions = re.findall(r"expr: (.*)", rules)
+    assert len(expressions) == len(re.findall(r"alert: ", rules)) >= 10
+    for expression in expressions:
+        used = re.findall(r"(?:txnstore|pulsar_txn)_\w+", expression)
+        assert used, expression
+        for name in used:
+            plain = name.removesuffix("_bucket")
+            assert plain in known, name
+            assert (name != plain) == (known[plain] is Kind.HISTOGRAM), name
+            assert (f"rate({name}" in expression) == name.endswith(("_bucket", "_total")), expression
+
+
+def test_every_setting_is_in_the_table_and_no_other() -> None:
+    table = OPERATIONS[OPERATIONS.index("| setting |") : OPERATIONS.index("## etcd")]
+    shown = [
+        name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1:2][0] if row else "")
+    ]
+    assert sorted(shown) == sorted(ServerSettings.model_fields)
+
+
+def test_the_settings_file_shown_is_one(tmp_path: Path) -> None:
+    (shown,) = blocks(ROOT / "docs" / "operations.md", "toml")
+    file = tmp_path / "txnstore.toml"
+    file.write_text(shown)
+    assert load(file).id == "broker-1"

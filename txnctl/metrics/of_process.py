@@ -86,6 +86,25 @@ CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
         help="Consumers connected to the controller.",
         read=lambda of: of.connected_consumers,
     ),
+    Metric(
+        name="txnstore_snapshots_total",
+        kind=Kind.COUNTER,
+        help="Snapshots taken, and those given up.",
+        labels=("result",),
+        read=lambda of: [(("taken",), of.snapshots.taken), (("failed",), of.snapshots.failed)],
+    ),
+    Metric(
+        name="txnstore_snapshots_started_over_total",
+        kind=Kind.COUNTER,
+        help="Cuts begun anew because a segment changed hands or the layout moved on.",
+        read=lambda of: of.snapshots.started_over,
+    ),
+    Metric(
+        name="txnstore_snapshot_seconds_total",
+        kind=Kind.COUNTER,
+        help="What the snapshots taken took, starting over included.",
+        read=lambda of: of.snapshots.taken_s,
+    ),
 )
 
 PROCESS: tuple[Metric[ProcessStatistics], ...] = (

@@ -166,6 +166,18 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
         ),
     ),
     Metric(
+        name="txnstore_ledgers",
+        kind=Kind.GAUGE,
+        help="Ledgers of the segments served here, the open ones included.",
+        read=lambda of: sum(one.ledgers for one in of.segments),
+    ),
+    Metric(
+        name="txnstore_aborted_remembered",
+        kind=Kind.GAUGE,
+        help="Aborted transactions, by segment, that readers have to pass over until their data is trimmed.",
+        read=lambda of: sum(one.buffer.aborted for one in of.segments),
+    ),
+    Metric(
         name="txnstore_clean_up_backlog",
         kind=Kind.GAUGE,
         help="Decided transactions, by segment, whose op records are not cleaned up yet.",
