@@ -11,7 +11,7 @@ import typer
 import uvloop
 
 from txnctl import logs
-from txnctl.commands import brokers, check, piping, subscriptions, topics, transactions
+from txnctl.commands import brokers, check, piping, snapshots, subscriptions, topics, transactions
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
@@ -31,6 +31,7 @@ app.add_typer(brokers.app, name="brokers")
 app.command()(check.check)
 app.command()(piping.produce)
 app.command()(piping.consume)
+app.command()(snapshots.snapshot)
 
 
 @app.command()

@@ -225,6 +225,7 @@ async def test_what_is_documented_is_there(cluster: InProcessCluster, producer: 
             "transactions hanging": ["--older-than", "0"],
             "transactions stats": [],
             "brokers list": [],
+            "snapshot": [TOPIC],
         }
         words = [[*command.split(), *more, "-o", "json"] for command, more in commands.items()]
         answers = await asyncio.gather(*(done(*one, url=cluster.url) for one in words))
@@ -250,6 +251,8 @@ REFUSED = [
     (["topics", "list", TOPIC], 2, "expected nothing, tenant/ or tenant/namespace/"),
     (["subscriptions", "list", "topic://a/b/none"], 1, "does not exist"),
     (["subscriptions", "describe", TOPIC, "none"], 1, "txnctl subscriptions list"),
+    (["snapshot", TOPIC, "topic://a/b/none"], 1, "does not exist"),
+    (["snapshot"], 2, "TOPIC"),
     (["transactions", "describe", "nonsense"], 2, "lower-case hex digits"),
     (["transactions", "describe", UNKNOWN], 1, "nothing is known of transaction"),
     (["transactions", "abort", UNKNOWN], 1, "never given out"),
