@@ -26,6 +26,7 @@ from benchmarks.scale import Scale
 from benchmarks.segments import segments
 from benchmarks.soak import soak
 from benchmarks.transactions import latency, mutations, throughput
+from benchmarks.transform import transform_benchmark
 from benchmarks.visibility import visibility
 from txnctl import logs
 
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "data": data,
     "segments": segments,
     "queue": queue,
+    "transform": transform_benchmark,
     "open-transactions": open_transactions,
     "connections": connections,
     "soak": soak,

@@ -12,7 +12,8 @@ from rich.table import Table
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """`goal` in words, as the issue states it ("" where there is none); `met` None where there is no goal."""
+    """`goal` in words, as the issue states it ("" where there is none); `met` None where there is no goal;
+    `value` NaN where it could not be measured, and `detail` then says why."""
 
     name: str
     value: float
@@ -46,5 +47,6 @@ def show(results: Sequence[Result], console: Console) -> None:
     table = Table("measured", "value", "goal", "met", "detail")
     for result in results:
         met = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[result.met]
-        table.add_row(result.name, f"{result.value:,.2f} {result.unit}", result.goal, met, result.detail)
+        value = "not measured" if math.isnan(result.value) else f"{result.value:,.2f} {result.unit}"
+        table.add_row(result.name, value, result.goal, met, result.detail)
     console.print(table)
