@@ -91,7 +91,8 @@ async def test_a_whole_round_without_await(cluster: InProcessCluster) -> None:
                         raise ZeroDivisionError
 
                 begun: list[txnclient.sync.Transaction] = []
-                pytest.raises(ZeroDivisionError, fail)
+                with pytest.raises(ZeroDivisionError):
+                    fail()
                 assert begun[0].state == "ABORTED"
             with client.consumer(TOPIC, "sub", serializer="json") as consumer:
                 found = [consumer.receive(timeout=10) for _ in range(2)]
