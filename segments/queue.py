@@ -65,13 +65,15 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatistics:
-    """Entries. `unacked`: with consumers. `due`: intervals of what is to be delivered again, or now at last."""
+    """Entries. `unacked`: with consumers. `due`: intervals of what is to be delivered again, or now at last.
+    `redelivered`: those not acked yet of which something has been given back."""
 
     unacked: int = 0
     set_aside: int = 0
     set_aside_transactions: int = 0
     delayed: int = 0
     due: int = 0
+    redelivered: int = 0
 
 
 class QueueConsumer:
@@ -155,9 +157,9 @@ class Queue(Generic[ConsumerT]):
     # ---- consumers --------------------------------------------------------------------------------------------------
 
     @property
-    def ready(self) -> bool:
-        """Whether any consumer can take something."""
-        return bool(self._ready)
+    def turn(self) -> ConsumerT | None:
+        """Whose turn it is among the consumers that can take something."""
+        return next(iter(self._ready), None)
 
     def update(self, consumer: ConsumerT) -> None:
         """Its permits or `blocked` have changed; a new one is taken in by this."""
@@ -188,6 +190,7 @@ class Queue(Generic[ConsumerT]):
             first = self._due[0][0]
             if self._acks.skip(first) != WHOLE:
                 return first
+            self._forget_if_acked(first)
             self.due_done()
         return None
 
@@ -467,6 +470,7 @@ class Queue(Generic[ConsumerT]):
             set_aside_transactions=len(self._set_aside),
             delayed=len(self._delayed),
             due=len(self._due),
+            redelivered=len(self._counts),
         )
 
 

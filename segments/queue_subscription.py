@@ -50,11 +50,6 @@ class AttachedConsumer(QueueConsumer):
         self.detached = False
         self.waiting: asyncio.Task[None] | None = None
 
-    def flush(self) -> None:
-        if self.batch:
-            batch, self.batch, self.batch_bytes = self.batch, [], 0
-            self.sink.deliver(batch)
-
 
 class _Lane:
     """Entries read from disk ahead of their turn, in order, and the read that is on its way."""
@@ -88,6 +83,8 @@ class QueueSubscription(Subscription):
         self._outcomes = surroundings.outcomes
         self._queue = self._new_queue()
         self._consumers: dict[AttachedConsumer, None] = {}
+        self._batched: dict[AttachedConsumer, None] = {}
+        """Those with deliveries of this pass."""
         self._due, self._ahead = _Lane(), _Lane()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
@@ -133,8 +130,7 @@ class QueueSubscription(Subscription):
 
     def close(self, error: TxnError) -> None:
         for consumer in list(self._consumers):
-            self.detach(consumer)
-            consumer.sink.consumer_closed(error)
+            self._give_up(consumer, error)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -174,34 +170,38 @@ class QueueSubscription(Subscription):
     # ---- delivering -------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        for consumer in self._consumers:
-            self._look_at(consumer)
         queue, left = self._queue, BATCH_ENTRIES
         if queue.pass_over(PASSED_OVER_AT_ONCE):
             self._dispatcher.wake()
-        while queue.ready and left and (self._serve_due() or self._serve_ahead()):
+        while left and self._somebody_takes() and (self._serve_due() or self._serve_ahead()):
             left -= 1
         if not left:
             self._dispatcher.wake()  # the others' turn
-        for consumer in self._consumers:
-            consumer.flush()
+        for consumer in list(self._batched):
+            self._flush(consumer)
         self._tell_end()
 
-    def _look_at(self, consumer: AttachedConsumer) -> None:
+    def _somebody_takes(self) -> bool:
+        """Whether there is a consumer that can take something; those that must wait first begin to."""
+        while (consumer := self._queue.turn) is not None:
+            if consumer.batch or not self._must_wait(consumer):
+                return True
+        return False
+
+    def _must_wait(self, consumer: AttachedConsumer) -> bool:
         """Block a consumer that must not get anything now, until it may."""
-        if consumer.waiting is not None:
-            return
         bound = self._settings.connection_pending_bytes
-        condition: Callable[[], Awaitable[None]] | None = None
+        condition: Callable[[], Awaitable[None]]
         if not self._dispatcher.followed(consumer.min_revision):
             condition = partial(self._dispatcher.wait_followed, consumer.min_revision)
         elif consumer.sink.pending_bytes > bound:
             condition = partial(consumer.sink.drain, bound // 2)
-        if consumer.blocked is not (condition is not None):
-            consumer.blocked = condition is not None
-            self._queue.update(consumer)
-        if condition is not None:
-            consumer.waiting = self._dispatcher.own(self._waiting(consumer, condition))
+        else:
+            return False
+        consumer.blocked = True
+        self._queue.update(consumer)
+        consumer.waiting = self._dispatcher.own(self._waiting(consumer, condition))
+        return True
 
     async def _waiting(self, consumer: AttachedConsumer, condition: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -210,12 +210,17 @@ class QueueSubscription(Subscription):
             return  # the connection's end detaches the consumer
         except TxnError as error:
             log.warning("consumer_failed", subscription=self.name, segment=self._segment, error=str(error))
-            if not consumer.detached:
-                self.detach(consumer)
-                consumer.sink.consumer_closed(error)
-        finally:
-            consumer.waiting = None
-        self._dispatcher.wake()
+            self._give_up(consumer, error)
+            return
+        if not consumer.detached:
+            consumer.blocked = False
+            self._queue.update(consumer)
+            self._dispatcher.wake()
+
+    def _give_up(self, consumer: AttachedConsumer, error: TxnError) -> None:
+        if not consumer.detached:
+            self.detach(consumer)
+            consumer.sink.consumer_closed(error)
 
     def _serve_due(self) -> bool:
         """Give out what is due first. Returns whether there may be more to do right now."""
@@ -257,9 +262,14 @@ class QueueSubscription(Subscription):
             consumer.batch.append(Delivery(entry.position, entry.data, bitmap_bytes(skip), count))
             consumer.batch_bytes += len(entry.data)
             consumer.delivered += entry.messages - skip.bit_count()
+        self._batched[consumer] = None
         if consumer.batch_bytes >= self._settings.deliver_bytes:
-            consumer.flush()
-            self._look_at(consumer)
+            self._flush(consumer)
+
+    def _flush(self, consumer: AttachedConsumer) -> None:
+        del self._batched[consumer]
+        batch, consumer.batch, consumer.batch_bytes = consumer.batch, [], 0
+        consumer.sink.deliver(batch)
 
     def _read(self, lane: _Lane, first: Position, last: Position) -> None:
         if lane.reading is None:

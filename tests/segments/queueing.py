@@ -116,7 +116,7 @@ class Rig:
         """One entry, as the shell would: what is due first. Returns whether there was one."""
         queue = self.queue
         queue.pass_over(1000)
-        if not queue.ready:
+        if queue.turn is None:
             return False
         if (position := queue.next_due()) is not None:
             queue.due_done()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segments.cursor import BLOCK_ENTRIES
-from segments.queue import QueueBounds
+from segments.queue import QueueBounds, QueueStatistics
 from tests.segments.queueing import Rig
 from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, AckPosition, ack_position
@@ -316,3 +316,16 @@ def test_positions_cross_ledgers() -> None:
     assert taker.entries == [first, third, first, second, third]
     rig.ack(*(AckPosition(position, 1, WHOLE) for position in (first, second, third)))
     assert rig.cursor.mark_delete == third
+
+
+def test_nothing_is_remembered_of_what_was_acked_behind_the_queue_s_back() -> None:
+    """Part of a list whose ack was refused further on: its consumer never says so again, and goes."""
+    rig = Rig()
+    taker = rig.taker()
+    position = rig.append()
+    rig.run()
+    rig.pending.ack([whole(position)])
+    rig.queue.leave(taker)
+    rig.taker()
+    rig.run()
+    assert rig.queue.statistics() == QueueStatistics()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 import pytest
 
+from segments.cursor import BLOCK_ENTRIES
+from segments.dispatch import Delivery
+from segments.queue import QueueStatistics
 from tests.segments.brokering import Cluster, Consumer, Received, eventually
 from txnstore import keys, records
 from txnstore.records import LedgerRecord
 from txnstore.store import Commit, Put
-from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict
+from txnwire.errors import InvalidArgument, NotAllowed, Overloaded, Timeout, TxnConflict, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from watchers.acks import AckPosition
 
 
 def counts(consumer: Consumer) -> dict[str, int]:
@@ -60,6 +66,7 @@ async def test_a_queue_delivers_acks_and_delivers_again_what_is_nacked(memory_cl
     await cluster.wait_no_ops(txn)
     [statistics] = node.broker.statistics().segments[0].subscriptions
     assert (statistics.type, statistics.backlog) == ("queue", 0)
+    assert statistics.queue == QueueStatistics()
 
 
 async def test_entries_go_round_the_consumers_that_have_permits(memory_cluster: Cluster) -> None:
@@ -349,16 +356,116 @@ async def test_a_queue_reads_from_disk_what_is_behind_the_cache(memory_cluster: 
 
 
 async def test_a_queue_consumer_gets_nothing_before_its_revision_is_followed(memory_cluster: Cluster) -> None:
+    """It is closed where that takes too long; the others are not held up."""
     cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, follow_wait_s=0.3)
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
     producer = await client.producer(segment)
-    await producer.send("m")
+    ahead = await cluster.queue(client, segment, consumer="ahead", permits=0)
+    ahead.flow(10, 10**9)
+    other = await cluster.queue(client, segment, consumer="other", permits=10)
+    for value in "abc":
+        await producer.send(value)
+    await other.wait(*"abc")
+    await eventually(lambda: isinstance(ahead.closed, Timeout))
+    assert ahead.all == []
     behind = await cluster.queue(client, segment, consumer="behind", permits=0)
-    revision = await cluster.commit(await cluster.begin())
-    behind.flow(10, revision + 1)
-    await cluster.commit(await cluster.begin())
-    await behind.wait("m")
+    behind.flow(10, await cluster.commit(await cluster.begin()))
+    await other.close()
+    await behind.wait(*"abc")
+
+
+class SlowSink:
+    """Implements `dispatch.Sink`: a connection that takes in nothing until it is told to."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pending_bytes = 0
+        self.entries = 0
+        self.drained = asyncio.Event()
+
+    async def drain(self, below_bytes: int) -> None:
+        await self.drained.wait()
+        self.pending_bytes = 0
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        self.entries += len(deliveries)
+        self.pending_bytes += sum(len(one.data) for one in deliveries)
+
+    def rewind(self) -> None:
+        raise AssertionError("queues are not rewound")
+
+    def end_of_segment(self, *, sealed: bool) -> None:
+        raise AssertionError("the segment goes on")
+
+    def consumer_closed(self, error: TxnError) -> None:
+        """The broker stops."""
+
+
+async def test_a_slow_connection_gets_no_more_than_its_bound_and_the_others_go_on(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, connection_pending_bytes=2000, deliver_bytes=500)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, other = await client.producer(segment), await cluster.queue(client, segment, permits=0)
+    for number in range(100):
+        await producer.send(str(number))
+    table, sink = node.broker.segments[segment].subscriptions, SlowSink()
+    subscription, consumer = await table.attach_to_queue(sink, subscription="jobs", holder="slow@1", min_revision=0)
+    subscription.add_permits(consumer, 1000)
+    await eventually(lambda: sink.entries)
+    other.flow(1000)
+    await eventually(lambda: sink.entries + len(other.all) == 100)
+    assert sink.pending_bytes < 2000 + 500 + 300
+    sink.drained.set()
+    before = sink.entries
+    await producer.send("more")
+    await producer.send("and more")
+    await eventually(lambda: sink.entries > before)
+
+
+async def test_a_queue_has_room_for_acks_as_far_as_it_reads(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    await cluster.queue(await cluster.connect(node), segment)
+    subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+    for block in range(cluster.settings.queue_cursor_blocks):
+        subscription.cursor.ack(AckPosition(Position(1, block * BLOCK_ENTRIES + 1), 1))
+    subscription.cursor.ack(AckPosition(Position(2, 5), 1))
+    with pytest.raises(Overloaded):
+        subscription.cursor.ack(AckPosition(Position(3, 5), 1))
+
+
+async def test_a_queue_goes_on_behind_a_take_over_around_the_same_open_transaction(memory_cluster: Cluster) -> None:
+    """V8 across R1: what was acked stays so, what is open is set aside anew, what was unacked comes again."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    kept, dropped = await cluster.begin(), await cluster.begin()
+    await producer.send("k", txn=kept)
+    await producer.send("a")
+    await producer.send("d", txn=dropped)
+    await producer.send("b")
+    await consumer.wait("a", "b")
+    await consumer.ack(consumer.messages[0])
+    await node.close()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    consumer = await cluster.queue(client, segment)
+    await consumer.wait("b")
+    await (await client.producer(segment, "p2")).send("c")
+    await consumer.wait("b", "c")
+    await cluster.abort(dropped)
+    await cluster.commit(kept)
+    await consumer.wait("b", "c", "k")
+    await consumer.ack(*consumer.messages)
+    assert node.broker.statistics().segments[0].subscriptions[0].backlog == 0
 
 
 async def test_a_drained_sealed_segment_ends_for_a_queue(memory_cluster: Cluster) -> None:

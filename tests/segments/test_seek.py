@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.segments.brokering import CALL_S, Client, Cluster, Consumer, Node, Producer, eventually
-from tests.segments.gates import GatedStore
+from tests.segments.gates import GatedStore, is_clean_up
 from txnstore import keys
 from txnstore.store import Commit
 from txnwire.errors import NotOwner, SubscriptionNotFound, Timeout
@@ -207,3 +207,33 @@ async def test_a_crash_within_a_seek_leaves_the_cursor_before_or_behind_it(memor
 def _is_cursor(commit: Commit, segment: str) -> bool:
     prefix = keys.cursors(segment)
     return any(put.key.startswith(prefix) for put in commit.puts)
+
+
+async def test_the_ops_of_committed_acks_are_gone_before_the_sought_cursor_is_stored(memory_cluster: Cluster) -> None:
+    """▲ However many have not been cleaned up yet: a successor would apply what it finds to the cursor it finds."""
+    make_store = memory_cluster.make_store
+
+    async def make_gated() -> GatedStore:
+        return GatedStore(await make_store())
+
+    memory_cluster.make_store = make_gated  # type: ignore[assignment]
+    setting = await Setting(memory_cluster, "queue").start()
+    consumer = await setting.attach()
+    values = [str(number) for number in range(70)]
+    for value in values:
+        await setting.producer.send(value)
+    await consumer.wait(*values)
+    store: GatedStore = setting.node.store  # type: ignore[assignment]
+    store.hold(is_clean_up)
+    for message in consumer.messages:
+        txn = await memory_cluster.begin()
+        await consumer.ack(message, txn=txn)
+        await memory_cluster.commit(txn)
+    await eventually(lambda: store.waiting)
+    seeking = asyncio.ensure_future(setting.seek())
+    await eventually(lambda: consumer.closed)
+    store.open()
+    await seeking
+    [sought] = [at for at, commit in enumerate(store.sent) if any(b'"seeks":1' in put.value for put in commit.puts)]
+    assert [at for at, commit in enumerate(store.sent) if is_clean_up(commit) and at >= sought] == []
+    await (await setting.attach()).wait(*values)
