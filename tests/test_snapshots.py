@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
@@ -251,3 +252,21 @@ async def test_the_example_keeps_its_books_balanced_over_two_runs(cluster: InPro
         if run == 0:
             first = json.loads(state.read_text())["snapshot"]["revision"]
     assert json.loads(state.read_text())["snapshot"]["revision"] > first
+
+
+async def test_what_the_docs_show_of_snapshots_is_so(cluster: InProcessCluster) -> None:
+    """The snippet of docs/client.md, with something committed before each of its snapshots."""
+    text = (EXAMPLE.parent.parent / "docs" / "client.md").read_text()
+    (snippet,) = re.findall(r"```python\n(orders, invoices = .*?)```", text, re.DOTALL)
+    topic, later = "topic://public/default/orders", "later = await client.snapshot"
+    lines = snippet.replace(later, f"await send(client, {topic!r}, b'second')\n{later}").splitlines()
+    body = "\n".join(f"    {line}" for line in [*lines, "return so_far, since"])
+    names = {"txnclient": txnclient, "send": send}
+    exec(f"async def shown(client):\n{body}", names)
+    async with cluster.connect() as client:
+        for name in (topic, "topic://public/default/invoices"):
+            await client.create_topic(name)
+        await send(client, topic, b"first")
+        so_far, since = await names["shown"](client)  # type: ignore[operator]
+    assert [message.value for message in so_far] == [b"first"] * 3
+    assert [message.value for message in since] == [b"second"] * 3
