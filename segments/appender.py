@@ -7,7 +7,7 @@ goes on in the next, and renews the dedup snapshot beside the open one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from segments.dedup import Dedup
 from segments.ledgers import SegmentLedgers
@@ -53,6 +53,7 @@ class Appender:
         self._rolling = False
         self._stopped = False
         self._checkpoint_due = settings.checkpoint_entries
+        self._asked: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.stored = 0
@@ -67,6 +68,9 @@ class Appender:
     def stop(self) -> list[Item]:
         """Ack nothing more; returns what was appended and is not acked, for whoever waits."""
         self._stopped = True
+        asked, self._asked = self._asked, []
+        for _, done in asked:
+            self._refuse(done)
         unsynced, self._unsynced = self._unsynced, []
         if self._task is not None:
             self._task.cancel()
@@ -113,9 +117,11 @@ class Appender:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                while self._unsynced:
-                    await self._sync()
-                    await self._care_for_ledger()
+                while self._unsynced or self._asked:
+                    if self._unsynced:
+                        await self._sync()
+                        await self._care_for_ledger()
+                    await self._do_asked()
         except TxnError as error:
             self._events.lost(error)
 
@@ -153,6 +159,53 @@ class Appender:
         self._checkpoint_due -= len(batch)
         self._events.confirmed()
 
+    # ---- what housekeeping asks for ---------------------------------------------------------------------------------
+
+    async def roll(self) -> None:
+        """Close the open ledger, unless it is empty, and go on in the next. Raises `NotOwner` where it ends first."""
+        await self._ask(self._roll_if_filled)
+
+    async def checkpoint(self) -> None:
+        """Renew the dedup snapshot beside the open ledger. Raises `NotOwner` where the segment stops first."""
+        await self._ask(self._checkpoint)
+
+    async def _ask(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Done by the loop, between two syncs."""
+        if self._stopped:
+            raise self._over()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.append((work, done))
+        self._work.set()
+        await done
+
+    async def _do_asked(self) -> None:
+        asked, self._asked = self._asked, []
+        for work, done in asked:
+            try:
+                await work()
+            except BaseException:
+                self._refuse(done)
+                raise
+            if not done.done():
+                done.set_result(None)
+
+    def _refuse(self, done: asyncio.Future[None]) -> None:
+        if not done.done():
+            done.set_exception(self._over())
+            done.exception()  # whoever waited may be gone
+
+    def _over(self) -> NotOwner:
+        return NotOwner(f"{self._segment} is over here, look up the owner again")
+
+    async def _roll_if_filled(self) -> None:
+        if self._ledgers.writer is not None and self._ledgers.writer.last_confirmed >= 0:
+            await self._roll()
+
+    async def _checkpoint(self) -> None:
+        if (writer := self._ledgers.writer) is not None:
+            self._checkpoint_due = self._settings.checkpoint_entries
+            await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
+
     # ---- the ledger -------------------------------------------------------------------------------------------------
 
     async def _care_for_ledger(self) -> None:
@@ -162,8 +215,7 @@ class Appender:
         if writer.appended_bytes >= self._settings.ledger_roll_bytes:
             await self._roll()
         elif self._checkpoint_due <= 0:
-            self._checkpoint_due = self._settings.checkpoint_entries
-            await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
+            await self._checkpoint()
 
     async def _roll(self) -> None:
         self._rolling = True

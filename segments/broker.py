@@ -14,6 +14,7 @@ import structlog
 from segments.claims import Claims
 from segments.directory import Directory, DirectoryChange, topic_path_of
 from segments.erasing import anything_left, erase_segment, find_topic
+from segments.housekeeping import Housekeeper
 from segments.ledger import LedgerStore
 from segments.measures import Measures, MeasuresSnapshot
 from segments.ownership import Registration
@@ -80,6 +81,7 @@ class Broker:
         self._on_failed = on_failed
         # ▲ One counter for the process, never restarted: it is part of every op key.
         counter: Iterator[int] = count(1)
+        self._housekeeper = Housekeeper(directory, self.settings, lambda: self._segments)
         self._shared = Shared(
             store=store,
             clock=clock,
@@ -89,6 +91,7 @@ class Broker:
             budget=Budget(self.settings.broker_inflight_bytes),
             measures=Measures(),
             op_counter=counter.__next__,
+            wake_housekeeping=self._housekeeper.wake,
         )
         self._claims = Claims(broker_id, settle_s=self.settings.settle_s)
         self._incarnation = ""
@@ -124,6 +127,7 @@ class Broker:
         self._unsubscribe = self._directory.add_listener(self._directory_changed)
         self._main = asyncio.create_task(self._run(), name=f"broker {self.broker_id}")
         self._main.add_done_callback(self._main_ended)
+        self._housekeeper.start(self._main_ended)
 
     async def close(self, *, graceful: bool = True) -> None:
         """Idempotent, bounded. Ungraceful: leave everything as a crash would, but end tasks and watches."""
@@ -132,6 +136,7 @@ class Broker:
         self._closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
+        await self._housekeeper.close(timeout_s=self.settings.hand_over_s if graceful else 0.0)
         await _cancel(([self._main] if self._main is not None else []) + list(self._taking.values()))
         segments, self._segments = list(self._segments.values()), {}
         if graceful:
@@ -315,6 +320,7 @@ class Broker:
                 self._own(self._give_up_deleted(segment))
                 return
             self._segments[path] = segment
+            self._housekeeper.wake(path)  # what a predecessor has left half done
             waiter = self._waiters.pop(path, None)
             if waiter is not None and not waiter.done():
                 waiter.set_result(segment)
@@ -369,6 +375,9 @@ class Broker:
             for path in topology.paths.values():
                 if (segment := self._segments.pop(path, None)) is not None:
                     self._own(self._give_up_deleted(segment))
+        else:
+            for path in topology.paths.values():  # its policies may have changed
+                self._housekeeper.wake(path)
 
     def _is_deleting(self, path: str) -> bool:
         topology = self._directory.topics().get(topic_path_of(path))

@@ -20,7 +20,7 @@ from segments.ledgers import SegmentLedgers
 from segments.settings import BrokerSettings
 from segments.tail_cache import LogEntry, TailCache, chunk_key
 from txnwire.entry import parse_metadata, txn_of
-from txnwire.errors import ConnectionLost, TxnError
+from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
 from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, bitmap_bytes
 
@@ -341,7 +341,12 @@ class Dispatcher:
 
     async def read_run(self, first: Position, last: Position) -> deque[LogEntry]:
         """Entries from `first`, which exists, up to `last` at most, as many as one read takes. Raises `DataCorrupt`."""
-        found = await self._ledgers.read(first, last, max_bytes=self._settings.read_bytes)
+        try:
+            found = await self._ledgers.read(first, last, max_bytes=self._settings.read_bytes)
+        except InvalidArgument:
+            if self._ledgers.contains(first):
+                raise
+            return deque()  # trimmed meanwhile: whoever asked goes on behind
         return deque(to_log_entry(position, data) for position, data in found)
 
     async def read_entry(self, position: Position) -> LogEntry:

@@ -293,10 +293,18 @@ class FileLedgerStore:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         return await self.run(partial(_load_sidecar, paths), f"reading {paths.sidecar}")
 
-    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         data = ledger_format.encode_sidecar(ledger_id, sidecar)
-        await self.run(partial(ledger_files.replace_file, paths.sidecar, data), f"writing {paths.sidecar}")
+
+        def write() -> bytes:
+            try:
+                os.close(ledger_files.create_file(paths.sidecar, data))
+            except FileExistsError:
+                ledger_files.sync_directory(paths.directory)  # ▲ whoever gave it its name may have died before this
+            return _load_sidecar(paths) or b""
+
+        return await self.run(write, f"writing {paths.sidecar}")
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)

@@ -101,9 +101,11 @@ class LedgerStore(Protocol):
     async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
         """What `write_sidecar` wrote, None where there is nothing. Raises `DataCorrupt` if it is damaged."""
 
-    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
-        """A file of its own beside a closed ledger: what of it was aborted (`segments.sidecars`). ▲ Atomic and durable
-        before this returns, for records in etcd go once it stands. Replaces an earlier one."""
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
+        """A file of its own beside a closed ledger: what of it was aborted (`segments.sidecars`).
+
+        ▲ Immutable: of several writers the first counts, and this returns what it wrote. ▲ Durable before this returns,
+        for records in etcd go once it stands. Raises `DataCorrupt` where what stands there is damaged."""
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         """Remove a ledger and what stands beside it. Idempotent. ▲ A writer of it that still lives acks nothing more,

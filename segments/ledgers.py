@@ -6,17 +6,21 @@ write can change it. Ledger ids count up; a take-over always opens a new one, so
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from segments.ledger import LedgerStore, LedgerWriter
+from segments.retention import kept_ledgers
+from segments.sidecars import decode_sidecar, encode_sidecar
 from txnstore import keys, records
 from txnstore.records import LedgerInfo, LedgerRecord
 from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore, Put, Read, created_at, unchanged_since
 from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, NotOwner, SegmentSealed
 from txnwire.ids import EARLIEST, Position
+from watchers.visibility import AbortedKey
 
 FIRST_LEDGER_ID = 1
 
@@ -40,13 +44,23 @@ class SegmentLedgers:
     """`epoch` is the ownership epoch all writes compare. Call `take_over` first; `writer` is None while sealed."""
 
     def __init__(
-        self, store: MetadataStore, ledger_store: LedgerStore, segment: str, *, epoch: int, incarnation: str
+        self,
+        store: MetadataStore,
+        ledger_store: LedgerStore,
+        segment: str,
+        *,
+        epoch: int,
+        incarnation: str,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
         self._ledger_store = ledger_store
         self._segment = segment
         self._epoch = epoch
         self._incarnation = incarnation
+        self._wall_ms = wall_ms
+        self._rewriting = asyncio.Lock()
+        """Held from planning a record until it is written: the log rolls while old ledgers are trimmed."""
         self._key = keys.ledger(segment)
         self._mod_revision = 0
         self._record = LedgerRecord(ledgers=[])
@@ -54,6 +68,8 @@ class SegmentLedgers:
         self._lengths: dict[int, int] = {}
         self.writer: LedgerWriter | None = None
         self._last_confirmed = EARLIEST
+        self._floor = EARLIEST
+        """The place before the first position kept."""
 
     @property
     def record(self) -> LedgerRecord:
@@ -93,37 +109,51 @@ class SegmentLedgers:
             return
         next_id = max((info.ledger_id for info in closed), default=FIRST_LEDGER_ID - 1) + 1
         kept = await self._without_empty(closed)
-        opened = LedgerInfo(ledger_id=next_id, store=self._ledger_store.kind)
-        await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, opened]))
+        if record.trimmed_below is not None:
+            next_id = max(next_id, record.trimmed_below[0])
+        await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, self._opened(next_id)]))
         self.writer = await self._ledger_store.create(self._segment, next_id, incarnation=self._incarnation)
+
+    def _opened(self, ledger_id: int) -> LedgerInfo:
+        return LedgerInfo(ledger_id=ledger_id, store=self._ledger_store.kind, opened_ms=self._wall_ms())
 
     async def _without_empty(self, closed: list[LedgerInfo]) -> list[LedgerInfo]:
         """Empty ledgers of owners before the last one carry nothing. The ids above them are never given out again, and
         a writer of one that still lives finds it deleted, which is as good as fenced.
 
-        Deleted before the record forgets them: a crash in between leaves a name without a file, never the reverse."""
-        empty = [info for info in closed[:-1] if not info.closed_length]
-        for info in empty:
-            await self._ledger_store.delete(self._segment, info.ledger_id)
+        ▲ One that has a footer stays: it was written there because the ledgers before it were to be trimmed, and says
+        what is known of their producers. Deleted before the record forgets them: a crash in between leaves a name
+        without a file, never the reverse."""
+        empty = []
+        for info in closed[:-1]:
+            if not info.closed_length and await self._ledger_store.read_footer(self._segment, info.ledger_id) is None:
+                await self._ledger_store.delete(self._segment, info.ledger_id)
+                empty.append(info)
         return [info for info in closed if info not in empty]
 
     async def _closed(self, info: LedgerInfo) -> LedgerInfo:
         if info.closed_length is not None:
             return info
         recovered = await self._ledger_store.fence(self._segment, info.ledger_id)
-        return msgspec.structs.replace(info, closed_length=recovered.entries, bytes=recovered.bytes)
+        return msgspec.structs.replace(
+            info, closed_length=recovered.entries, bytes=recovered.bytes, closed_ms=self._wall_ms()
+        )
 
     async def roll(self, footer: bytes) -> None:
         """Close the open ledger with `footer` and open the next. Nothing may be appended meanwhile."""
-        closed = await self._close_writer(footer)
-        opened = LedgerInfo(ledger_id=closed[-1].ledger_id + 1, store=self._ledger_store.kind)
-        await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
-        self.writer = await self._ledger_store.create(self._segment, opened.ledger_id, incarnation=self._incarnation)
+        async with self._rewriting:
+            closed = await self._close_writer(footer)
+            opened = self._opened(closed[-1].ledger_id + 1)
+            await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
+            self.writer = await self._ledger_store.create(
+                self._segment, opened.ledger_id, incarnation=self._incarnation
+            )
 
     async def close(self, footer: bytes) -> None:
         """Graceful end of this ownership: a successor finds the ledger closed and its footer whole."""
-        if self.writer is not None:
-            await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer)))
+        async with self._rewriting:
+            if self.writer is not None:
+                await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer)))
 
     async def _close_writer(self, footer: bytes) -> list[LedgerInfo]:
         writer = self.writer
@@ -133,7 +163,9 @@ class SegmentLedgers:
         self._last_confirmed = self.last_confirmed
         self._lengths[writer.ledger_id] = closed.entries
         self.writer = None
-        info = msgspec.structs.replace(self._record.ledgers[-1], closed_length=closed.entries, bytes=closed.bytes)
+        info = msgspec.structs.replace(
+            self._record.ledgers[-1], closed_length=closed.entries, bytes=closed.bytes, closed_ms=self._wall_ms()
+        )
         return [*self._record.ledgers[:-1], info]
 
     def abandon(self) -> None:
@@ -142,6 +174,85 @@ class SegmentLedgers:
             self.writer.abandon()
             self._last_confirmed = self.last_confirmed
             self.writer = None
+
+    # ---- aborted sidecars -------------------------------------------------------------------------------------------
+
+    async def load_sidecars(self) -> dict[AbortedKey, Position]:
+        """What the sidecars of the kept ledgers say was aborted. Raises `DataCorrupt` where one is missing or damaged:
+        its records are gone from etcd."""
+        found: dict[AbortedKey, Position] = {}
+        for info in kept_ledgers(self._record):
+            if info.aborted:
+                found.update(await self.load_sidecar(info))
+        return found
+
+    async def load_sidecar(self, info: LedgerInfo) -> dict[AbortedKey, Position]:
+        where = f"the sidecar of ledger {info.ledger_id} of {self._segment}"
+        raw = await self._ledger_store.read_sidecar(self._segment, info.ledger_id)
+        if raw is None:
+            raise DataCorrupt(f"{where} is missing: {info.aborted} aborted records stood in it")
+        aborted = decode_sidecar(raw, info.ledger_id, where)
+        if len(aborted) != info.aborted:
+            raise DataCorrupt(f"{where} holds {len(aborted)} aborted records, /ledger says {info.aborted}")
+        return aborted
+
+    async def add_sidecar(
+        self, ledger_id: int, aborted: Mapping[AbortedKey, Position]
+    ) -> Mapping[AbortedKey, Position]:
+        """Put `aborted` beside a closed ledger that has no sidecar, and say so in its list; returns what stands there.
+
+        ▲ Synced, then listed; only then may the records leave etcd. What a predecessor has written and not listed
+        counts: it can be no more than what is still in etcd. Raises as `_rewrite`, `LedgerFailed`, `DataCorrupt`.
+        """
+        data = encode_sidecar(ledger_id, aborted)
+        where = f"the sidecar of ledger {ledger_id} of {self._segment}"
+        written = decode_sidecar(
+            await self._ledger_store.write_sidecar(self._segment, ledger_id, data), ledger_id, where
+        )
+        if written:
+            await self._change(ledger_id, aborted=len(written))
+        return written
+
+    async def _change(self, ledger_id: int, *, aborted: int) -> None:
+        async with self._rewriting:
+            ledgers = [
+                msgspec.structs.replace(info, aborted=aborted) if info.ledger_id == ledger_id else info
+                for info in self._record.ledgers
+            ]
+            await self._rewrite(msgspec.structs.replace(self._record, ledgers=ledgers))
+
+    # ---- trimming ---------------------------------------------------------------------------------------------------
+
+    @property
+    def trimmed_below(self) -> Position | None:
+        """The first position kept, where anything was trimmed."""
+        at = self._record.trimmed_below
+        return None if at is None else Position(*at)
+
+    @property
+    def to_delete(self) -> tuple[int, ...]:
+        """Ledgers that are trimmed and still listed: their files are to be deleted."""
+        kept = kept_ledgers(self._record)
+        return tuple(info.ledger_id for info in self._record.ledgers if info not in kept)
+
+    async def trim(self, first_kept: int) -> None:
+        """▲ First they are not read any more, whoever serves next; only then do their files go (`finish_trim`)."""
+        async with self._rewriting:
+            below = (first_kept, 0)
+            if self._record.trimmed_below is None or self._record.trimmed_below < below:
+                await self._rewrite(msgspec.structs.replace(self._record, trimmed_below=below))
+
+    async def finish_trim(self) -> None:
+        """Delete the files of what is trimmed, then forget it. Idempotent; a crash in between leaves it listed."""
+        going = self.to_delete
+        for ledger_id in going:
+            await self._ledger_store.delete(self._segment, ledger_id)
+        async with self._rewriting:
+            kept = [info for info in self._record.ledgers if info.ledger_id not in going]
+            if len(kept) < len(self._record.ledgers):
+                await self._rewrite(msgspec.structs.replace(self._record, ledgers=kept))
+
+    # ---- footers ----------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, dedup: bytes, entries: int) -> None:
         """Write the dedup snapshot over the first `entries` entries of the open ledger beside it."""
@@ -186,8 +297,9 @@ class SegmentLedgers:
         return footer
 
     def next_after(self, position: Position) -> Position:
-        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended."""
-        ledger_id, entry_id = position
+        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended. From
+        what is trimmed it leads to the first that is kept."""
+        ledger_id, entry_id = position = max(position, self._floor)
         length = self._lengths.get(ledger_id)
         if length is not None and (length < 0 or entry_id + 1 < length):
             return Position(ledger_id, entry_id + 1)
@@ -278,13 +390,15 @@ class SegmentLedgers:
 
     def _adopt(self, record: LedgerRecord) -> None:
         self._record = record
-        self._ids = [info.ledger_id for info in record.ledgers]
-        self._lengths = {
-            info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in record.ledgers
-        }
-        closed = [info for info in record.ledgers if info.closed_length]
-        if closed:
-            self._last_confirmed = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1)
+        kept = kept_ledgers(record)
+        self._ids = [info.ledger_id for info in kept]
+        self._lengths = {info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in kept}
+        if record.trimmed_below is not None:
+            self._floor = Position(record.trimmed_below[0], record.trimmed_below[1] - 1)
+        closed = [info for info in kept if info.closed_length]
+        last = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1) if closed else EARLIEST
+        # ▲ Never back to the beginning because everything was trimmed: positions that were told must not run ahead.
+        self._last_confirmed = max(self._last_confirmed, last, self._floor)
 
 
 def _only(records_read: tuple[KeyValue, ...]) -> KeyValue | None:

@@ -5,7 +5,8 @@
 
 Producers do not wait for each other, except that one sync serves whatever has gathered. No task, timer or await per
 entry: op verdicts come back as callbacks, and one loop per segment syncs. Publish order is ▲ op record, then ledger
-append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6).
+append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6). Entries of one transaction that
+a producer sent in one go share an op record: it says that the transaction has written here, not what.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ from txnwire.errors import (
 from txnwire.ids import TxnId
 from txnwire.ports import Clock
 from watchers.visibility import TransactionBuffer
+
+Claim = list[Item]
+"""Entries of one producer, writer and transaction that arrived together and share an op record."""
 
 
 class Pipeline:
@@ -85,7 +89,9 @@ class Pipeline:
             events=events,
             settled=self._settled,
         )
-        self.gate: OpGate[Item] = OpGate()
+        self.gate: OpGate[Claim] = OpGate()
+        self._gathering: dict[tuple[TxnId, tuple[str, int], int], Claim] = {}
+        """Entries of this turn, by transaction, producer and writer: one op record claims them all."""
         self._lines: dict[tuple[str, int], Line] = {}
         self._inflight = 0
         self._bytes = 0
@@ -123,6 +129,14 @@ class Pipeline:
     def footer(self) -> bytes:
         """See `Appender.footer`; the pipeline must be idle."""
         return self._appender.footer()
+
+    async def roll(self) -> None:
+        """See `Appender.roll`."""
+        await self._appender.roll()
+
+    async def checkpoint(self) -> None:
+        """See `Appender.checkpoint`."""
+        await self._appender.checkpoint()
 
     def stop(self, error: TxnError) -> None:
         """Fail everything in flight with `error`, now. Nothing is appended or acked afterwards."""
@@ -216,12 +230,34 @@ class Pipeline:
             self._fail(item, error)
             return
         self._events.hold(txn_id)
-        turn = self.gate.enter(txn_id, item)
-        if turn is not Turn.WAIT:
-            self._send_op(item, txn_id, first=turn is Turn.FIRST)
+        if not self._gathering:
+            asyncio.get_running_loop().call_soon(self._send_gathered)
+        key = (txn_id, item.line.key, item.entry.writer)
+        gathered = self._gathering.get(key)
+        if gathered is None:
+            self._gathering[key] = [item]
+        else:
+            gathered.append(item)
 
-    def _send_op(self, item: Item, txn_id: TxnId, *, first: bool) -> None:
-        entry = item.entry
+    def _send_gathered(self) -> None:
+        gathering, self._gathering = self._gathering, {}
+        if self._stopped:
+            return
+        for (txn_id, _, _), items in gathering.items():
+            if live := self._without_failed(items, txn_id):
+                turn = self.gate.enter(txn_id, live)
+                if turn is not Turn.WAIT:
+                    self._send_op(live, txn_id, first=turn is Turn.FIRST)
+
+    def _without_failed(self, items: Claim, txn_id: TxnId) -> Claim:
+        """What of a claim that has not been sent may still be appended."""
+        live = [item for item in items if not item.admitted.failed]
+        for _ in range(len(items) - len(live)):
+            self._op_settled(txn_id, recorded=False)
+        return live
+
+    def _send_op(self, items: Claim, txn_id: TxnId, *, first: bool) -> None:
+        entry = items[0].entry
         op = Op(
             v=1,
             kind="write",
@@ -229,15 +265,15 @@ class Pipeline:
             producer=entry.producer,
             sequence_id=entry.sequence_id,
             writer=f"{entry.writer:016x}" if entry.writer else None,
-            messages=entry.messages,
-            bytes=len(entry.data),
+            messages=sum([item.entry.messages for item in items]),
+            bytes=sum([len(item.entry.data) for item in items]),
         )
         commit = plan_write_op(txn_id, self._segment, self._epoch, self._op_counter(), op, first_in_segment=first)
         future = self._store.commit_nowait(commit)
-        future.add_done_callback(partial(self._op_done, item, txn_id, commit, first))
+        future.add_done_callback(partial(self._op_done, items, txn_id, commit, first))
 
     def _op_done(
-        self, item: Item, txn_id: TxnId, commit: Commit, first: bool, future: asyncio.Future[CommitResult]
+        self, items: Claim, txn_id: TxnId, commit: Commit, first: bool, future: asyncio.Future[CommitResult]
     ) -> None:
         if future.cancelled():
             return
@@ -251,31 +287,31 @@ class Pipeline:
             return
         except TxnError as error:
             if not self._stopped:
-                self._op_refused(item, txn_id, error, first=first)
+                self._op_refused(items, txn_id, error, first=first)
             return
         self._measures.ops_written += 1
         if first:
             self._index_confirmed(txn_id)
-        item.ready = True
-        if item.admitted.failed:
-            self._op_settled(txn_id, recorded=True)  # an op without an entry: it goes when the transaction ends
-        else:
-            self._advance(item.line)
+        for item in items:
+            item.ready = True
+            if item.admitted.failed:
+                self._op_settled(txn_id, recorded=True)  # an op without an entry: it goes when the transaction ends
+        self._advance(items[0].line)
 
     def _index_confirmed(self, txn_id: TxnId) -> None:
         for waiting in self.gate.first_confirmed(txn_id):
-            if waiting.admitted.failed:
-                self._op_settled(txn_id, recorded=False)
-            else:
-                self._send_op(waiting, txn_id, first=False)
+            if live := self._without_failed(waiting, txn_id):
+                self._send_op(live, txn_id, first=False)
 
-    def _op_refused(self, item: Item, txn_id: TxnId, error: TxnError, *, first: bool) -> None:
-        refused = [item]
+    def _op_refused(self, items: Claim, txn_id: TxnId, error: TxnError, *, first: bool) -> None:
+        refused = list(items)
         while first and (waiting := self.gate.first_refused(txn_id)) is not None:
-            if not waiting.admitted.failed and not isinstance(error, TxnConflict | ExpiredTransaction):
-                self._send_op(waiting, txn_id, first=True)
-                break
-            refused.append(waiting)  # a decided transaction takes none of them
+            if not isinstance(error, TxnConflict | ExpiredTransaction):
+                if live := self._without_failed(waiting, txn_id):
+                    self._send_op(live, txn_id, first=True)
+                    break
+            else:
+                refused += waiting  # a decided transaction takes none of them
         for one in refused:
             self._op_settled(txn_id, recorded=False)
             if not one.admitted.failed:

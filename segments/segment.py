@@ -10,10 +10,12 @@ import structlog
 
 from segments.dedup import Dedup
 from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
+from segments.housekeeping import Housekeeping, KeepingStatistics
 from segments.ledgers import SegmentLedgers
 from segments.measures import Measures
 from segments.pipeline import Pipeline
 from segments.producers import ProducerSession
+from segments.retention import Retention, kept_ledgers
 from segments.segment_cuts import PATIENCE_S, SegmentCuts
 from segments.sending import Budget, Line, SendReply
 from segments.settings import BrokerSettings
@@ -38,7 +40,8 @@ PINNING_SHOWN = 100
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
     """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first
-    positions here, at most 100; `entries_behind`: of each of them, how many entries stand behind that position."""
+    positions here, at most 100; `entries_behind`: of each of them, how many entries stand behind that position.
+    `kept_bytes`: of entries, in all its ledgers. `aborted_in_store`: aborted records in etcd, in no sidecar."""
 
     path: str
     epoch: int
@@ -60,6 +63,10 @@ class SegmentStatistics:
     stored_entries: int
     subscriptions: tuple[SubscriptionStatistics, ...]
     recovery_s: float
+    trimmed_below: Position | None
+    kept_bytes: int
+    aborted_in_store: int
+    keeping: KeepingStatistics
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -74,6 +81,8 @@ class Shared:
     budget: Budget
     measures: Measures
     op_counter: Callable[[], int]
+    wake_housekeeping: Callable[[str], None]
+    """Called with a segment's path when one of its ledgers was closed."""
 
 
 class Segment:
@@ -163,6 +172,7 @@ class Segment:
             on_lost=self.lost,
             flush_interval_s=shared.settings.cursor_flush_s,
         )
+        self._keeping = Housekeeping(shared.store, shared.clock, shared.settings, self)
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -339,6 +349,7 @@ class Segment:
 
     def rolled(self) -> None:
         self.subscriptions.rolled()
+        self._shared.wake_housekeeping(self.path)
 
     def acked(self, subscription: Subscription) -> None:
         self.subscriptions.wake_clean_up(subscription)
@@ -355,6 +366,40 @@ class Segment:
     @property
     def last_confirmed(self) -> Position:
         return self.buffer.last_confirmed
+
+    # ---- housekeeping.KeptSegment -----------------------------------------------------------------------------------
+
+    async def keep(self, retention: Retention) -> None:
+        """One round of housekeeping. Raises `NotOwner`, `StoreUnavailable`, `LedgerFailed`, `OutcomeUnknown`."""
+        self.check()
+        await self._keeping.keep(retention)
+
+    async def roll(self) -> None:
+        await self.pipeline.roll()
+
+    async def checkpoint(self) -> None:
+        if self.ledgers.writer is not None:
+            await self.pipeline.checkpoint()
+
+    @property
+    def open_bytes(self) -> int:
+        """Of entries in the open ledger."""
+        return 0 if self.ledgers.writer is None else self.ledgers.writer.appended_bytes
+
+    async def drained(self) -> Position | None:
+        return await self.subscriptions.drained()
+
+    def unread_below(self, below: Position) -> int:
+        last = Position(below.ledger_id, below.entry_id - 1)
+        return sum(
+            self.ledgers.entries_between(Position(at.ledger_id, at.entry_id - 1), last)
+            for consumer in self.dispatcher.consumers
+            if (at := consumer.next_read) < below
+        )
+
+    def follow_trim(self) -> None:
+        self.subscriptions.follow_trim()
+        self.dispatcher.wake()
 
     # ---- statistics -------------------------------------------------------------------------------------------------
 
@@ -396,6 +441,10 @@ class Segment:
             stored_entries=self.pipeline.stored,
             subscriptions=self.subscriptions.statistics(),
             recovery_s=self.recovery_s,
+            trimmed_below=self.ledgers.trimmed_below,
+            kept_bytes=self.open_bytes + sum(info.bytes for info in kept_ledgers(self.ledgers.record)),
+            aborted_in_store=self.buffer.records_in_store,
+            keeping=self._keeping.statistics(),
         )
 
 

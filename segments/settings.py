@@ -51,3 +51,12 @@ class BrokerSettings:
     """How long another broker must have been live before segments that rendezvous hashing gives to it move there."""
     hand_over_s: float = 5.0
     """Time to finish what is in flight when the broker closes."""
+    housekeeping_s: float = 30.0
+    """How often retention is looked after, besides whenever a ledger was closed."""
+    roll_least_age_ms: int = 60_000
+    """However short the retention of a topic, no ledger is closed by age before it has this one."""
+    roll_least_bytes: int = 1024 * 1024
+    """However small the retention of a topic, no ledger is closed for it before it has this size."""
+    aborted_in_store: int = 4096
+    """Aborted records of one segment in etcd; past it the open ledger is closed, so that they go into its sidecar. Bounds
+    what a recovery reads of them."""

@@ -94,7 +94,13 @@ async def _before_timestamp(timestamp_ms: int, ledgers: SegmentLedgers) -> Posit
     while low < high:
         middle = (low + high) // 2
         at = ledgers.nth(middle)
-        found = await ledgers.read(at, at, max_bytes=1)
+        try:
+            found = await ledgers.read(at, at, max_bytes=1)
+        except InvalidArgument:
+            if ledgers.contains(at):
+                raise
+            low, high = 0, ledgers.entries_between(EARLIEST, ledgers.last_confirmed)  # trimmed meanwhile
+            continue
         if parse_metadata(found[0][1]).publish_time_ms < timestamp_ms:
             low = middle + 1
         else:

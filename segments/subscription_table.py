@@ -201,6 +201,7 @@ class SubscriptionTable:
             raise DataCorrupt(
                 f"subscription {name} of topic://{self._topic_path} has type {type!r}: expected {STREAM} or {QUEUE}"
             )
+        self._follow_trim(cursor)
         subscription = make(self._surroundings, name, cursor, pending)
         self._subscriptions[name] = subscription
         self._targets[name] = AckCleanUp(
@@ -250,6 +251,33 @@ class SubscriptionTable:
             await self._clean_up.drain(target, timeout_s=self._settings.seek_wait_s)
         self._events.check()
         subscription.check()
+
+    # ---- trimming ---------------------------------------------------------------------------------------------------
+
+    async def drained(self) -> Position | None:
+        """The last position here that every subscription of the topic is done with; None where there is none. One that
+        nobody has attached to yet is done with what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
+        prefix = keys.subscriptions(self._topic_path)
+        lowest: Position | None = None
+        for found in (await self._store.range(prefix, keys.prefix_end(prefix))).records:
+            definition = records.decode(SubscriptionRecord, found.value, key=found.key)
+            if definition.deleting_ms:
+                continue
+            loaded = self._subscriptions.get(found.key[len(prefix) :].decode())
+            done = (await self.start_of(definition)).after if loaded is None else loaded.cursor.mark_delete
+            lowest = done if lowest is None else min(lowest, done)
+        return lowest
+
+    def follow_trim(self) -> None:
+        """What is trimmed counts as consumed, also by those who had yet to."""
+        for subscription in self._subscriptions.values():
+            if self._follow_trim(subscription.cursor):
+                self.wake_clean_up(subscription)
+
+    def _follow_trim(self, cursor: Cursor) -> bool:
+        below = self._ledgers.trimmed_below
+        before = None if below is None else Position(below.ledger_id, below.entry_id - 1)
+        return before is not None and before > cursor.mark_delete and cursor.ack_cumulative(AckPosition(before, 0))
 
     # ---- deleting ---------------------------------------------------------------------------------------------------
 

@@ -67,11 +67,15 @@ async def take_over_segment(
     joining = _Joining()
     # ▲ Joined before anything is read: a decision made while the segment loads is kept for it.
     membership = shared.decisions.join(joining)
-    ledgers = SegmentLedgers(shared.store, ledger_store, path, epoch=epoch, incarnation=incarnation)
+    ledgers = SegmentLedgers(
+        shared.store, ledger_store, path, epoch=epoch, incarnation=incarnation, wall_ms=shared.clock.wall_ms
+    )
     try:
         await ledgers.take_over()
         state = await load_state(shared.store, path, epoch)
         buffer = state.transaction_buffer(last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers))
+        # ▲ What of it has left etcd is aborted all the same, before anything is read.
+        buffer.in_sidecars(await ledgers.load_sidecars())
         dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
         scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=begun_s)
         segment = Segment(

@@ -330,11 +330,13 @@ class SimLedgerStore:
             return None
         return ledger_format.decode_sidecar(file.sidecar, ledger_id, f"{segment}/{ledger_id}.sidecar")
 
-    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
         key = self._check(segment, ledger_id)
         await self._disk.sync_pause()
         file = self._disk.files.setdefault(key, SimFile())
-        file.sidecar = ledger_format.encode_sidecar(ledger_id, sidecar)
+        if file.sidecar is None:
+            file.sidecar = ledger_format.encode_sidecar(ledger_id, sidecar)
+        return await self.read_sidecar(segment, ledger_id) or b""
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         key = self._check(segment, ledger_id)

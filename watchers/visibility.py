@@ -309,6 +309,44 @@ class TransactionBuffer:
             found[txn_id, writer] = position
         return found
 
+    def in_sidecars(self, records: Mapping[AbortedKey, Position]) -> None:
+        """Recovery: these stand in synced sidecars. Before `scanned` and `decided`."""
+        for (txn_id, writer), position in records.items():
+            if not self.is_aborted(txn_id, -1 if writer is None else writer):
+                self._mark_aborted(txn_id, writer, position)
+
+    @property
+    def records_in_store(self) -> int:
+        """How many aborted records stand in etcd, give or take those just trimmed: what recovery reads there."""
+        return len(self._durable)
+
+    def durable(self, up_to: Position) -> Mapping[AbortedKey, Position]:
+        """The aborted records in etcd whose entries all lie at or below `up_to`, in no order. O(n)."""
+        found: dict[AbortedKey, Position] = {}
+        for record in self._durable:
+            if record[0] <= up_to and self._known(record):
+                found[record[1], None if record[2] < 0 else record[2]] = record[0]
+        return found
+
+    def moved(self, records: Mapping[AbortedKey, Position]) -> None:
+        """▲ They stand in a synced and listed sidecar, and no longer in etcd; they are known as aborted all the same.
+        O(n)."""
+        self._durable = [
+            record for record in self._durable if (record[1], None if record[2] < 0 else record[2]) not in records
+        ]
+        heapify(self._durable)
+
+    def trimmed(self, below: Position) -> None:
+        """Everything before `below` is trimmed: forget what only its sidecars held. What still stands in etcd goes by
+        `prunable` and `pruned`. O(n)."""
+        in_store = {(record[1], record[2]): None for record in self._durable}
+        for txn_id, position in list(self._aborted.items()):
+            if position < below and (txn_id, -1) not in in_store:
+                del self._aborted[txn_id]
+        for (txn_id, writer), position in list(self._losers.items()):
+            if position < below and (txn_id, writer) not in in_store:
+                del self._losers[txn_id, writer]
+
     def prunable(self, below: Position, limit: int) -> Sequence[AbortedKey]:
         """Up to `limit` durable aborted records whose entries all lie below `below`, lowest first. O(limit·log n)."""
         taken: list[tuple[Position, TxnId, int]] = []

@@ -271,15 +271,23 @@ class LedgerStoreContract:
     async def test_sidecars(self, ledgers: LedgerStore, successor: LedgerStore) -> None:
         await (await filled(ledgers, 2)).close(b"f")
         assert await ledgers.read_sidecar(SEGMENT, 1) is None
-        await ledgers.write_sidecar(SEGMENT, 1, b"aborted")
-        assert await successor.read_sidecar(SEGMENT, 1) == b"aborted"
-        await successor.write_sidecar(SEGMENT, 1, b"\x00" * 100_000)  # a successor writes it again after a crash
-        assert await ledgers.read_sidecar(SEGMENT, 1) == b"\x00" * 100_000
+        written = b"\x00" * 100_000
+        assert await ledgers.write_sidecar(SEGMENT, 1, written) == written
+        assert await successor.read_sidecar(SEGMENT, 1) == written
         assert await ledgers.read_footer(SEGMENT, 1) == b"f"
         assert len(await ledgers.read(SEGMENT, 1, 0, 1, max_bytes=ALL)) == 2
         await ledgers.delete(SEGMENT, 1)
         assert await successor.read_sidecar(SEGMENT, 1) is None
         assert list(await ledgers.list()) == []
+
+    async def test_of_two_writers_of_a_sidecar_the_first_counts(
+        self, ledgers: LedgerStore, successor: LedgerStore
+    ) -> None:
+        """▲ A former owner that wakes up late must not replace what its successor counts on."""
+        await (await filled(ledgers, 2)).close(b"f")
+        assert await successor.write_sidecar(SEGMENT, 1, b"first") == b"first"
+        assert await ledgers.write_sidecar(SEGMENT, 1, b"another") == b"first"
+        assert await ledgers.read_sidecar(SEGMENT, 1) == b"first"
 
     async def test_a_sidecar_alone_is_listed(self, ledgers: LedgerStore) -> None:
         await ledgers.write_sidecar(SEGMENT, 4, b"its ledger is gone")

@@ -75,10 +75,11 @@ class StoppingLedgers(FileLedgerStore):
         self._check()
         return recovered
 
-    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> None:
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
         self._begin()
-        await super().write_sidecar(segment, ledger_id, sidecar)
+        written = await super().write_sidecar(segment, ledger_id, sidecar)
         self._check()
+        return written
 
     async def write_footer(self, segment: str, ledger_id: int, footer: bytes) -> None:
         self._begin()

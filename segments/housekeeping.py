@@ -1,0 +1,265 @@
+"""Looking after what a segment keeps: aborted sidecars, rolling by age, trimming, and what a crash has cut short.
+
+One round of one segment is a sequence of steps of which each may be the last before a crash, or before the segment is
+lost; the next owner's rounds begin with what is half done. Source: DESIGN §6 ("sidecar"), §8 ("Retention").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from segments.directory import Directory, topic_path_of
+from segments.ledgers import SegmentLedgers
+from segments.retention import Least, Retention, expired, first_kept, retention_of, roll_due
+from segments.settings import BrokerSettings
+from txnstore import keys
+from txnstore.op_transitions import clean_up_ops, plan_clean_up, read_clean_up_verdict
+from txnstore.store import MAX_COMMIT_OPS, MetadataStore
+from txnwire.errors import DataCorrupt, InternalError, OutcomeUnknown, TxnError
+from txnwire.ids import Position
+from txnwire.names import SegmentName
+from txnwire.ports import Clock
+from watchers.visibility import AbortedKey, TransactionBuffer
+
+log = structlog.get_logger(__name__)
+
+RECORDS_AT_ONCE: Final = MAX_COMMIT_OPS - clean_up_ops()
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingStatistics:
+    """Since this broker owns the segment. `skipped_entries`: trimmed before a reader or consumer had read them."""
+
+    trimmed_ledgers: int = 0
+    trimmed_bytes: int = 0
+    sidecars: int = 0
+    records_moved: int = 0
+    rolled_by_age: int = 0
+    skipped_entries: int = 0
+
+
+class KeptSegment(Protocol):
+    """What of a segment housekeeping works on."""
+
+    path: str
+    epoch: int
+    ledgers: SegmentLedgers
+    buffer: TransactionBuffer
+
+    def check(self) -> None: ...
+    def lost(self, error: TxnError) -> None: ...
+    async def roll(self) -> None: ...
+    async def checkpoint(self) -> None: ...
+    async def drained(self) -> Position | None:
+        """The last position that every subscription of the topic is done with; None where there is none."""
+
+    def unread_below(self, below: Position) -> int:
+        """How many entries before `below` readers and consumers have yet to read, summed over them."""
+
+    def follow_trim(self) -> None:
+        """Cursors go on at the first position kept."""
+
+    @property
+    def open_bytes(self) -> int: ...
+
+
+class Housekeeping:
+    """Of one segment."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, settings: BrokerSettings, segment: KeptSegment) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._segment = segment
+        self._ledgers = segment.ledgers
+        self._buffer = segment.buffer
+        self._trimmed_ledgers = self._trimmed_bytes = self._sidecars = self._moved = self._rolled = self._skipped = 0
+
+    def statistics(self) -> KeepingStatistics:
+        return KeepingStatistics(
+            self._trimmed_ledgers, self._trimmed_bytes, self._sidecars, self._moved, self._rolled, self._skipped
+        )
+
+    async def keep(self, retention: Retention) -> None:
+        """One round. Raises what kept it from its end; the next one goes on from there."""
+        await self._finish_trim()
+        await self._move_to_sidecar()
+        await self._roll(retention)
+        await self._trim(retention)
+
+    # ---- sidecars ---------------------------------------------------------------------------------------------------
+
+    async def _move_to_sidecar(self) -> None:
+        """Aborted records of what is closed and decided leave etcd for a file beside the last such ledger.
+
+        ▲ Only then: an entry of a transaction that is still open, or whose record is not durable yet, is in no set.
+        """
+        last = None
+        for info in self._ledgers.record.ledgers:
+            if info.closed_length and Position(info.ledger_id, info.closed_length - 1) <= self._buffer.watermark:
+                last = info
+        if last is None or last.ledger_id in self._ledgers.to_delete:
+            return
+        aborted = self._buffer.durable(Position(last.ledger_id, (last.closed_length or 0) - 1))
+        if not aborted:
+            return
+        written: Mapping[AbortedKey, Position]
+        if last.aborted:
+            written = await self._ledgers.load_sidecar(last)  # listed, but a crash may have left its records in etcd
+        else:
+            written = await self._ledgers.add_sidecar(last.ledger_id, aborted)
+            self._sidecars += 1
+        await self._forget(written)
+
+    async def _forget(self, written: Mapping[AbortedKey, Position]) -> None:
+        """▲ Synced and listed: now their records may leave etcd."""
+        in_store = self._buffer.durable(self._ledgers.last_confirmed)
+        going = {key: position for key, position in written.items() if key in in_store}
+        await self._delete_records(list(going))
+        self._buffer.moved(going)
+        self._moved += len(going)
+
+    async def _delete_records(self, going: list[AbortedKey]) -> None:
+        for at in range(0, len(going), RECORDS_AT_ONCE):
+            names = [keys.aborted(self._segment.path, *key) for key in going[at : at + RECORDS_AT_ONCE]]
+            commit = plan_clean_up(self._segment.path, self._segment.epoch, forget=names)
+            read_clean_up_verdict(commit, await self._store.commit(commit))
+
+    # ---- rolling ----------------------------------------------------------------------------------------------------
+
+    async def _roll(self, retention: Retention) -> None:
+        least = Least(self._settings.roll_least_age_ms, self._settings.roll_least_bytes)
+        due = roll_due(
+            self._ledgers.record,
+            retention,
+            open_bytes=self._segment.open_bytes,
+            now_ms=self._clock.wall_ms(),
+            least=least,
+        )
+        if due or (self._segment.open_bytes and self._buffer.records_in_store > self._settings.aborted_in_store):
+            await self._segment.roll()
+            self._rolled += 1
+
+    # ---- trimming ---------------------------------------------------------------------------------------------------
+
+    async def _trim(self, retention: Retention) -> None:
+        going = expired(
+            self._ledgers.record,
+            retention,
+            open_bytes=self._segment.open_bytes,
+            now_ms=self._clock.wall_ms(),
+            last_sealed_ms=int(self._settings.producer_idle_s * 1000),
+        )
+        if not going:
+            return
+        bound = self._buffer.watermark
+        if not retention.undrained and (drained := await self._segment.drained()) is not None:
+            bound = min(bound, drained)
+        kept = first_kept(self._ledgers.record, going, bound=bound)
+        if kept is None:
+            return
+        # ▲ What is known of producers stands beside the ledgers: before the newest footer goes there is another one.
+        await self._segment.checkpoint()
+        self._segment.check()
+        unread = self._segment.unread_below(Position(kept, 0))
+        await self._ledgers.trim(kept)
+        self._skipped += unread
+        self._segment.follow_trim()
+        await self._finish_trim()
+
+    async def _finish_trim(self) -> None:
+        """What is trimmed is read no more; its files go, then its aborted records, then its place in the list.
+
+        ▲ R3: an aborted record lives until its data is trimmed. In steps, as a large ledger's records do not fit into
+        one etcd transaction; recovery loads what is left of them, which is harmless.
+        """
+        below = self._ledgers.trimmed_below
+        if below is None:
+            return
+        while records := self._buffer.prunable(below, RECORDS_AT_ONCE):
+            await self._delete_records(list(records))
+            self._buffer.pruned(records)
+        going = self._ledgers.to_delete
+        if going:
+            listed = {info.ledger_id: info for info in self._ledgers.record.ledgers}
+            await self._ledgers.finish_trim()
+            self._buffer.trimmed(below)
+            self._trimmed_ledgers += len(going)
+            self._trimmed_bytes += sum(listed[ledger_id].bytes for ledger_id in going)
+            log.info("segment_trimmed", segment=self._segment.path, below=str(below), ledgers=len(going))
+
+
+class Kept(Protocol):
+    path: str
+
+    def lost(self, error: TxnError) -> None: ...
+    async def keep(self, retention: Retention) -> None: ...
+
+
+class Housekeeper:
+    """The rounds of all segments of a broker, one after the other, in one task."""
+
+    def __init__(
+        self, directory: Directory, settings: BrokerSettings, segments: Callable[[], Mapping[str, Kept]]
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._segments = segments
+        self._due: dict[str, None] = {}
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, on_ended: Callable[[asyncio.Task[None]], None]) -> None:
+        """`on_ended`: called with its task when that ends, which it does only by a defect."""
+        self._task = asyncio.create_task(self._run(), name="housekeeping")
+        self._task.add_done_callback(on_ended)
+
+    async def close(self, *, timeout_s: float) -> None:
+        """End after the segment that is being looked after; what takes longer is cut short, as by a crash."""
+        self._closing = True
+        self._changed.set()
+        task, self._task = self._task, None
+        if task is not None:
+            await asyncio.wait([task], timeout=timeout_s)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def wake(self, path: str) -> None:
+        """Something was closed there, or its topic's policies have changed."""
+        self._due[path] = None
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while not self._closing:
+            try:
+                async with asyncio.timeout(self._settings.housekeeping_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._due.update(dict.fromkeys(self._segments()))
+            self._changed.clear()
+            due, self._due = self._due, {}
+            for path in due:
+                if not self._closing and (segment := self._segments().get(path)) is not None:
+                    await self._keep(segment)
+
+    async def _keep(self, segment: Kept) -> None:
+        try:
+            await segment.keep(self._retention(segment.path))
+        except (OutcomeUnknown, DataCorrupt, InternalError) as error:
+            # ▲ Of a rewrite whose fate is unknown nobody can say what stands now: the next owner reads it.
+            segment.lost(error)
+        except TxnError as error:
+            log.info("housekeeping_waits", segment=segment.path, error=str(error))
+
+    def _retention(self, path: str) -> Retention:
+        topology = self._directory.topics().get(topic_path_of(path))
+        if topology is None or topology.deleting:
+            return Retention()
+        name = SegmentName.from_path(path)
+        return retention_of(topology.policies, lo=name.lo, hi=name.hi)

@@ -1,0 +1,104 @@
+"""Which ledgers of a segment have had their time: rolling by age, trimming by time and size (DESIGN §8). Pure.
+
+Whole ledgers go, oldest first; never the open one, never past the watermark, nor past what a subscription has not
+drained, unless the policy says so. A topic without a retention keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from segments.topics import RETENTION_BYTES, RETENTION_MS, TRIM_UNDRAINED
+from txnstore.records import LedgerInfo, LedgerRecord
+from txnwire.ids import HASH_SPACE, Position
+
+ROLLS_PER_RETENTION: Final = 4
+"""A ledger is closed after this part of the retention time, or of its bytes: what it holds outlives either by a quarter
+at most, or by what `Least` says."""
+
+
+class Least(NamedTuple):
+    """However short the retention, no ledger is closed before it has this age, or by its size below so many bytes."""
+
+    age_ms: int
+    ledger_bytes: int
+
+
+class Retention(NamedTuple):
+    """Of one segment. `bytes_kept`: its share of the topic's, by the width of its hash range. None: no limit."""
+
+    ms: int | None = None
+    bytes_kept: int | None = None
+    undrained: bool = False
+
+    @property
+    def limited(self) -> bool:
+        return self.ms is not None or self.bytes_kept is not None
+
+
+def retention_of(policies: Mapping[str, Any], *, lo: int, hi: int) -> Retention:
+    """`lo`, `hi`: the segment's hash range, inclusive. A sealed segment keeps the share it had."""
+    total = policies.get(RETENTION_BYTES)
+    share = None if total is None else total * (hi - lo + 1) // HASH_SPACE
+    return Retention(policies.get(RETENTION_MS), share, bool(policies.get(TRIM_UNDRAINED)))
+
+
+def roll_due(record: LedgerRecord, retention: Retention, *, open_bytes: int, now_ms: int, least: Least) -> bool:
+    """Whether the open ledger, of so many `open_bytes`, is to be closed: what is never closed is never trimmed."""
+    if not open_bytes or not record.ledgers or record.ledgers[-1].closed_length is not None:
+        return False
+    age_ms = now_ms - record.ledgers[-1].opened_ms
+    by_age = retention.ms is not None and age_ms >= max(retention.ms // ROLLS_PER_RETENTION, least.age_ms)
+    share = retention.bytes_kept
+    return by_age or (share is not None and open_bytes >= max(share // ROLLS_PER_RETENTION, least.ledger_bytes))
+
+
+def kept_ledgers(record: LedgerRecord) -> list[LedgerInfo]:
+    """Those that may still be read."""
+    if record.trimmed_below is None:
+        return list(record.ledgers)
+    return [info for info in record.ledgers if info.ledger_id >= record.trimmed_below[0]]
+
+
+def expired(
+    record: LedgerRecord, retention: Retention, *, open_bytes: int, now_ms: int, last_sealed_ms: int
+) -> list[LedgerInfo]:
+    """The closed ledgers, oldest first, that time or size let go, whoever may still want them. By size only what leaves
+    as much as is to be kept.
+
+    ▲ The last ledger of a sealed segment stays for `last_sealed_ms`, however short the retention: beside it stands what
+    is known of producers, who may still ask what of theirs was stored.
+    """
+    kept = kept_ledgers(record)
+    total = open_bytes + sum(info.bytes for info in kept)
+    found: list[LedgerInfo] = []
+    for info in kept:
+        if info.closed_length is None:
+            break
+        age_ms = now_ms - info.closed_ms
+        too_old = retention.ms is not None and age_ms > retention.ms
+        too_much = retention.bytes_kept is not None and total - info.bytes >= retention.bytes_kept
+        if not too_old and not too_much and info.closed_length:
+            break
+        if info is kept[-1] and age_ms <= last_sealed_ms:
+            break
+        found.append(info)
+        total -= info.bytes
+    while found and not found[-1].closed_length:
+        found.pop()  # empty ones go along with others, not by themselves
+    return found
+
+
+def first_kept(record: LedgerRecord, going: Sequence[LedgerInfo], *, bound: Position) -> int | None:
+    """The ledger that is the first to be kept once what may go of `going` has gone; None if nothing may. `bound`: the
+    last position that may go (▲ the watermark, and what subscriptions have drained)."""
+    allowed = 0
+    for number, info in enumerate(going, start=1):
+        if Position(info.ledger_id, (info.closed_length or 0) - 1) > bound:
+            break
+        allowed = number
+    if not allowed:
+        return None
+    last = going[allowed - 1].ledger_id
+    return min((info.ledger_id for info in record.ledgers if info.ledger_id > last), default=last + 1)
