@@ -18,7 +18,7 @@ from txnclient.outbox import Outbox
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import Transaction
 from txnwire.entry import OutgoingMessage, encode_entry
-from txnwire.errors import ConnectionLost, ProducerFenced, SequenceGap, Timeout, TopicNotFound, TxnError
+from txnwire.errors import ConnectionLost, Overloaded, ProducerFenced, SequenceGap, Timeout, TopicNotFound, TxnError
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
@@ -67,6 +67,9 @@ class Channel:
         """Answers to what was written in an earlier one are not waited for any more."""
         self._unanswered_bytes = 0
         self._paused = False
+        self._overloaded: Overloaded | None = None
+        """What entries were refused with, until one is stored. Nothing is under way then but one entry that tries."""
+        self._backoff = Backoff(session.random)
         self.one_large_value = asyncio.Lock()
         """Held while the pieces of a value are taken in: of one producer they are never between each other here."""
 
@@ -153,7 +156,9 @@ class Channel:
         if link is None or link.closed or outbox.may_reopen:
             self._open_soon()
             return
-        while outbox.awaited < MAX_UNANSWERED_ENTRIES and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
+        # Behind a refusal one entry goes ahead, or everything would cross the wire once more to be refused.
+        most = MAX_UNANSWERED_ENTRIES if self._overloaded is None else 1
+        while outbox.awaited < most and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
             if link.busy:
                 self._pause(link)
                 return
@@ -203,10 +208,15 @@ class Channel:
             return
         self._unanswered_bytes -= len(batch.entry)
         if error is None:
+            if self._overloaded is not None:
+                self._overloaded = None
+                self._backoff.reset()
             self._outbox.settle(batch)
             self._stored(batch, answer.result().send_ok)
             self._write()
         elif isinstance(error, _RESEND) and not (isinstance(error, Timeout) and batch.deadline.passed):
+            if isinstance(error, Overloaded):
+                self._overloaded = error
             self._outbox.interrupt()
         elif isinstance(error, TxnError):
             self._outbox.settle(batch)
@@ -247,8 +257,12 @@ class Channel:
     async def _open(self) -> None:
         """Open the producer at the segment's owner and go on behind what that has stored."""
         backoff = Backoff(self._session.random)
-        last: TxnError | None = None
+        last: TxnError | None = self._overloaded
         try:
+            if last is not None:
+                # A segment that takes nothing in just now is full of what it has to store: trying again at once would
+                # only keep it busier. At random, so that its producers do not come back in step.
+                await asyncio.sleep(min(self._backoff.next_s(), self._time_left()))
             while self._drop_hopeless(last):
                 try:
                     await self._open_once()

@@ -10,7 +10,7 @@ import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
 from txnwire.entry import decode_block
-from txnwire.errors import to_wire
+from txnwire.errors import Overloaded, to_wire
 from txnwire.ids import hash_key
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_VALUE_BYTES
@@ -449,5 +449,55 @@ def test_close_sends_what_is_queued_and_terminates_although_nothing_answers() ->
             await stuck.close()
             assert cluster.clock.monotonic() - before <= 5.1
             assert isinstance(future.exception(), txnclient.ConnectionLost)
+
+    run(scenario())
+
+
+def test_an_overloaded_segment_is_left_alone_for_longer_and_longer_and_asked_with_one_entry() -> None:
+    """Dies without the back-off: refusals would come back as fast as the wire carries them."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=0, batch_bytes=10)
+            await producer.send(b"opens the channel", key="k")
+            server.refuse["send"] = [Overloaded("full")] * 16
+            began, seen = cluster.clock.monotonic(), server.seen["send"]
+            sent = [producer.send_nowait(b"x" * 10, key="k") for _ in range(10)]
+            ids = await asyncio.gather(*sent)
+            took = cluster.clock.monotonic() - began
+            assert [one.position for one in ids] == sorted(one.position for one in ids)
+            assert 1.0 < took < 6.0, (
+                "ten refused at first, then six more at 20, 40, 80, 160, 320 and 640 ms at the most"
+            )
+            assert server.seen["send"] - seen == 16 + 10, (
+                "all ten once, one at a time until one is taken, then the rest"
+            )
+
+    run(scenario())
+
+
+def test_the_back_off_starts_over_once_an_entry_is_stored() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            await producer.send(b"opens the channel", key="k")
+            for _ in range(20):
+                server.refuse["send"] = [Overloaded("full")]
+                before = cluster.clock.monotonic()
+                await producer.send(b"x", key="k")
+                assert 0.01 <= cluster.clock.monotonic() - before < 0.05
+
+    run(scenario())
+
+
+def test_a_send_that_was_refused_until_its_time_was_up_says_by_what() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=2.0) as (cluster, client):
+            cluster.servers["broker:1"].refuse["send"] = [Overloaded("its disk is slow")] * 1000
+            producer = await client.producer(TOPIC)
+            with pytest.raises(txnclient.Timeout, match=r"Overloaded: its disk is slow"):
+                await producer.send(b"x", key="k")
 
     run(scenario())
