@@ -142,8 +142,8 @@ class Coordinators:
 
         async def attempt() -> Transaction:
             nonlocal turn
-            ok, link, began = await self._ask_name(name, timeout_s, attempt_id, turn, deadline)
             turn += 1
+            ok, link, began = await self._ask_name(name, timeout_s, attempt_id, turn, deadline)
             return self._joined(ok, link, name, writer_id, began + timeout_s)
 
         return await session.repeat(f"beginning {name!r}", deadline, attempt)

@@ -48,6 +48,9 @@ class Cluster:
         self.states: dict[TxnId, str] = {}
         self.decided_at: dict[TxnId, int] = {}
         self.attempts: dict[bytes, TxnId] = {}
+        self.names: dict[str, TxnId] = {}
+        self.writers: dict[TxnId, list[int] | None] = {}
+        """Of committed ones: those that count, None for all."""
         self.stored: dict[str, list[tuple[int, int, TxnId | None]]] = {path: [] for path in SEGMENTS}
         """Per segment: first and last sequence id, transaction."""
 
@@ -218,12 +221,26 @@ class ScriptedServer:
         cluster, request = self.cluster, command.new_txn
         if cluster.coordinators.get(request.tc_id) != self.address:
             raise NotOwner(f"coordinator {request.tc_id} is not here")
+        named = cluster.names.get(request.name)
+        if named is not None and cluster.states[named] != "ABORTED":
+            return pb.Command(new_txn_ok=self._joined(named, request))
         txn_id = cluster.attempts.get(request.attempt)
-        if txn_id is None:
-            txn_id = cluster.attempts[request.attempt] = TxnId(request.tc_id, len(cluster.attempts) + 1)
+        if txn_id is None or request.name:
+            txn_id = cluster.attempts[request.attempt] = TxnId(request.tc_id, len(cluster.states) + 1)
             cluster.states[txn_id] = "OPEN"
+        if request.name:
+            cluster.names[request.name] = txn_id
         ok = pb.NewTxnOk(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
         return pb.Command(new_txn_ok=ok)
+
+    def _joined(self, txn_id: TxnId, request: pb.NewTxn) -> pb.NewTxnOk:
+        ok = pb.NewTxnOk(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+        ok.joined = self.cluster.attempts.get(request.attempt) != txn_id
+        if self.cluster.states[txn_id] == "COMMITTED":
+            ok.state, ok.revision = pb.TXN_STATE_COMMITTED, self.cluster.decided_at[txn_id]
+            if (writers := self.cluster.writers[txn_id]) is not None:
+                ok.writers.CopyFrom(pb.WriterList(writers=writers))
+        return ok
 
     def _end_txn(self, peer: Peer, command: pb.Command) -> pb.Command:
         cluster, request = self.cluster, command.end_txn
@@ -233,9 +250,15 @@ class ScriptedServer:
             cluster.revision += 1
             cluster.states[txn_id] = wanted
             cluster.decided_at[txn_id] = cluster.revision
+            cluster.writers[txn_id] = list(request.writers.writers) if request.HasField("writers") else None
         if cluster.states[txn_id] != wanted:
             raise InvalidTxnState(f"transaction {txn_id} has {cluster.states[txn_id]}: timeout")
-        return pb.Command(end_txn_ok=pb.EndTxnOk(revision=cluster.decided_at[txn_id]))
+        ok = pb.EndTxnOk(revision=cluster.decided_at[txn_id])
+        if wanted == "COMMITTED" and (writers := cluster.writers[txn_id]) is not None:
+            ok.writers.CopyFrom(pb.WriterList(writers=writers))
+        if wanted == "COMMITTED" and request.HasField("writers") and list(request.writers.writers) != writers:
+            raise InvalidTxnState(f"transaction {txn_id} is COMMITTED already, with another list of writers")
+        return pb.Command(end_txn_ok=ok)
 
     def _announce_session(self, peer: Peer, command: pb.Command) -> pb.Command:
         ids = command.announce_session.open
