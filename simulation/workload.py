@@ -15,6 +15,7 @@ import txnclient
 from simulation.history import Ack
 from simulation.recorder import Draft, Positions, Recorder, key_of
 from simulation.shared_work import SharedParts, SharedWork, ask_shared
+from simulation.snapshot_work import SnapshotWork
 from txnclient.consumer import Consumer
 from txnclient.message import Message
 from txnclient.producer import Producer
@@ -132,14 +133,16 @@ class ClientLife:
     async def _work(self, client: txnclient.Client) -> None:
         for topic in TOPICS:
             await client.create_topic(topic, segments=self._plan.segments)
-        reading = asyncio.ensure_future(self._follow(client))
+        beside = [asyncio.ensure_future(self._follow(client)), asyncio.ensure_future(self._take_snapshots(client))]
         try:
             await self._transact(client)
         finally:
-            reading.cancel()
-            await asyncio.wait([reading])
-        if not reading.cancelled():
-            reading.result()
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+        for task in beside:
+            if not task.cancelled():
+                task.result()
 
     # --- a reader beside the worker ---
 
@@ -163,6 +166,17 @@ class ClientLife:
                 draft = self._plan.recorder.begin(process, "read")
                 draft.polled(positions.polls(messages))
                 self._plan.recorder.end(draft, "ok")
+
+    async def _take_snapshots(self, client: txnclient.Client) -> None:
+        work = SnapshotWork(
+            self._plan.recorder,
+            self._name,
+            self._random,
+            topics=TOPICS,
+            keys=[key_of(topic, b"k%d" % number) for topic in TOPICS for number in range(2 * KEYS)],
+            found=self._plan.unexpected.append,
+        )
+        await work.go_on(client, lambda: self._plan.active, lambda error: self._plan.met(self._name, error))
 
     # --- the worker ---
 

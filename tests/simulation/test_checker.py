@@ -108,6 +108,13 @@ CLEAN: dict[str, list[Operation]] = {
         op("q", polls=[poll((0, "a"))], sends=[sent("x", 0, "other")]),
         op("r", polls=[poll((0, "x"), key="other")]),
     ],
+    "a snapshot without what was pending in it": [
+        op(sends=[A]),
+        op("q", sends=[sent("b", 1)]),
+        op("p", sends=[sent("c", 2)]),
+        op("r", polls=[poll((0, "a"), (2, "c"), snapshot="1")]),
+        op("s", polls=[poll((0, "a"), (1, "b"), (2, "c"))]),
+    ],
     "a snapshot before and one after": [
         op(sends=[A, sent("x", 0, "other")]),
         op("r", polls=[poll(snapshot="1"), poll(key="other", snapshot="1")]),
@@ -255,6 +262,10 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
             op("r", polls=[poll((0, "a"), snapshot="1"), poll(key="other", snapshot="1")]),
             op("s", polls=[poll((0, "a")), poll((0, "x"), key="other")]),
         ],
+    ),
+    "a snapshot that goes back": (
+        ["non-monotonic poll"],
+        [op(sends=[A, sent("b", 1)]), op("r", polls=[poll((1, "b"), (0, "a"), snapshot="1")])],
     ),
     "torn snapshot": (
         ["torn snapshot"],
