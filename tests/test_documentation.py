@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.cluster import InProcessCluster
+import txnclient
+from tests.cluster import InProcessCluster, running_cluster
+from tests.txnctl.command_line import done
 from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import Kind
 from txnctl.settings import ServerSettings, load
+from txnwire.ids import hash_key
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -34,24 +39,88 @@ def shell_lines(program: str) -> list[str]:
     return sorted({line.split(" #")[0].strip() for line in lines if line.startswith(program + " ")})
 
 
-@pytest.mark.skipif(shutil.which("etcdctl") is None, reason="no etcdctl on PATH")
-async def test_every_etcdctl_recipe_finds_what_it_says(cluster: InProcessCluster) -> None:
-    """On a cluster with the topic and the subscription that the recipes speak of; watches are started and stopped."""
-    await run_readme_example(cluster)
-    recipes = [line for line in shell_lines("etcdctl") if " get " in line]
-    assert len(recipes) >= 12
-    may_be_empty = ("/txn-op/", "/idx/", "/txn/0003-")
-    for recipe in recipes:
-        output = await asyncio.to_thread(run_recipe, cluster, recipe)
-        if not any(prefix in recipe for prefix in may_be_empty):
-            assert output.strip(), recipe
+with_etcdctl = pytest.mark.skipif(shutil.which("etcdctl") is None, reason="no etcdctl on PATH")
+
+SHOWN_ID, SHOWN_NAME = "0003-0000000000000001", "job-7/42"
+ORDERS, INVOICES = "topic://public/default/orders", "topic://public/default/invoices"
 
 
-def run_recipe(cluster: InProcessCluster, recipe: str) -> str:
-    words = [cluster.prefix + word if word.startswith("/") else word for word in shlex.split(recipe)]
-    environment = {**os.environ, "ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": cluster.etcd}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=20, check=True)
-    return done.stdout
+@asynccontextmanager
+async def inspected(etcd: str, tmp_path: Path) -> AsyncIterator[tuple[InProcessCluster, txnclient.Transaction]]:
+    """A cluster that has a record under every key the recipes ask for, and the open transaction they speak of."""
+    async with running_cluster(etcd, tmp_path, header_retention_s=0.2) as cluster, cluster.connect() as client:
+        await client.create_topic(ORDERS, segments=4)
+        await client.create_topic("topic://public/default/deleted")
+        await client.delete_topic("topic://public/default/deleted")
+        key = next(str(n) for n in range(1000) if hash_key(str(n).encode()) <= 0x3FFF)
+        async with await client.producer(ORDERS) as producer, await client.consumer(ORDERS, "billing") as consumer:
+            aborted = await client.begin()
+            await producer.send(b"never", key=key, txn=aborted)
+            await aborted.abort()
+            named = await client.begin(name=SHOWN_NAME)
+            await producer.send(b"named", key=key, txn=named)
+            await named.commit(writers=[named.writer_id])
+            await producer.send(b"plain", key=key)
+            shown = await client.begin()
+            await producer.send(b"held", key=key, txn=shown)
+            await consumer.ack(await consumer.receive(timeout=20))
+            await consumer.ack(await consumer.receive(timeout=20), txn=shown)
+            yield cluster, shown
+
+
+@with_etcdctl
+async def test_every_etcdctl_recipe_finds_what_it_says(etcd: str, tmp_path: Path) -> None:
+    """Some records come a moment after what they tell of: each recipe is run until it finds something."""
+    recipes = [line for line in shell_lines("etcdctl") if not line.startswith("etcdctl watch")]
+    assert len(recipes) >= 25
+    async with inspected(etcd, tmp_path) as (cluster, shown):
+        for recipe in recipes:
+            for _ in range(200):
+                if (await recipe_output(cluster, recipe, shown)).strip():
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                pytest.fail(f"found nothing: {recipe}")
+
+
+@with_etcdctl
+async def test_the_watch_of_transactions_sees_them_begin_and_end(cluster: InProcessCluster) -> None:
+    watches = [line for line in shell_lines("etcdctl") if line.startswith("etcdctl watch")]
+    assert "etcdctl watch --prefix /txn/" in watches
+    process = await asyncio.create_subprocess_exec(
+        *shlex.split("etcdctl watch --prefix /txn/".replace(" /", f" {cluster.prefix}/")),
+        env=etcdctl_environment(cluster),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        seen = b""
+        async with cluster.connect() as client, asyncio.timeout(30):
+            while b'"state":"COMMITTED"' not in seen:  # the watch takes a moment to start
+                await (await client.begin()).commit()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        while b'"state":"COMMITTED"' not in seen:
+                            seen += await process.stdout.readline()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def etcdctl_environment(cluster: InProcessCluster) -> dict[str, str]:
+    return {**os.environ, "ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": cluster.etcd}
+
+
+async def recipe_output(cluster: InProcessCluster, recipe: str, shown: txnclient.Transaction) -> str:
+    """What it prints. Its id is that of `shown`, and its keys are those of this cluster."""
+    asked, *filters = recipe.replace(SHOWN_ID, str(shown.id)).split(" | ")
+    command = " | ".join([asked.replace(" /", f" {cluster.prefix}/"), *filters])
+    process = await asyncio.create_subprocess_shell(
+        command, env=etcdctl_environment(cluster), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 20)
+    assert not err, f"{recipe}: {err.decode()}"
+    return out.decode()
 
 
 async def run_readme_example(cluster: InProcessCluster) -> str:
@@ -78,6 +147,22 @@ def test_every_command_line_shown_is_one(line: str) -> None:
     words = [word for word in shlex.split(line)[1:] if word != "…"]
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, f"{line}: {result.output}"
+
+
+async def test_the_commands_shown_do_what_they_say(cluster: InProcessCluster) -> None:
+    """Those of docs/commands.md, block by block in their order, on topics with some messages."""
+    async with cluster.connect() as client:
+        for block in blocks(ROOT / "docs" / "commands.md", "sh"):
+            for topic in (ORDERS, f"{ORDERS}-copied", INVOICES):
+                await client.create_topic(topic)
+            async with await client.consumer(ORDERS, "billing"), await client.producer(ORDERS) as producer:
+                await producer.send(b"{}")
+            txn = await client.begin()
+            for line in block.splitlines():
+                if line.startswith("txnctl "):
+                    words = line.replace(SHOWN_ID, str(txn.id)).replace("--idle 2", "--idle 0.3")
+                    message = '{"customer": "c1", "value": "v"}\n'
+                    await done(*shlex.split(words)[1:], url=cluster.url, stdin=message)
 
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
