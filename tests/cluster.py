@@ -7,7 +7,7 @@ anything over. For kills of real processes see `tests/processes.py`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 import txnclient
 from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerStore
 from txnctl.probe import wait_cluster_ready
 from txnctl.server import Server
 from txnctl.settings import ServerSettings
@@ -34,7 +35,7 @@ class RunningServer:
 
     server: Server
     store: EtcdStore
-    ledgers: FileLedgerStore
+    ledgers: LedgerStore
 
     async def stop(self) -> None:
         await self.server.close()
@@ -52,6 +53,7 @@ class InProcessCluster:
     overrides: dict[str, Any] = field(default_factory=dict)
     servers: dict[str, RunningServer] = field(default_factory=dict)
     listen: str = "127.0.0.1:0"
+    make_ledgers: Callable[[Path], LedgerStore] = FileLedgerStore
 
     @property
     def url(self) -> str:
@@ -76,7 +78,7 @@ class InProcessCluster:
         store = await EtcdStore.connect(
             EtcdSettings(endpoints=(self.etcd,), prefix=self.prefix), clock=clock, random=random
         )
-        ledgers = FileLedgerStore(self.data_dir)
+        ledgers = self.make_ledgers(self.data_dir)
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
@@ -99,9 +101,12 @@ class InProcessCluster:
 
 
 @asynccontextmanager
-async def running_cluster(etcd: str, data_dir: Path, **overrides: Any) -> AsyncIterator[InProcessCluster]:
+async def running_cluster(
+    etcd: str, data_dir: Path, *, make_ledgers: Callable[[Path], LedgerStore] = FileLedgerStore, **overrides: Any
+) -> AsyncIterator[InProcessCluster]:
     """Server settings may be overridden by keyword, e.g. `header_retention_s=1.0`."""
-    running = InProcessCluster(etcd, f"/cluster-{next(_prefixes)}-{data_dir.name}", data_dir, overrides)
+    prefix = f"/cluster-{next(_prefixes)}-{data_dir.name}"
+    running = InProcessCluster(etcd, prefix, data_dir, overrides, make_ledgers=make_ledgers)
     try:
         await running.start()
         yield running

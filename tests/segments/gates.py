@@ -108,3 +108,43 @@ class _GatedWriter:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
+
+
+class SlowDisks:
+    """File ledgers of which those of some segments stop storing, until they go on."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._store = FileLedgerStore(data_dir)
+        self._stopped: dict[str, asyncio.Event] = {}
+
+    def stop(self, segment: str) -> None:
+        self._stopped[segment] = asyncio.Event()
+
+    def go_on(self) -> None:
+        for event in self._stopped.values():
+            event.set()
+        self._stopped.clear()
+
+    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> LedgerWriter:
+        return _SlowWriter(self, segment, await self._store.create(segment, ledger_id, incarnation=incarnation))
+
+    async def wait(self, segment: str) -> None:
+        if (stopped := self._stopped.get(segment)) is not None:
+            await stopped.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class _SlowWriter:
+    def __init__(self, disks: SlowDisks, segment: str, writer: LedgerWriter) -> None:
+        self._disks = disks
+        self._segment = segment
+        self._writer = writer
+
+    async def sync(self) -> int:
+        await self._disks.wait(self._segment)
+        return await self._writer.sync()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)

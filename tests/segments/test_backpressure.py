@@ -1,0 +1,91 @@
+"""What a broker takes on at most: entries its disk has not stored yet, deliveries its consumers do not read."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.segments.brokering import Client, Cluster, Producer, eventually
+from tests.segments.gates import SlowDisks
+from txnwire.errors import Overloaded, SequenceGap, TxnError
+
+VALUE = "x" * 1_000
+
+
+def refused(sent: list[asyncio.Future[object]]) -> list[TxnError]:
+    """Errors of those that have ended with one."""
+    found = [one.exception() for one in sent if one.done()]
+    return [error for error in found if isinstance(error, TxnError)]
+
+
+async def slow_and_fast(cluster: Cluster, tmp_path: Path, **settings: int) -> tuple[SlowDisks, Producer, Producer]:
+    slow, fast = await cluster.create_topic(segments=2)
+    disks = SlowDisks(tmp_path)
+    cluster.make_ledgers = lambda _: disks  # type: ignore[assignment, return-value]
+    client = await cluster.connect(await cluster.start(settings=replace(cluster.settings, **settings)))
+    producers = await client.producer(slow, "slow"), await client.producer(fast, "fast")
+    for producer in producers:
+        await producer.send("opens the segment")
+    disks.stop(slow)
+    return disks, *producers
+
+
+async def test_a_disk_that_stands_still_costs_bounded_memory_and_no_other_segment_anything(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    disks, slow, fast = await slow_and_fast(cluster, tmp_path, segment_inflight_bytes=10_000)
+    sent = [slow.send_nowait(VALUE) for _ in range(100)]
+    broker = cluster.nodes[0].broker
+    await eventually(lambda: sum(one.done() for one in sent) > 80)
+    assert 5_000 < broker.statistics().inflight_bytes <= 10_000
+    errors = refused(sent)  # type: ignore[arg-type]
+    assert isinstance(errors[0], Overloaded)
+    assert "bound 10000" in str(errors[0])
+    assert {type(error) for error in errors} <= {Overloaded, SequenceGap}
+    for _ in range(50):
+        await fast.send(VALUE)
+    disks.go_on()
+    stored = [one for one in await asyncio.gather(*sent, return_exceptions=True) if not isinstance(one, BaseException)]
+    assert len(stored) == 100 - len(errors)
+    assert broker.statistics().inflight_bytes == 0
+    slow.last = len(stored)  # of the one that opened the segment and those stored since
+    await slow.send(VALUE)
+
+
+async def test_the_bound_over_all_segments_holds_too_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    disks, slow, fast = await slow_and_fast(cluster, tmp_path, broker_inflight_bytes=10_000)
+    sent = [slow.send_nowait(VALUE) for _ in range(100)]
+    await eventually(lambda: sum(one.done() for one in sent) > 80)
+    with pytest.raises(Overloaded, match=r"its broker \d+ \(bound 10000\): send again a little later"):
+        await fast.send(VALUE)
+    disks.go_on()
+    await asyncio.gather(*sent, return_exceptions=True)
+    fast.last = 0
+    await fast.send(VALUE)
+    assert cluster.nodes[0].broker.statistics().inflight_bytes == 0
+
+
+async def test_a_queue_consumer_that_does_not_read_holds_a_bounded_share_and_gives_it_back(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, connection_pending_bytes=10_000, deliver_bytes=2_000, read_bytes=2_000)
+    node = await cluster.start(settings=settings)
+    stuck, reading = await cluster.connect(node), await cluster.connect(node)
+    held = await cluster.queue(stuck, segment, consumer="stuck", permits=100_000)
+    got = await cluster.queue(reading, segment, consumer="reading", permits=100_000)
+    stuck.connection.pause(True)  # type: ignore[attr-defined]
+    producer = await (await cluster.connect(node)).producer(segment)
+    sent = [f"{number}-{VALUE}" for number in range(300)]
+    for first in range(0, 300, 20):
+        await asyncio.gather(*(producer.send_nowait(value) for value in sent[first : first + 20]))
+    await eventually(lambda: len(got.values) > 250)
+    assert _pending(stuck) <= 10_000 + 2 * 2_000
+    assert held.values == []
+    await stuck.close()
+    await eventually(lambda: sorted(got.values) == sorted(sent), what="what it held has come to the one that reads")
+
+
+def _pending(client: Client) -> int:
+    return int(client.connection._bytes)  # type: ignore[attr-defined]
