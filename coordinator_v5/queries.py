@@ -13,7 +13,8 @@ from typing import Final
 
 from txnstore import keys, records
 from txnstore.collection_transitions import block_of, read_outcomes
-from txnstore.records import OPEN, Header, Op
+from txnstore.name_transitions import outcome_by_name
+from txnstore.records import OPEN, Header, Op, TxnName
 from txnstore.store import KeyValue, MetadataStore
 from txnstore.transitions import Decision, decision_of
 from txnwire.ids import TxnId
@@ -139,6 +140,16 @@ async def describe_transaction(store: MetadataStore, txn_id: TxnId, *, ops_limit
         _outcome(txn_id, header, block),
         tuple(records.decode(Op, record.value, key=record.key) for record in ops.records),
     )
+
+
+async def transaction_named(store: MetadataStore, name: str) -> tuple[TxnId, Decision | None] | None:
+    """The transaction that a name was last begun as and, once it is collected, its outcome with its writers; None where
+    the name is not known (any more)."""
+    record = await store.get(keys.txn_name(name))
+    if record is None:
+        return None
+    txn_id = TxnId.parse(records.decode(TxnName, record.value, key=record.key).txn_id)
+    return txn_id, outcome_by_name(record, txn_id)
 
 
 async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[Decision | None]:

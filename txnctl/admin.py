@@ -202,8 +202,25 @@ class Administration:
         }
 
     async def _describe_transaction(self, args: Arguments) -> dict[str, Any]:
-        txn_id = TxnId.parse(_text(args, "txn"))
+        """By `txn`, or by `name`: the one that name was last begun as, whose writers are kept for longer."""
+        name, by_name = args.get("name"), None
+        if name is None:
+            txn_id = TxnId.parse(_text(args, "txn"))
+        else:
+            named = await queries.transaction_named(self._store, str(name))
+            if named is None:
+                raise TxnNotFound(f"no transaction is known by the name {name!r}: never begun, or forgotten")
+            txn_id, by_name = named
         found = await queries.describe_transaction(self._store, txn_id)
+        if found.record is None and by_name is not None:
+            return {
+                "txn": str(txn_id),
+                "outcome": by_name.state,
+                "header": None,
+                "revision": None,
+                "operations": [],
+                "writers": by_name.writers,
+            }
         if found.record is None and found.outcome is None and not found.ops:
             raise TxnNotFound(
                 f"nothing is known of transaction {txn_id}: it was never begun, or ended so long ago that its outcome "

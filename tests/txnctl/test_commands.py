@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import txnclient
-from tests.cluster import InProcessCluster
+from tests.cluster import InProcessCluster, running_cluster
 from tests.txnctl.command_line import Done, done, txnctl
 
 TOPIC = "topic://public/default/orders"
@@ -75,6 +75,35 @@ async def test_subscriptions_show_what_is_pending(cluster: InProcessCluster, pro
     assert [txns for row in segments if (txns := row["pending_in"])] == [[str(txn.id)]]
     assert sum(row["backlog"] for row in segments) >= 1
     assert str(txn.id) in table.out
+
+
+async def test_named_transactions_are_described_by_name_also_when_collected(etcd: str, tmp_path: Path) -> None:
+    async with (
+        running_cluster(etcd, tmp_path, header_retention_s=0.5) as cluster,
+        cluster.connect() as client,
+        client.producer((await client.create_topic(TOPIC)).topic) as producer,
+    ):
+        shared = await client.begin(name="job-7/42")
+        await producer.send(b"x", txn=shared)
+        by_name = await done("transactions", "describe", "--name", "job-7/42", url=cluster.url)
+        assert f"{shared.id}: OPEN" in by_name.out
+        assert "name job-7/42" in by_name.out
+        assert f"{shared.writer_id:016x}" in by_name.out
+        await shared.commit(writers=[shared.writer_id])
+        async with asyncio.timeout(30):
+            while (
+                "collected"
+                not in (told := await done("transactions", "describe", "--name", "job-7/42", url=cluster.url)).out
+            ):
+                assert "1 writers count" in told.out
+        assert f"1 writers count: {shared.writer_id:016x}" in told.out
+        json = await done("transactions", "describe", "--name", "job-7/42", "-o", "json", url=cluster.url)
+        assert (json.json["txn"], json.json["outcome"]) == (str(shared.id), "COMMITTED")
+        assert json.json["writers"] == [f"{shared.writer_id:016x}"]
+        unknown = await txnctl("transactions", "describe", "--name", "job-8/1", url=cluster.url)
+        assert (unknown.code, "never begun" in unknown.err) == (1, True)
+        for words in ([], [str(shared.id), "--name", "job-7/42"]):
+            assert (await txnctl("transactions", "describe", *words, url=cluster.url)).code == 2
 
 
 async def test_transactions_are_listed_and_described(cluster: InProcessCluster, producer: txnclient.Producer) -> None:

@@ -43,12 +43,20 @@ def list_transactions(
 
 
 @app.command()
-def describe(txn: Id, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
+def describe(
+    txn: Annotated[str | None, typer.Argument(help="transaction id, as 0003-00000000000004d2")] = None,
+    name: Annotated[str | None, typer.Option(help="the one this name was last begun as, instead of an id")] = None,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
     """Header, operations and outcome of one transaction."""
+    if (txn is None) == (name is None):
+        raise typer.BadParameter("name one transaction: by its id, or with --name")
 
     async def work() -> None:
+        asked = {"name": name} if txn is None else {"txn": str(TxnId.parse(txn))}
         async with asking(url) as cluster:
-            answer = await cluster.ask("transactions.describe", txn=str(TxnId.parse(txn)))
+            answer = await cluster.ask("transactions.describe", **asked)
         if output is Format.JSON:
             show_json(answer)
             return
@@ -118,6 +126,8 @@ def _describe(answer: dict[str, Any]) -> None:
     print(f"{answer['txn']}: {answer['outcome']}{reason}")
     if header is None:
         print("its header has been collected: no more than the outcome is kept")
+        if answer.get("writers") is not None:
+            print(f"{len(answer['writers'])} writers count: {' '.join(answer['writers'])}")
     else:
         ended = f", ended {_when(header['finalized_ms'])}" if header["finalized_ms"] else ""
         deadline = "" if ended else f", aborted at the latest {_when(header['timeout_ms'])}"
