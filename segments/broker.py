@@ -18,7 +18,7 @@ from segments.housekeeping import Housekeeper
 from segments.ledger import LedgerStore
 from segments.measures import Measures, MeasuresSnapshot
 from segments.ownership import Registration
-from segments.segment import Segment, SegmentStatistics, Shared
+from segments.segment import PINNING_SHOWN, Segment, SegmentStatistics, Shared
 from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.take_over import take_over_segment
@@ -458,11 +458,12 @@ class Broker:
         """Whether its lease surely holds."""
         return self._registration is not None and self._registration.valid()
 
-    def statistics(self) -> BrokerStatistics:
+    def statistics(self, *, pins: int = PINNING_SHOWN) -> BrokerStatistics:
+        """`pins`: of each segment, how many transactions that hold readers back are told at most."""
         return BrokerStatistics(
             broker_id=self.broker_id,
             registered=self.registered,
-            segments=tuple(segment.statistics() for _, segment in sorted(self._segments.items())),
+            segments=tuple(segment.statistics(pins=pins) for _, segment in sorted(self._segments.items())),
             taking=tuple(self._taking),
             failed={path: str(error) for path, error in self._failed.items()},
             decisions=self._shared.decisions.statistics(),

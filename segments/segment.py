@@ -172,6 +172,7 @@ class Segment:
             on_lost=self.lost,
             flush_interval_s=shared.settings.cursor_flush_s,
         )
+        self._one_round = asyncio.Lock()
         self._keeping = Housekeeping(shared.store, shared.clock, shared.settings, self)
 
     # ---- life -------------------------------------------------------------------------------------------------------
@@ -371,8 +372,9 @@ class Segment:
 
     async def keep(self, retention: Retention) -> None:
         """One round of housekeeping. Raises `NotOwner`, `StoreUnavailable`, `LedgerFailed`, `OutcomeUnknown`."""
-        self.check()
-        await self._keeping.keep(retention)
+        async with self._one_round:
+            self.check()
+            await self._keeping.keep(retention)
 
     async def roll(self) -> None:
         await self.pipeline.roll()
@@ -416,9 +418,10 @@ class Segment:
         readers = sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None)
         return len(self._sessions), readers + sum(consumers)
 
-    def statistics(self) -> SegmentStatistics:
+    def statistics(self, *, pins: int = PINNING_SHOWN) -> SegmentStatistics:
+        """`pins`: how many of the transactions that hold readers back are told at most."""
         buffer = self.buffer.statistics()
-        pinning = tuple(self.buffer.pinning(PINNING_SHOWN))
+        pinning = tuple(self.buffer.pinning(pins))
         last = self.buffer.last_confirmed
         return SegmentStatistics(
             path=self.path,

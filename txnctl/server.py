@@ -266,7 +266,7 @@ class Server:
             coordinator=None if self.coordinator is None else self.coordinator.statistics(),
             sweeper=None if self.sweeper is None else self.sweeper.statistics(),
             controller=None if self.controller is None else self.controller.statistics(),
-            broker=None if self.broker is None else self.broker.statistics(),
+            broker=None if self.broker is None else self.broker.statistics(pins=1),
         )
 
     async def _coordinator_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class Server:
 
     async def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """Of this process, for `brokers list`."""
-        broker = None if self.broker is None else self.broker.statistics()
+        broker = None if self.broker is None else self.broker.statistics(pins=0)
         return {
             "id": self._settings.id,
             "roles": list(self._settings.roles),
