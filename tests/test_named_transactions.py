@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,6 +230,20 @@ async def test_the_example_runs_and_a_second_run_of_the_job_writes_nothing(clust
     assert "nothing to do" in await run_example(cluster.url, "night-1")
     async with cluster.connect() as client:
         assert len(await read_all(client, "topic://public/default/named-transaction")) == 400
+
+
+async def test_what_the_docs_show_of_named_transactions_is_so(cluster: InProcessCluster) -> None:
+    """The snippet of docs/client.md."""
+    text = (EXAMPLE.parent.parent / "docs" / "client.md").read_text()
+    (snippet,) = re.findall(r"```python\n(shared = .*?)```", text, re.DOTALL)
+    body = "\n".join(f"    {line}" for line in snippet.splitlines())
+    names: dict[str, Any] = {}
+    exec(f"async def shown(client, producer):\n{body}", names)
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+        async with await client.producer(TOPIC) as producer:
+            await names["shown"](client, producer)
+        assert await read_all(client, TOPIC) == [b"part 1"]
 
 
 async def run_example(url: str, job: str) -> str:
