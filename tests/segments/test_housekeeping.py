@@ -1,0 +1,348 @@
+"""Retention at work: aborted records move into sidecars, ledgers are trimmed, and whoever stops halfway is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from segments.retention import Retention
+from segments.settings import BrokerSettings
+from tests.segments.brokering import TOPIC, Client, Cluster, eventually
+from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
+from txnstore import keys, records
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+from txnstore.records import LedgerRecord, SubscriptionRecord, TopicRecord
+from txnstore.store import Commit, MetadataStore, Put
+from txnwire.errors import DataCorrupt, TxnError
+
+ONE_ENTRY_EACH = BrokerSettings(
+    lease_ttl_s=60.0,
+    claim_retry_s=0.05,
+    ledger_roll_bytes=1,
+    housekeeping_s=0.02,
+    roll_least_age_ms=1,
+    cursor_flush_s=0.01,
+)
+
+QUIET = replace(ONE_ENTRY_EACH, ledger_roll_bytes=1 << 30, housekeeping_s=3600.0)
+
+
+async def set_policies(cluster: Cluster, **policies: Any) -> None:
+    found = await cluster.store.get(keys.topic(TOPIC.path))
+    assert found is not None
+    record = records.decode(TopicRecord, found.value, key=found.key)
+    changed = msgspec.structs.replace(record, policies=policies)
+    await cluster.store.commit(Commit(puts=(Put(found.key, records.encode(changed)),)))
+
+
+async def ledger_list(cluster: Cluster, segment: str) -> LedgerRecord:
+    found = await cluster.store.get(keys.ledger(segment))
+    assert found is not None
+    return records.decode(LedgerRecord, found.value, key=found.key)
+
+
+async def aborted_in_store(cluster: Cluster, segment: str) -> int:
+    prefix = keys.aborted_records(segment)
+    return len((await cluster.store.range(prefix, keys.prefix_end(prefix))).records)
+
+
+def files(cluster: Cluster, segment: str, suffix: str = "ledger") -> list[int]:
+    return sorted(int(path.stem) for path in (cluster.data_dir / "ledgers" / segment).glob(f"*.{suffix}"))
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """As `eventually`, of a coroutine function."""
+    for _ in range(500):
+        if await condition():
+            return
+        await settle()
+    raise AssertionError(f"did not come about: {what}")
+
+
+async def settle(turns: int = 3) -> None:
+    """Let a few rounds of housekeeping pass."""
+    seen: list[None] = []
+
+    def waited() -> bool:
+        seen.append(None)
+        return len(seen) > turns
+
+    await eventually(waited)
+
+
+async def write(cluster: Cluster, client: Client, segment: str, rounds: int) -> None:
+    """Per round one aborted, one committed and one plain message, each in a ledger of its own."""
+    producer = await client.producer(segment, f"p{len(cluster.clients)}")
+    for number in range(rounds):
+        for kind in ("aborted", "committed"):
+            txn = await cluster.begin()
+            await producer.send(f"{kind}-{number}", txn=txn)
+            await (cluster.abort(txn) if kind == "aborted" else cluster.commit(txn))
+            await cluster.wait_no_ops(txn)
+        await producer.send(f"plain-{number}")
+
+
+def expected(rounds: int) -> list[str]:
+    return [f"{kind}-{number}" for number in range(rounds) for kind in ("committed", "plain")]
+
+
+async def read_to_sentinel(client: Client, segment: str, name: str) -> list[str]:
+    reader = await client.reader(segment)
+    await (await client.producer(segment, name)).send(f"sentinel {name}")
+    await eventually(lambda: f"sentinel {name}" in reader.values, what="the sentinel")
+    return [value for value in reader.values if not value.startswith("sentinel")]
+
+
+async def test_r3_aborted_records_leave_etcd_for_sidecars_and_are_aborted_all_the_same(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=ONE_ENTRY_EACH)
+    client = await cluster.connect(node)
+    await write(cluster, client, segment, 4)
+
+    async def moved() -> bool:
+        return await aborted_in_store(cluster, segment) == 0
+
+    await until(moved, "every aborted record in a sidecar")
+    assert files(cluster, segment, "sidecar")
+    listed = {info.ledger_id: info.aborted for info in (await ledger_list(cluster, segment)).ledgers}
+    assert [ledger_id for ledger_id, aborted in listed.items() if aborted] == files(cluster, segment, "sidecar")
+    assert sum(listed.values()) == 4
+    assert node.broker.segments[segment].statistics().keeping.records_moved == 4
+    assert await read_to_sentinel(client, segment, "s1") == expected(4)
+    await node.crash()
+    node = await cluster.start(settings=ONE_ENTRY_EACH)
+    client = await cluster.connect(node)
+    assert await read_to_sentinel(client, segment, "s2") == expected(4)
+    assert await aborted_in_store(cluster, segment) == 0
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+async def test_a_sidecar_that_is_listed_and_missing_or_damaged_is_corruption(
+    memory_cluster: Cluster, damage: str
+) -> None:
+    """▲ Its records are gone from etcd: served without it, what was aborted would be read as committed."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=ONE_ENTRY_EACH)
+    client = await cluster.connect(node)
+    await write(cluster, client, segment, 1)
+
+    async def moved() -> bool:
+        return await aborted_in_store(cluster, segment) == 0
+
+    await until(moved, "the aborted record in a sidecar")
+    await node.crash()
+    [path] = (cluster.data_dir / "ledgers" / segment).glob("*.sidecar")
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-6] + b"000000")
+    client = await cluster.connect(await cluster.start(settings=ONE_ENTRY_EACH))
+    with pytest.raises(DataCorrupt, match="sidecar"):
+        await client.reader(segment)
+
+
+async def test_many_aborts_close_the_open_ledger_early(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    settings = replace(ONE_ENTRY_EACH, ledger_roll_bytes=1 << 30, aborted_in_store=5)
+    client = await cluster.connect(await cluster.start(settings=settings))
+    await write(cluster, client, segment, 8)
+
+    async def bounded() -> bool:
+        return await aborted_in_store(cluster, segment) <= 5
+
+    await until(bounded, "few aborted records in etcd")
+    assert len((await ledger_list(cluster, segment)).ledgers) > 1
+    assert await read_to_sentinel(client, segment, "s") == expected(8)
+
+
+async def test_time_trims_what_is_closed_and_readers_go_on_behind(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=ONE_ENTRY_EACH)
+    client = await cluster.connect(node)
+    await write(cluster, client, segment, 3)
+    slow = await client.reader(segment, permits=1)
+    await eventually(lambda: len(slow.all) == 1)
+    await set_policies(cluster, retention_ms=1)
+    await eventually(lambda: len(files(cluster, segment)) <= 1, what="the ledgers' files are gone")
+    assert files(cluster, segment, "footer") == files(cluster, segment), "the open one's checkpoint alone"
+    assert files(cluster, segment, "sidecar") == []
+    assert await aborted_in_store(cluster, segment) == 0
+    await set_policies(cluster)
+    producer = await client.producer(segment, "after")
+    kept = await producer.send("after")
+    slow.flow(100)
+    await eventually(lambda: slow.values[-1] == "after", what="the reader jumps to the first that is kept")
+    assert slow.values == [slow.values[0], "after"]
+    statistics = node.broker.segments[segment].statistics()
+    assert statistics.keeping.skipped_entries > 0
+    assert statistics.keeping.trimmed_ledgers == 9
+    assert statistics.trimmed_below is not None
+    assert statistics.trimmed_below <= kept
+    # A consumer of a subscription made before, at a position that is gone, and after a restart.
+    await node.crash()
+    client = await cluster.connect(await cluster.start(settings=ONE_ENTRY_EACH))
+    consumer = await cluster.subscribe(client, segment)
+    await consumer.wait("after")
+    assert (await client.reader(segment)).closed is None
+
+
+async def test_size_keeps_as_much_as_it_says(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=ONE_ENTRY_EACH)
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    for number in range(10):
+        await producer.send(f"{number}" * 500)
+    size = next(info.bytes for info in (await ledger_list(cluster, segment)).ledgers if info.bytes)
+    await set_policies(cluster, retention_bytes=4 * size)
+    await eventually(lambda: len(files(cluster, segment)) == 5, what="four full ledgers and the open one")
+    assert await read_to_sentinel(client, segment, "s") == [f"{number}" * 500 for number in range(6, 10)]
+
+
+async def test_what_a_subscription_has_not_drained_stays_unless_the_policy_says_so(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=ONE_ENTRY_EACH)
+    client = await cluster.connect(node)
+    await write(cluster, client, segment, 2)
+    consumer = await cluster.subscribe(client, segment)
+    await consumer.wait(*expected(2))
+    await cluster.create_subscription("never-attached")
+    await cluster.create_subscription(
+        "behind", record=SubscriptionRecord(type="stream", start={"kind": "latest"}, positions={segment: (99, 0)})
+    )
+    await set_policies(cluster, retention_ms=1)
+    await consumer.ack(*consumer.messages)
+    await settle()
+    assert len(files(cluster, segment)) == 7, "the subscription that nobody attached to wants them all"
+    await cluster.store.commit(Commit(puts=(Put(keys.subscription(TOPIC.path, "never-attached"), MARKED),)))
+    await eventually(lambda: len(files(cluster, segment)) <= 1, what="drained by all")
+    await write(cluster, client, segment, 1)
+    await settle()
+    left = len(files(cluster, segment))
+    assert left >= 3
+    await set_policies(cluster, retention_ms=1, trim_undrained=True)
+    await eventually(lambda: len(files(cluster, segment)) <= 1, what="gone over the subscription's head")
+    found = node.broker.segments[segment].statistics().subscriptions
+    assert [one.backlog for one in found if one.name == "sub"] == [0], "cursors follow"
+
+
+MARKED = records.encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}, deleting_ms=1))
+
+
+async def test_an_open_transaction_holds_what_it_wrote(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start(settings=ONE_ENTRY_EACH))
+    producer = await client.producer(segment)
+    await producer.send("before")
+    txn = await cluster.begin()
+    held = await producer.send("held", txn=txn)
+    for number in range(3):
+        await producer.send(f"behind-{number}")
+    await set_policies(cluster, retention_ms=1)
+    await eventually(lambda: files(cluster, segment)[0] == held.ledger_id, what="what is before it has gone")
+    await cluster.commit(txn)
+    await eventually(lambda: files(cluster, segment)[0] > held.ledger_id, what="and then what it held")
+
+
+async def test_a_quiet_topic_s_open_ledger_is_closed_by_age(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    settings = replace(ONE_ENTRY_EACH, ledger_roll_bytes=1 << 30)
+    client = await cluster.connect(await cluster.start(settings=settings))
+    await set_policies(cluster, retention_ms=4)
+    sent = await (await client.producer(segment)).send("last for long")
+    await eventually(lambda: files(cluster, segment) and files(cluster, segment)[0] > sent.ledger_id)
+
+
+async def test_l7_a_resend_is_known_after_everything_before_it_was_trimmed_and_two_crashes(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ The newest footer never goes without another: what is known of producers outlives their messages."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    settings = replace(ONE_ENTRY_EACH, housekeeping_s=0.01)
+    node = await cluster.start(settings=settings)
+    client = await cluster.connect(node)
+    producer = await client.producer(segment, "p", 7)
+    sent = await producer.send("once")
+    await set_policies(cluster, retention_ms=1)
+    await eventually(lambda: files(cluster, segment) and files(cluster, segment)[0] > sent.ledger_id)
+    for _ in range(3):
+        await node.crash()
+        node = await cluster.start(settings=settings)
+        client = await cluster.connect(node)
+        again = await client.producer(segment, "p", 7)
+        assert again.last == 0
+        assert await again.send("once", sequence_id=0, previous=-1) == sent
+
+
+class Armed:
+    """Counts the writes of housekeeping, once it is told to begin."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+
+    def counts(self, commit: Commit) -> bool:
+        return any(put.key.startswith(keys.LEDGER) for put in commit.puts) or any(
+            b"/aborted/" in delete.key for delete in commit.deletes
+        )
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["lost", "landed"])
+@pytest.mark.parametrize("trimming", [False, True], ids=["sidecars", "trim"])
+@pytest.mark.parametrize("stop_behind", range(11))
+async def test_a_successor_goes_on_behind_any_step(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path, stop_behind: int, trimming: bool, silent: bool
+) -> None:
+    """Steps: the roll, the sidecar, its listing, the records' deletion; the checkpoint, the trim, each file's deletion,
+    the end of the trim."""
+    armed = Armed()
+
+    async def make_store() -> MetadataStore:
+        return StoppingStore(memory_etcd, armed.steps, counts=armed.counts)
+
+    cluster = Cluster(make_store, memory_store, tmp_path, QUIET)
+    cluster.make_ledgers = lambda data_dir: StoppingLedgers(data_dir, armed.steps)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await write(cluster, client, segment, 2)
+    armed.steps.left, armed.steps.silent = armed.steps.taken + stop_behind, silent
+    served = node.broker.segments[segment]
+    with suppress(TxnError):
+        await served.roll()
+        await served.keep(Retention(ms=-1) if trimming else Retention())
+    await node.crash()
+    armed.steps = Steps()
+    client = await cluster.connect(await cluster.start())
+    values = await read_to_sentinel(client, segment, "s")
+    assert values in ((expected(2), []) if trimming else (expected(2),))
+
+    async def finished() -> bool:
+        listed = {info.ledger_id: info.closed_length for info in (await ledger_list(cluster, segment)).ledgers}
+        missing = [ledger_id for ledger_id in listed if ledger_id not in files(cluster, segment)]
+        if any(listed[ledger_id] != 0 for ledger_id in missing):  # an empty one may never have been created
+            return False
+        return (
+            all(ledger_id in listed for ledger_id in files(cluster, segment))
+            and await aborted_in_store(cluster, segment) == 0
+        )
+
+    await until(finished, f"what was stopped behind step {stop_behind} is finished")
+    await cluster.close()
