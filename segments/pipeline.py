@@ -90,8 +90,8 @@ class Pipeline:
             settled=self._settled,
         )
         self.gate: OpGate[Claim] = OpGate()
-        self._gathering: dict[tuple[TxnId, tuple[str, int], int], Claim] = {}
-        """Entries of this turn, by transaction, producer and writer: one op record claims them all."""
+        self._gathering: dict[TxnId, Claim] = {}
+        """Entries of this turn whose transaction has others in flight here."""
         self._lines: dict[tuple[str, int], Line] = {}
         self._inflight = 0
         self._bytes = 0
@@ -230,24 +230,34 @@ class Pipeline:
             self._fail(item, error)
             return
         self._events.hold(txn_id)
+        turn = self.gate.enter(txn_id, [item])
+        if turn is Turn.FIRST:
+            self._send_op([item], txn_id, first=True)
+        elif turn is Turn.FURTHER:
+            if self._buffer.in_flight(txn_id) == 1:
+                self._send_op([item], txn_id, first=False)
+            else:
+                self._gather(item, txn_id)
+
+    def _gather(self, item: Item, txn_id: TxnId) -> None:
+        """Send its op at the end of the loop's turn, with what else of it has come by then."""
         if not self._gathering:
             asyncio.get_running_loop().call_soon(self._send_gathered)
-        key = (txn_id, item.line.key, item.entry.writer)
-        gathered = self._gathering.get(key)
-        if gathered is None:
-            self._gathering[key] = [item]
-        else:
-            gathered.append(item)
+        self._gathering.setdefault(txn_id, []).append(item)
 
     def _send_gathered(self) -> None:
         gathering, self._gathering = self._gathering, {}
-        if self._stopped:
-            return
-        for (txn_id, _, _), items in gathering.items():
-            if live := self._without_failed(items, txn_id):
-                turn = self.gate.enter(txn_id, live)
-                if turn is not Turn.WAIT:
-                    self._send_op(live, txn_id, first=turn is Turn.FIRST)
+        if not self._stopped:
+            for txn_id, items in gathering.items():
+                self._send_ops(items, txn_id)
+
+    def _send_ops(self, items: Claim, txn_id: TxnId) -> None:
+        """An op for the entries of each producer and writer."""
+        claims: dict[tuple[tuple[str, int], int], Claim] = {}
+        for item in self._without_failed(items, txn_id):
+            claims.setdefault((item.line.key, item.entry.writer), []).append(item)
+        for claim in claims.values():
+            self._send_op(claim, txn_id, first=False)
 
     def _without_failed(self, items: Claim, txn_id: TxnId) -> Claim:
         """What of a claim that has not been sent may still be appended."""
@@ -299,9 +309,9 @@ class Pipeline:
         self._advance(items[0].line)
 
     def _index_confirmed(self, txn_id: TxnId) -> None:
-        for waiting in self.gate.first_confirmed(txn_id):
-            if live := self._without_failed(waiting, txn_id):
-                self._send_op(live, txn_id, first=False)
+        waiting = [item for claim in self.gate.first_confirmed(txn_id) for item in claim]
+        if waiting:
+            self._send_ops(waiting, txn_id)
 
     def _op_refused(self, items: Claim, txn_id: TxnId, error: TxnError, *, first: bool) -> None:
         refused = list(items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 
 import pytest
@@ -67,15 +68,20 @@ async def nothing_open(cluster: InProcessCluster) -> None:
 
 async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster: InProcessCluster) -> None:
     """Each message an entry and an op record of its own: etcd's limits of 128 operations and 1.5 MiB never show."""
-    topic, operations = "topic://public/default/many", 10_000
-    async with cluster.connect(timeout=60.0) as client:
+    topic, producers, waves = "topic://public/default/many", 100, 100
+    operations = producers * waves
+    async with cluster.connect(timeout=60.0) as client, contextlib.AsyncExitStack() as stack:
         await client.create_topic(topic, segments=3)
-        async with await client.producer(topic, batch_bytes=1, compression=None) as producer:
-            txn = await client.begin(timeout=100)
-            await producer.send_many([(str(number), b"%d" % number) for number in range(operations)], txn=txn)
-            async with asking(cluster.url) as ask:
-                ops = (await ask.ask("store.counts"))["ops"]
-            result = await txn.commit()
+        # What one producer sends in one go shares an op record, so each sends one message at a time.
+        many = [await stack.enter_async_context(client.producer(topic)) for _ in range(producers)]
+        txn = await client.begin(timeout=100)
+        for wave in range(waves):
+            numbers = range(wave * producers, (wave + 1) * producers)
+            sends = [one.send(b"%d" % number, txn=txn) for one, number in zip(many, numbers, strict=True)]
+            await asyncio.gather(*sends)
+        async with asking(cluster.url) as ask:
+            ops = (await ask.ask("store.counts"))["ops"]
+        result = await txn.commit()
         assert ops > operations / 2, "the operations were folded into few records: this test proves nothing then"
         assert sorted(await read_all(client, topic), key=int) == [b"%d" % number for number in range(operations)]
         info = await client.transaction_info(txn.id)

@@ -11,7 +11,7 @@ from segments.broker import Broker
 from tests.segments.brokering import Client, Cluster, Producer, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, is_write_op
 from txnstore import keys, records
-from txnstore.records import Watermark
+from txnstore.records import Op, Watermark
 from txnwire.errors import (
     InvalidArgument,
     MessageTooLarge,
@@ -122,6 +122,53 @@ async def test_the_first_op_carries_the_index_key_and_the_others_wait_for_it(gat
     await asyncio.gather(*waiting)
     ops = [commit for commit in gated.store.sent if is_write_op(commit)]
     assert [len(commit.puts) for commit in ops] == [2, 1, 1]
+
+
+async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_and_writer(gated: Gated) -> None:
+    one, two = await gated.client.producer(gated.segment, "one"), await gated.client.producer(gated.segment, "two")
+    txns = [await gated.cluster.begin(), await gated.cluster.begin()]
+    sends = [one.send_nowait("a", "b", txn=txns[0]), one.send_nowait("c", txn=txns[0])]
+    sends += [one.send_nowait("d", txn=txns[0], writer=7), two.send_nowait("e", txn=txns[0])]
+    sends += [one.send_nowait("f", txn=txns[1]), one.send_nowait("g", txn=txns[0])]
+    await asyncio.gather(*sends)
+    ops = [
+        records.decode(Op, commit.puts[0].value, key=commit.puts[0].key)
+        for commit in gated.store.sent
+        if is_write_op(commit)
+    ]
+    assert sorted((op.producer, op.sequence_id, op.messages, op.writer) for op in ops) == [
+        ("one", 0, 2, None),
+        ("one", 2, 2, None),
+        ("one", 3, 1, f"{7:016x}"),
+        ("one", 4, 1, None),
+        ("two", 0, 1, None),
+    ], "the first by itself, what waits for it together"
+    before = len(gated.store.sent)
+    await asyncio.gather(*(one.send(value, txn=txns[0]) for value in "hijkl"))
+    assert len([commit for commit in gated.store.sent[before:] if is_write_op(commit)]) == 2
+    reader = await gated.client.reader(gated.segment)
+    await gated.cluster.commit(txns[0])
+    await gated.cluster.abort(txns[1])
+    await one.send("sentinel")
+    await eventually(lambda: "sentinel" in reader.values)
+    assert [value for value in reader.values if value in "abcghijkl"] == list("abcghijkl")
+    assert "f" not in reader.values
+    for txn in txns:
+        await gated.cluster.wait_no_ops(txn)
+
+
+async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Gated) -> None:
+    producer = await gated.client.producer(gated.segment)
+    txn = await gated.cluster.begin()
+    gated.store.hold(is_write_op)
+    sends = [producer.send_nowait(value, txn=txn) for value in ("1", "2", "3")]
+    await eventually(lambda: gated.store.waiting)
+    await gated.cluster.abort(txn)
+    gated.store.open()
+    for sending in sends:
+        with pytest.raises((TxnConflict, SequenceGap)):
+            await sending
+    await eventually(lambda: not gated.broker.segments[gated.segment].pipeline.inflight)
 
 
 async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(gated: Gated) -> None:
