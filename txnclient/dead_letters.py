@@ -20,7 +20,7 @@ from txnclient.producer import Producer
 from txnclient.session import Session
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import Transaction, TransactionState
-from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TopicNotFound, TxnConflict, TxnError
+from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TopicNotFound, TxnError
 from txnwire.names import TopicName
 from txnwire.protocol import MAX_VALUE_BYTES
 
@@ -185,11 +185,10 @@ class DeadLetters:
         _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)
         if not (error.retriable or error.requires_abort or isinstance(error, (InvalidTxnState, NotAllowed))):
             self._on_failed(error)
+        holder.nack_nowait(messages, self._redelivery_delay_s)
         producer = self._producers.pop(self._policy.topic_for(messages[0].topic, self._subscription), None)
         if producer is not None:
             await producer.close()
-        if not isinstance(error, TxnConflict):  # then it is another transaction's
-            holder.nack_nowait(messages, self._redelivery_delay_s)
 
     async def close(self) -> None:
         """Wait for what is being moved, at most 2 s."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from txnclient.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REDELIVERIES
+from txnwire.proto import txn_pb2 as pb
 
 TOPIC = "topic://public/default/jobs"
 DEAD = "topic://public/default/jobs-workers-DLQ"
@@ -145,6 +147,16 @@ async def test_the_other_type_is_refused_for_a_subscription_and_calls_of_the_oth
             await stream.nack(await stream.receive(timeout=10))
 
 
+async def force_abort(txn: txnclient.Transaction) -> None:
+    end = pb.EndTxn(
+        txnid_most_bits=txn.id.most_bits,
+        txnid_least_bits=txn.id.least_bits,
+        action=pb.TXN_ACTION_ABORT,
+        forced=True,
+    )
+    await txn.link.call(pb.Command(end_txn=end), timeout_s=10)
+
+
 # ---- dead letters ---------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +235,44 @@ async def test_dead_letters_of_several_consumers_are_each_moved_once(client: txn
         await asyncio.gather(refuse_all(one), refuse_all(two), leaving)
     found = await dead_letters(client, target, 40)
     assert sorted(message.value for message in found) == sorted(values)
+
+
+class AbortedOnce:
+    """A client whose first transaction an administrator aborts just before its commit."""
+
+    def __init__(self, client: txnclient.Client) -> None:
+        self._client = client
+        self.begun = 0
+        self.create_topic = client.create_topic
+        self.producer = client.producer
+
+    async def begin(self, *, timeout: float = 60.0) -> txnclient.Transaction:
+        self.begun += 1
+        txn = await self._client.begin(timeout=timeout)
+        if self.begun == 1:
+            await force_abort(txn)
+        return txn
+
+
+async def test_a_move_whose_transaction_is_aborted_leaves_no_copy_and_is_made_again(client: txnclient.Client) -> None:
+    """▲ Dies if the copy or the ack is not in the transaction."""
+    await prepared(client, 3, segments=1)
+    async with await client.consumer(
+        TOPIC, "workers", type="queue", max_redeliveries=0, redelivery_delay=0.0
+    ) as consumer:
+        assert consumer._dead_letters is not None
+        services = AbortedOnce(client)
+        consumer._dead_letters._policy = replace(consumer._dead_letters._policy, services=services)
+        await consumer.nack(await received(consumer, 3))
+        receiving = asyncio.create_task(consumer.receive_many(1, timeout=3))
+        found = await dead_letters(client, DEAD, 3)
+        assert await receiving == []
+        assert services.begun == 4
+    assert sorted(message.value for message in found) == [b"0", b"1", b"2"]
+    async with await client.reader(DEAD, end="latest") as reader:
+        assert len([message async for message in reader]) == 3
+    async with await client.consumer(TOPIC, "workers", type="queue") as after:
+        assert await after.receive_many(1, timeout=0.3) == []
 
 
 async def test_a_dead_letter_topic_that_cannot_be_is_told(client: txnclient.Client) -> None:
