@@ -136,7 +136,8 @@ class DevCluster:
 
     def _broker_specs(self) -> list[ChildSpec]:
         return [
-            self._serve(f"broker-{number}", "broker", "127.0.0.1:0") for number in range(1, self._settings.brokers + 1)
+            self._serve(f"broker-{number}", "broker", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+            for number in range(1, self._settings.brokers + 1)
         ]
 
 

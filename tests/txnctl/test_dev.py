@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import txnclient
-from tests.txnctl.command_line import start, txnctl
+from tests.txnctl.command_line import done, start, txnctl
+from txnctl.metrics.catalogue import catalogue
 
 pytestmark = pytest.mark.process
 
@@ -113,6 +115,32 @@ async def test_whatever_is_killed_comes_back_and_serves(tmp_path: Path) -> None:
         async with await client.reader(TOPIC, start="earliest", end="latest") as reader:
             values = [message.value async for message in reader]
     assert values == [b"before", b"--id broker-1", b"--id server", b"etcd --data-dir"]
+
+
+async def test_every_process_serves_health_and_metrics(tmp_path: Path) -> None:
+    """The control process where it was told to, the brokers at any port, which `brokers list` tells."""
+    async with dev(tmp_path / "d") as running:
+        brokers = (await done("brokers", "list", "-o", "json", url=running.url)).json
+        addresses = [running.admin, *(f"http://{one['admin']}" for one in brokers)]
+        assert len(addresses) == 2
+        for address in addresses:
+            assert await fetched(f"{address}/healthz") == "alive\n"
+            assert await fetched(f"{address}/readyz") == "ready\n"
+            text = await fetched(f"{address}/metrics")
+            for metric in catalogue():
+                assert f"# HELP {metric.name} " in text
+            assert "process_resident_memory_bytes" in text
+        told = [await fetched(f"{address}/metrics") for address in addresses]
+        assert [("txnstore_coordinator_ids 16.0" in text) for text in told] == [True, False]
+        assert [("txnstore_broker_registered 1.0" in text) for text in told] == [False, True]
+
+
+async def fetched(url: str) -> str:
+    def fetch() -> str:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(fetch)
 
 
 async def send_in_a_transaction(client: txnclient.Client, producer: txnclient.Producer, value: bytes) -> None:
