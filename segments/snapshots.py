@@ -15,6 +15,8 @@ from txnstore.store import MetadataStore
 from txnwire.errors import (
     DataCorrupt,
     InvalidArgument,
+    MessageTooLarge,
+    Overloaded,
     ServiceError,
     StoreUnavailable,
     Timeout,
@@ -69,8 +71,8 @@ class Snapshots:
         """A cut over all segments of `topics`, at a revision read meanwhile: whatever was committed before the call is
         in it.
 
-        Raises `TopicNotFound`, `DataCorrupt`, `StoreUnavailable`, and `Timeout` that says what kept it from ending: a
-        segment without an owner, say.
+        Raises `TopicNotFound`, `DataCorrupt`, `Overloaded` where more transactions are under way than fit an answer,
+        and `Timeout` that says what kept it from ending: a segment without an owner, say.
         """
         begun_s = self._clock.monotonic()
         why = "it was not answered"
@@ -84,6 +86,12 @@ class Snapshots:
         except TimeoutError as error:
             self._failed += 1
             raise Timeout(f"no snapshot could be taken within {timeout_s} s: {why}") from error
+        except MessageTooLarge as error:
+            self._failed += 1
+            raise Overloaded(
+                f"more transactions are open, or were aborted behind an open one, than a snapshot can name ({error}): "
+                "`txnctl transactions hanging` shows which have been open for long"
+            ) from error
         except TxnError:
             self._failed += 1
             raise

@@ -19,7 +19,7 @@ from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import GcHorizon, Header, Owner
 from txnstore.store import Commit, Delete, KeyValue, Put
-from txnwire.errors import NotOwner, Timeout, TopicNotFound
+from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, Timeout, TopicNotFound
 from txnwire.ids import Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot
@@ -265,6 +265,22 @@ def test_a_segment_without_an_owner_is_waited_for_and_named_when_the_time_is_up(
         with pytest.raises(TopicNotFound):
             await snapshots.take([TopicName("public", "nyc", "trains")], timeout_s=5)
         assert snapshots.statistics().failed == 2
+        await asked.store.close()
+
+    run(scenario())
+
+
+def test_more_transactions_than_an_answer_can_name_are_said_to_be_too_many() -> None:
+    async def scenario() -> None:
+        _, asked, snapshots = await _asked()
+
+        def too_large() -> None:
+            raise MessageTooLarge("a command of 9000000 bytes is over the 8388608 bytes a frame can carry")
+
+        asked.on_resolved = too_large
+        with pytest.raises(Overloaded, match="txnctl transactions hanging"):
+            await snapshots.take([TOPIC], timeout_s=5)
+        assert snapshots.statistics().failed == 1
         await asked.store.close()
 
     run(scenario())
