@@ -11,7 +11,7 @@ import typer
 import uvloop
 
 from txnctl import logs
-from txnctl.commands import brokers, check, piping, snapshots, subscriptions, topics, transactions
+from txnctl.commands import bench, brokers, check, piping, snapshots, subscriptions, topics, transactions
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
@@ -28,6 +28,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(bench.app, name="bench")
 app.command()(check.check)
 app.command()(piping.produce)
 app.command()(piping.consume)

@@ -1,0 +1,1 @@
+"""`txnctl bench`: load on a running cluster, and what it answers to it."""
