@@ -38,6 +38,7 @@ class SharedParts:
     def begin(self, process: str, txn: Transaction) -> Draft:
         draft = self.recorder.begin(process, f"writer {txn.writer_id:016x}")
         draft.shared = shared_name(txn)
+        draft.changed(draft)  # a journal has to know it, also of a part that comes to nothing
         self.parts.setdefault(txn.id, {})[txn.writer_id] = draft
         return draft
 
