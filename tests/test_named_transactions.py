@@ -15,6 +15,7 @@ from coordinator_v5.service import MAX_WRITERS
 from tests.cluster import InProcessCluster, running_cluster
 from tests.processes import read_all
 from txnclient import Transaction, TransactionState
+from txnctl.commands.asking import asking
 
 TOPIC = "topic://public/default/parts"
 NAME = "sink/query-7/42"
@@ -162,6 +163,64 @@ async def test_take_over_with_losers_undecided_and_decided(cluster: InProcessClu
         assert sorted(await read_all(one, TOPIC)) == expected
         await cluster.restart_server("broker")
         assert sorted(await read_all(one, TOPIC)) == expected
+
+
+async def test_more_losers_in_one_segment_than_one_write_of_clean_up_takes(cluster: InProcessCluster) -> None:
+    """▲ Their aborted records are durable before the ops of any of them go, and over a take-over in the midst of it."""
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+        async with await client.producer(TOPIC) as producer:
+            shared = [await client.begin(name=NAME) for _ in range(250)]
+            await asyncio.gather(*(producer.send(b"%d" % number, txn=txn) for number, txn in enumerate(shared)))
+        await shared[7].commit(writers=[shared[7].writer_id, shared[200].writer_id])
+        await cluster.restart_server("broker")
+        assert sorted(await read_all(client, TOPIC)) == [b"200", b"7"]
+        async with asyncio.timeout(30), asking(cluster.url) as ask:
+            while (await ask.ask("store.counts"))["ops"]:
+                await asyncio.sleep(0.05)
+        await cluster.restart_server("broker")
+        assert sorted(await read_all(client, TOPIC)) == [b"200", b"7"]
+
+
+async def test_v8_a_queue_delivers_what_counts_and_gives_back_what_losers_acked(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+        winner, loser = await client.begin(name="job/1"), await client.begin(name="job/1")
+        await send(client, winner, b"won-1", b"won-2")
+        await send(client, loser, b"lost-1", b"lost-2")
+        async with await client.consumer(TOPIC, "tasks", type="queue") as consumer:
+            await winner.commit(writers=[winner.writer_id])
+            messages = [await consumer.receive(timeout=5.0) for _ in range(2)]
+            assert sorted(message.data for message in messages) == [b"won-1", b"won-2"]
+            kept, lost = await client.begin(name="job/2"), await client.begin(name="job/2")
+            await consumer.ack(messages[0], txn=kept)
+            await consumer.ack(messages[1], txn=lost)
+            await kept.commit(writers=[kept.writer_id])
+            again = await consumer.receive(timeout=5.0)
+            assert (again.data, again.redelivery_count) == (messages[1].data, 1)
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive(timeout=0.3)
+
+
+async def test_v5_a_snapshot_holds_the_writers_that_counted_at_its_revision(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC, segments=2)
+        first, loser = await client.begin(name="job/1"), await client.begin(name="job/1")
+        later, never = await client.begin(name="job/2"), await client.begin(name="job/2")
+        for txn, value in ((first, b"1-won"), (loser, b"1-lost"), (later, b"2-won"), (never, b"2-lost")):
+            await send(client, txn, value, value + b"!")
+        await first.commit(writers=[first.writer_id])
+        before = await client.snapshot([TOPIC])
+        await later.commit(writers=[later.writer_id])
+        after = await client.snapshot([TOPIC])
+
+        async def shown(end: txnclient.Snapshot, start: txnclient.Snapshot | str = "earliest") -> list[bytes]:
+            async with await client.reader([TOPIC], start=start, end=end) as reader:
+                return sorted([message.data async for message in reader])
+
+        assert await shown(before) == [b"1-won", b"1-won!"]
+        assert await shown(after, before) == [b"2-won", b"2-won!"]
+        assert await shown(after) == [b"1-won", b"1-won!", b"2-won", b"2-won!"]
 
 
 async def test_the_coordinator_s_end_between_joining_and_committing_changes_nothing(cluster: InProcessCluster) -> None:
