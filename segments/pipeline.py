@@ -5,8 +5,9 @@
 
 Producers do not wait for each other, except that one sync serves whatever has gathered. No task, timer or await per
 entry: op verdicts come back as callbacks, and one loop per segment syncs. Publish order is ▲ op record, then ledger
-append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6). Entries of one transaction that
-a producer sent in one go share an op record: it says that the transaction has written here, not what.
+append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6). Entries of one producer and
+transaction that come while an op of it is under way share the next one: an op record says that the transaction has
+written here, not what.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from txnwire.ports import Clock
 from watchers.visibility import TransactionBuffer
 
 Claim = list[Item]
-"""Entries of one producer, writer and transaction that arrived together and share an op record."""
+"""Entries of one producer, writer and transaction that share an op record."""
 
 
 class Pipeline:
@@ -91,7 +92,8 @@ class Pipeline:
         )
         self.gate: OpGate[Claim] = OpGate()
         self._gathering: dict[TxnId, Claim] = {}
-        """Entries of this turn whose transaction has others in flight here."""
+        """Entries of transactions that have an op under way: the next one claims all that have come by its answer."""
+        self._ops_out: dict[TxnId, int] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._inflight = 0
         self._bytes = 0
@@ -234,22 +236,10 @@ class Pipeline:
         if turn is Turn.FIRST:
             self._send_op([item], txn_id, first=True)
         elif turn is Turn.FURTHER:
-            if self._buffer.in_flight(txn_id) == 1:
-                self._send_op([item], txn_id, first=False)
+            if txn_id in self._ops_out:
+                self._gathering.setdefault(txn_id, []).append(item)
             else:
-                self._gather(item, txn_id)
-
-    def _gather(self, item: Item, txn_id: TxnId) -> None:
-        """Send its op at the end of the loop's turn, with what else of it has come by then."""
-        if not self._gathering:
-            asyncio.get_running_loop().call_soon(self._send_gathered)
-        self._gathering.setdefault(txn_id, []).append(item)
-
-    def _send_gathered(self) -> None:
-        gathering, self._gathering = self._gathering, {}
-        if not self._stopped:
-            for txn_id, items in gathering.items():
-                self._send_ops(items, txn_id)
+                self._send_op([item], txn_id, first=False)
 
     def _send_ops(self, items: Claim, txn_id: TxnId) -> None:
         """An op for the entries of each producer and writer."""
@@ -279,6 +269,7 @@ class Pipeline:
             bytes=sum([len(item.entry.data) for item in items]),
         )
         commit = plan_write_op(txn_id, self._segment, self._epoch, self._op_counter(), op, first_in_segment=first)
+        self._ops_out[txn_id] = self._ops_out.get(txn_id, 0) + 1
         future = self._store.commit_nowait(commit)
         future.add_done_callback(partial(self._op_done, items, txn_id, commit, first))
 
@@ -287,18 +278,28 @@ class Pipeline:
     ) -> None:
         if future.cancelled():
             return
+        if self._stopped and not isinstance(future.exception(), OutcomeUnknown):
+            return
+        self._op_answered(txn_id)
         try:
-            result = future.result()
-            if self._stopped:
-                return
-            read_op_verdict(commit, result, txn_id)
-        except OutcomeUnknown as error:
-            self._events.lost(error)  # the store is closing; a successor finds out
-            return
-        except TxnError as error:
-            if not self._stopped:
-                self._op_refused(items, txn_id, error, first=first)
-            return
+            read_op_verdict(commit, future.result(), txn_id)
+        except OutcomeUnknown as unknown:
+            self._events.lost(unknown)  # the store is closing; a successor finds out
+        except TxnError as refusal:
+            self._op_refused(items, txn_id, refusal, first=first)
+        else:
+            self._op_recorded(items, txn_id, first=first)
+        if not self._stopped and txn_id not in self._ops_out and txn_id in self._gathering:
+            self._send_ops(self._gathering.pop(txn_id), txn_id)
+
+    def _op_answered(self, txn_id: TxnId) -> None:
+        left = self._ops_out[txn_id] - 1
+        if left:
+            self._ops_out[txn_id] = left
+        else:
+            del self._ops_out[txn_id]
+
+    def _op_recorded(self, items: Claim, txn_id: TxnId, *, first: bool) -> None:
         self._measures.ops_written += 1
         if first:
             self._index_confirmed(txn_id)

@@ -138,11 +138,6 @@ class TransactionBuffer:
         if writer not in found.last_by_writer:
             found.last_by_writer[writer] = None
 
-    def in_flight(self, txn_id: TxnId) -> int:
-        """Writes of a transaction between `op_started` and their end."""
-        found = self._open.get(txn_id)
-        return 0 if found is None else found.in_flight
-
     def appended(self, txn_id: TxnId, writer: int, position: Position) -> None:
         """Its entry has got `position`; positions rise. Called before `confirmed` reaches it."""
         found = self._open.get(txn_id)
