@@ -22,6 +22,7 @@ from simulation.checker import check
 from simulation.history import History
 from simulation.loop import OWNER, SimLoop, SimulationStuck
 from simulation.nemesis import DATA, Nemesis
+from simulation.queue_work import QueueDrain, QueueLife, QueueLog
 from simulation.recorder import Recorder
 from simulation.sim_ledger import DiskFaults, SimLedgerStore
 from simulation.trace import Trace
@@ -35,6 +36,7 @@ from txnctl.settings import ServerSettings
 from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
 
 CONTROL = "control:6650"
+QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
 WORK_S = 60.0
 QUIET_S = 40.0
 """After healing: longer than any transaction's time limit, the client grace and a lease together."""
@@ -101,6 +103,7 @@ class Scenario:
         self._brokers = ["broker-1", "broker-2"][: shape.choice((1, 1, 2))]
         pause_s = shape.choice((0.01, 0.05, 0.15))
         self.plan = Plan(f"txn://{CONTROL}", Recorder(loop.time), pause_s=pause_s)
+        self.queue = QueueLog()
         self._add_processes()
         self.nemesis = Nemesis(self._world, pace_s=shape.choice((2.0, 6.0, 12.0)), only=faults)
         self.findings: list[str] = []
@@ -115,6 +118,8 @@ class Scenario:
             self._world.add(name, partial(serve, settings=settings), disk=DATA)
         for name in ("client-1", "client-2"):
             self._world.add(name, lambda ports: ClientLife(ports, self.plan).live())
+        for name in QUEUE_WORKERS:
+            self._world.add(name, lambda ports: QueueLife(ports, self.plan, self.queue).live())
 
     async def run(self) -> None:
         for process in self._world.processes.values():
@@ -128,11 +133,12 @@ class Scenario:
         self.nemesis.heal()
         await asyncio.sleep(2.0)
         self.plan.active = False
-        for name in ("client-1", "client-2"):
-            self._world.processes[name].keep_down()
+        clients = [self._world.processes[name] for name in ("client-1", "client-2", *QUEUE_WORKERS)]
+        for process in clients:
+            process.keep_down()
         await asyncio.sleep(QUIET_S)
-        self._world.processes["client-1"].kill()
-        self._world.processes["client-2"].kill()
+        for process in clients:
+            process.kill()
         await self._drain()
         await self._check_records()
 
@@ -143,12 +149,16 @@ class Scenario:
         async def program(ports: Ports) -> None:
             drains.append(Drain(ports, self.plan))
             await drains[-1].run()
+            await QueueDrain(ports, self.plan, self.queue).run()
+            self.findings += self.queue.findings()
+            queue_drained.append(True)
 
+        queue_drained: list[bool] = []
         drain = self._world.add("drain", program, restart_s=None)
         drain.start()
         await drain.wait_ended(DRAIN_S)
         self.drained = drains[-1].finished
-        if not self.drained:
+        if not (self.drained and queue_drained):
             self.findings.append(f"the drain did not end within {DRAIN_S:g} s after everything healed")
 
     async def _check_records(self) -> None:
