@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
@@ -216,6 +217,61 @@ async def test_transactions_that_are_aborted_under_way_are_done_again_each_messa
     for key in {key for key, _ in found}:
         of_key = [number for found_key, number in found if found_key == key]
         assert of_key == sorted(of_key)
+
+
+class Hold:
+    """Takes part in a transaction and is not done: its commit waits."""
+
+    def __init__(self, txn: txnclient.Transaction) -> None:
+        self._txn = txn
+        self._held = True
+        txn.started(self)
+
+    def flush(self, txn: txnclient.Transaction) -> None:
+        """Not yet."""
+
+    def withdraw(self, txn: txnclient.Transaction) -> None:
+        self.release()
+
+    def ended(self, txn: txnclient.Transaction, committed: bool, revision: int) -> None:
+        """Nothing to do."""
+
+    def release(self) -> None:
+        if self._held:
+            self._held = False
+            self._txn.finished(None)
+
+
+async def test_of_a_stream_no_batch_commits_while_one_before_it_may_still_fail(client: txnclient.Client) -> None:
+    """▲ The second batch is handled and acked while the first one's commit waits, which then fails."""
+    await prepared(client, 12, segments=1)
+    begun: list[txnclient.Transaction] = []
+    holds: list[Hold] = []
+
+    async def handler(messages: object, txn: txnclient.Transaction) -> None:
+        assert isinstance(messages, list)
+        for message in messages:
+            await producer.send(message.value, key=message.key, txn=txn)
+        begun.append(txn)
+        if len(begun) == 1:
+            holds.append(Hold(txn))
+        if len(begun) == 3:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    while begun[1].state != "COMMITTED":
+                        await asyncio.sleep(0.01)
+            assert begun[0].state == "COMMITTING"
+            assert begun[1].state == "OPEN"
+            await force_abort(begun[0])
+            holds[0].release()
+
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        done = await txnclient.process_batches(
+            consumer, handler, batch_messages=4, commits_under_way=2, linger_ms=200, max_messages=12
+        )
+    assert done.messages == 12
+    assert begun[0].state == begun[1].state == "ABORTED"
+    assert await read_all(client, TARGET) == [str(number).encode() for number in range(12)]
 
 
 async def test_a_broker_that_goes_in_the_middle_is_waited_for(
