@@ -202,9 +202,11 @@ class Appender:
             await self._roll()
 
     async def _checkpoint(self) -> None:
-        if (writer := self._ledgers.writer) is not None:
-            self._checkpoint_due = self._settings.checkpoint_entries
-            await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
+        writer = self._ledgers.writer
+        if writer is None:
+            raise self._over()
+        self._checkpoint_due = self._settings.checkpoint_entries
+        await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
 
     # ---- the ledger -------------------------------------------------------------------------------------------------
 

@@ -380,7 +380,7 @@ class Segment:
         await self.pipeline.roll()
 
     async def checkpoint(self) -> None:
-        if self.ledgers.writer is not None:
+        if not self.ledgers.sealed:  # nor only while there is a writer: one may be on its way, as the log rolls
             await self.pipeline.checkpoint()
 
     @property
