@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import sys
 from asyncio.subprocess import PIPE
@@ -314,3 +315,40 @@ async def test_what_the_docs_show_of_snapshots_is_so(cluster: InProcessCluster) 
         so_far, since = await names["shown"](client)  # type: ignore[operator]
     assert [message.value for message in so_far] == [b"first"] * 3
     assert [message.value for message in since] == [b"second"] * 3
+
+
+async def test_a_value_sent_in_pieces_is_in_a_snapshot_whole_or_not_at_all(client: txnclient.Client) -> None:
+    """Its pieces lie before and behind the first snapshot's end."""
+    await client.create_topic(ORDERS)
+    large = random.Random(1).randbytes(12 * 1024 * 1024)
+    async with await client.producer(ORDERS) as producer:
+        txn = await client.begin()
+        sending = asyncio.ensure_future(producer.send(large, chunk=True, txn=txn))
+        reach = 0
+        while reach == 0:  # its first pieces are stored
+            first = await client.snapshot(ORDERS)
+            reach = max(bounds.end.entry_id + 1 for bounds in first.segments.values())
+        await sending
+        await producer.send(b"behind")
+        before = await client.snapshot(ORDERS)
+        await txn.commit()
+        after = await client.snapshot(ORDERS)
+    assert first.pending == before.pending == (txn.id,)
+    assert await values(client, [ORDERS], end=first) == []
+    assert await values(client, [ORDERS], end=before) == [b"behind"]
+    assert await values(client, [ORDERS], start=first, end=after) == sorted([b"behind", large])
+    assert await values(client, [ORDERS], start=before, end=after) == [large]
+    assert await values(client, [ORDERS], end=after) == sorted([b"behind", large])
+
+
+async def test_a_snapshot_outlives_the_controller_it_was_asked_of(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(ORDERS)
+        await send(client, ORDERS, b"here")
+        restarting = asyncio.ensure_future(cluster.restart_server("control"))
+        taken = [await client.snapshot(ORDERS)]
+        while not restarting.done():
+            taken.append(await client.snapshot(ORDERS))
+        await restarting
+        for snapshot in (taken[0], taken[-1]):
+            assert await values(client, [ORDERS], end=snapshot) == [b"here"] * 3
