@@ -82,6 +82,8 @@ def read_layouts(topics: Sequence[TopicName], found: Sequence[KeyValue | None]) 
         if record is None:
             raise TopicNotFound(f"{topic} does not exist")
         topology = Topology(topic, records.decode(TopicRecord, record.value, key=record.key))
+        if topology.deleting:
+            raise TopicNotFound(f"{topic} is being deleted")
         layouts[topic] = Layout(record.create_revision, topology)
     return Layouts(layouts)
 
@@ -123,9 +125,11 @@ class Cut:
         for (topic, layout), record in zip(self._layouts.topics.items(), found, strict=True):
             if record is None or record.create_revision != layout.created:
                 return StartOver(f"{topic} was deleted meanwhile")
-            epoch = records.decode(TopicRecord, record.value, key=record.key).epoch
-            if epoch != layout.topology.epoch:
-                return StartOver(f"{topic} went from layout epoch {layout.topology.epoch} to {epoch}")
+            now = records.decode(TopicRecord, record.value, key=record.key)
+            if now.deleting_ms:
+                return StartOver(f"{topic} is being deleted")  # its owners may have let go of entries already
+            if now.epoch != layout.topology.epoch:
+                return StartOver(f"{topic} went from layout epoch {layout.topology.epoch} to {now.epoch}")
         return None
 
     def _owner_moved(self, paths: Sequence[str], found: Sequence[KeyValue | None]) -> StartOver | None:

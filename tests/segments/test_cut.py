@@ -28,6 +28,7 @@ from watchers.visibility import TransactionBuffer
 
 TOPIC = TopicName("public", "nyc", "flights")
 TOPOLOGY = Topology(TOPIC, create_record(2, policies={}, created_ms=0))
+DELETING = Topology(TOPIC, msgspec.structs.replace(TOPOLOGY.record, deleting_ms=5))
 LEFT, RIGHT = TOPOLOGY.active_paths
 ONE, TWO = TxnId(0, 1), TxnId(0, 2)
 R = 100
@@ -129,7 +130,8 @@ def test_aborted_transactions_and_writers_that_do_not_count_are_told_apart() -> 
     ("asked", "read", "reason"),
     [
         (cut(), found(topic=topic_record(TOPOLOGY.split(1))), "layout epoch 1 to 2"),
-        (cut(), found(topic=topic_record(created=60)), "deleted"),
+        (cut(), found(topic=topic_record(created=60)), "was deleted"),
+        (cut(), found(topic=topic_record(DELETING)), "being deleted"),
         (cut(), found(right=owner_record(RIGHT, 61)), "changed its owner"),
         (cut(epochs=(19, 20)), found(), "changed its owner"),
         (cut(epochs=(20, 19)), found(), "changed its owner"),
@@ -162,6 +164,8 @@ def test_a_topic_that_is_not_there_is_said_to_be_so() -> None:
     assert topic_keys([TOPIC]) == [keys.topic(TOPIC.path)]
     with pytest.raises(TopicNotFound, match="flights"):
         read_layouts([TOPIC], [None])
+    with pytest.raises(TopicNotFound, match="being deleted"):
+        read_layouts([TOPIC], [topic_record(DELETING)])
     assert read_layouts([TOPIC], [topic_record()]).segments == (LEFT, RIGHT)
     assert isinstance(read_layouts([], []), Layouts)
 
