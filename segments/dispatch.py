@@ -207,7 +207,7 @@ class Dispatcher:
         for consumer in self.consumers:
             if consumer.waiting is None and not consumer.detached:
                 self._serve(consumer)
-        for source in self._sources:
+        for source in list(self._sources):
             source.serve()
 
     def _serve(self, consumer: Consumer) -> None:

@@ -73,8 +73,10 @@ class SubscriptionTable:
         Raises `NotAllowed`, `SubscriptionNotFound`, `InvalidArgument` (a queue), `DataCorrupt`, `NotOwner`,
         `StoreUnavailable`.
         """
-        await self._check_assignment(subscription, holder, assignment_epoch)
-        found = await self._load_to_attach(subscription)
+        found = None
+        while found is None:
+            await self._check_assignment(subscription, holder, assignment_epoch)
+            found = await self._load_to_attach(subscription)
         self._events.check()
         if not isinstance(found, StreamSubscription):
             raise self._other_type(found, STREAM)
@@ -103,7 +105,8 @@ class SubscriptionTable:
         Raises `SubscriptionNotFound`, `InvalidArgument` (a stream, or another isolation than the others'),
         `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
         """
-        found = await self._load_to_attach(subscription)
+        while (found := await self._load_to_attach(subscription)) is None:
+            continue
         self._events.check()
         if not isinstance(found, QueueSubscription):
             raise self._other_type(found, QUEUE)
@@ -111,11 +114,13 @@ class SubscriptionTable:
         found.attach(consumer, isolation)
         return found, consumer
 
-    async def _load_to_attach(self, name: str) -> Subscription:
+    async def _load_to_attach(self, name: str) -> Subscription | None:
+        """None where a seek had to be waited for: what was checked before may have changed meanwhile."""
         found = await self.load(name)
-        while (seeking := self._seeking.get(name)) is not None and seeking.locked():
+        seeking = self._seeking.get(name)
+        if seeking is not None and seeking.locked():
             async with seeking:
-                pass
+                return None
         found.check()
         return found
 

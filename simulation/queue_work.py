@@ -90,7 +90,7 @@ class QueueLife:
             self._plan.met(self._name, error)
 
     async def _turn(self, client: txnclient.Client, consumer: Consumer) -> None:
-        await asyncio.sleep(self._random.expovariate(1 / (4 * self._plan.pause_s)))
+        await asyncio.sleep(self._random.expovariate(1 / (8 * self._plan.pause_s)))
         try:
             messages = await consumer.receive_many(self._random.randrange(1, 20), timeout=1.0)
             self._log.delivered += len(messages)

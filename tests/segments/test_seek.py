@@ -11,7 +11,7 @@ from tests.segments.brokering import CALL_S, Client, Cluster, Consumer, Node, Pr
 from tests.segments.gates import GatedStore, is_clean_up
 from txnstore import keys
 from txnstore.store import Commit
-from txnwire.errors import NotOwner, SubscriptionNotFound, Timeout
+from txnwire.errors import NotAllowed, NotOwner, SubscriptionNotFound, Timeout
 from txnwire.proto import txn_pb2 as pb
 
 TYPES = ["stream", "queue"]
@@ -237,3 +237,22 @@ async def test_the_ops_of_committed_acks_are_gone_before_the_sought_cursor_is_st
     [sought] = [at for at, commit in enumerate(store.sent) if any(b'"seeks":1' in put.value for put in commit.puts)]
     assert [at for at, commit in enumerate(store.sent) if is_clean_up(commit) and at >= sought] == []
     await (await setting.attach()).wait(*values)
+
+
+async def test_who_waited_for_a_seek_attaches_under_the_assignment_of_then(memory_cluster: Cluster) -> None:
+    """A stream's assignment may change while a seek waits; nobody would fence a holder that was let in by the old."""
+    setting = await Setting(memory_cluster, "stream").start()
+    consumer = await setting.attach()
+    await setting.producer.send("a")
+    await consumer.wait("a")
+    txn = await memory_cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    seeking = asyncio.ensure_future(setting.seek())
+    await eventually(lambda: consumer.closed)
+    attaching = asyncio.ensure_future(setting.client.subscribe(setting.segment, epoch=1))
+    await setting.producer.send("b")
+    await memory_cluster.assign({"c2@0000000000000007": [setting.segment]}, epoch=2)
+    await memory_cluster.commit(txn)
+    await seeking
+    with pytest.raises(NotAllowed):
+        await attaching
