@@ -23,7 +23,7 @@ FILES, LOADS = "topic://public/archive/files", "topic://public/archive/loads"
 BY_LINES = (".csv", ".txt")
 
 
-async def load(client: txnclient.Client, paths: list[Path]) -> None:
+async def load_files(client: txnclient.Client, paths: list[Path]) -> None:
     """One transaction for all files; what it is told to have loaded is by name either lines or bytes and a digest."""
     told: dict[str, dict[str, int | str]] = {}
     async with (
@@ -58,8 +58,8 @@ async def check(client: txnclient.Client) -> None:
                 value = message.value
                 of_load[name] = {"bytes": len(value), "sha256": hashlib.sha256(value).hexdigest()}
     async with client.reader(LOADS, end=until, serializer="json") as loads:
-        async for message in loads:
-            told = message.value
+        async for load in loads:
+            told = load.value
             whole = found.pop(told["id"], None) == told["files"]
             print(f"{told['id']}: {', '.join(told['files'])}: {'whole' if whole else 'NOT WHOLE'}")
             if not whole:
@@ -73,7 +73,7 @@ async def run(url: str, paths: list[Path]) -> None:
         for topic in (FILES, LOADS):
             await client.create_topic(topic, segments=1)
         if paths:
-            await load(client, paths)
+            await load_files(client, paths)
         await check(client)
 
 

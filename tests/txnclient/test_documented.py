@@ -1,4 +1,4 @@
-"""The snippets of docs/client.md about queues, serializers, the loop and the synchronous face."""
+"""The snippets of docs/client.md: producing, large values, queues, serializers, the loop, the synchronous face."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ async def run(section: str, client: txnclient.Client) -> None:
     names: dict[str, Any] = {"txnclient": txnclient}
     exec(f"async def shown(client):\n{body}", names)
     await names["shown"](client)
+
+
+async def test_producing(client: txnclient.Client) -> None:
+    await client.create_topic(ORDERS, segments=4)
+    await run("Producing", client)
+
+
+async def test_large_values(client: txnclient.Client) -> None:
+    await client.create_topic("topic://public/default/films", segments=2)
+    await run("Large values", client)
 
 
 async def test_queues(client: txnclient.Client) -> None:
