@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import txnclient
+import txnclient.sync
 from tests.cluster import InProcessCluster
 from txnclient import Snapshot
 
@@ -352,3 +353,18 @@ async def test_a_snapshot_outlives_the_controller_it_was_asked_of(cluster: InPro
         await restarting
         for snapshot in (taken[0], taken[-1]):
             assert await values(client, [ORDERS], end=snapshot) == [b"here"] * 3
+
+
+async def test_snapshots_without_await(cluster: InProcessCluster) -> None:
+    def work() -> list[bytes]:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(ORDERS)
+            with client.producer(ORDERS) as producer:
+                producer.send(b"first")
+                before = client.snapshot(ORDERS)
+                producer.send(b"second")
+            later = client.snapshot([ORDERS])
+            with client.reader(ORDERS, start=before, end=later) as reader:
+                return [message.value for message in reader]
+
+    assert await asyncio.to_thread(work) == [b"second"]
