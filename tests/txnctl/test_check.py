@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from segments.file_ledger import FileLedgerStore
+from segments.sidecars import encode_sidecar
 from segments.topology import Topology
 from txnctl.checking.invariants import RULES, broken_invariants
-from txnctl.checking.picture import READERS, Picture
+from txnctl.checking.ledgers import broken_ledgers
+from txnctl.checking.picture import READERS, Picture, gaps, take_picture
 from txnstore import keys
 from txnstore.collection_transitions import Collectable, Outcomes, read_outcomes
+from txnstore.memory_store import MemoryStore
 from txnstore.records import (
     AbortedRecord,
     AssignmentRecord,
+    CursorBlock,
+    CursorMark,
     Header,
     LedgerInfo,
     LedgerRecord,
@@ -22,12 +30,13 @@ from txnstore.records import (
     SegmentEntry,
     SubscriptionRecord,
     TopicRecord,
+    TxnName,
     TxnSeq,
     Watermark,
     encode,
 )
-from txnstore.store import KeyValue
-from txnwire.ids import TxnId
+from txnstore.store import Commit, KeyValue, Put
+from txnwire.ids import Position, TxnId
 from txnwire.names import TopicName
 
 TOPIC = "public/nyc/flights"
@@ -45,7 +54,10 @@ def sound() -> Picture:
     ledger_list = LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=10), LedgerInfo(ledger_id=2)])
     return Picture(
         revision=5,
-        headers={TXN: Header(state="OPEN", timeout_ms=NOW_MS + 1000, created_ms=NOW_MS)},
+        headers={TXN: Header(state="OPEN", timeout_ms=NOW_MS + 1000, created_ms=NOW_MS, name="a/1")},
+        names={"a/1": TxnName(v=1, txn_id=str(TXN)), "a/0": TxnName(v=1, txn_id=str(TxnId(3, 9)), outcome="ABORTED")},
+        marks={(HIGH, "job"): CursorMark(position=(1, 9))},
+        blocks={(HIGH, "job"): [CursorBlock(ledger_id=2, first_entry=0, acked="05", partial=[(3, 4, "01")])]},
         ops={(TXN, LOW, None): 2, (TXN, HIGH, "job"): 1},
         write_index={(TXN, LOW): None},
         ack_index={(TXN, HIGH, "job"): None},
@@ -64,6 +76,10 @@ def sound() -> Picture:
 def owner_record(*, lease: int) -> KeyValue:
     value = encode(Owner(broker="broker-1", address="127.0.0.1:1"))
     return KeyValue(keys.owner(LOW), value, 1, 4, 4, lease)
+
+
+def marked(topology: Topology) -> Topology:
+    return Topology(topology.topic, replace(topology.record, deleting_ms=1))
 
 
 def test_a_sound_picture_breaks_nothing() -> None:
@@ -96,6 +112,36 @@ VIOLATIONS: list[tuple[str, Callable[[Picture], object]]] = [
     ("segments_are_assigned_once", lambda p: p.assignments[TOPIC, "job"].consumers["b@2"].append(LOW)),
     ("ledger_lists_are_in_order", lambda p: p.ledgers[LOW].ledgers.reverse()),
     ("positions_are_within_ledgers", lambda p: p.watermarks.update({LOW: Watermark(position=(1, 10))})),
+    ("positions_are_within_ledgers", lambda p: p.marks.update({(LOW, "job"): CursorMark(position=(1, 10))})),
+    (
+        "positions_are_within_ledgers",
+        lambda p: p.blocks.update({(LOW, "job"): [CursorBlock(ledger_id=1, first_entry=0, acked="0004")]}),
+    ),
+    (
+        "positions_are_within_ledgers",
+        lambda p: p.blocks.update(
+            {(LOW, "job"): [CursorBlock(ledger_id=1, first_entry=0, acked="", partial=[(10, 4, "01")])]}
+        ),
+    ),
+    ("every_key_is_known", lambda p: p.unknown.append("/what/is/this")),
+    ("records_belong_to_segments", lambda p: p.ops.update({(TXN, f"{TOPIC}/0000-ffff-9", None): 1})),
+    ("records_belong_to_segments", lambda p: p.ack_index.update({(TXN, f"{TOPIC}/0000-ffff-9", "job"): None})),
+    ("deletions_come_to_an_end", lambda p: p.topics.update({TOPIC: marked(p.topics[TOPIC])})),
+    (
+        "deletions_come_to_an_end",
+        lambda p: p.subscriptions.update({(TOPIC, "job"): SubscriptionRecord(type="queue", start={}, deleting_ms=1)}),
+    ),
+    ("names_lead_to_their_transactions", lambda p: p.names.clear()),
+    ("names_lead_to_their_transactions", lambda p: p.names.update({"a/1": TxnName(v=1, txn_id=str(TxnId(3, 18)))})),
+    ("names_lead_to_their_transactions", lambda p: p.names.update({"a/2": TxnName(v=1, txn_id=str(TxnId(3, 18)))})),
+    (
+        "trims_are_in_order",
+        lambda p: p.ledgers.update({LOW: LedgerRecord(ledgers=p.ledgers[LOW].ledgers, trimmed_below=(2, 1))}),
+    ),
+    (
+        "trims_are_in_order",
+        lambda p: p.ledgers.update({LOW: LedgerRecord(ledgers=p.ledgers[LOW].ledgers, trimmed_below=(9, 0))}),
+    ),
     ("owners_are_on_leases", lambda p: p.owners.update({LOW: owner_record(lease=0)})),
 ]
 
@@ -128,7 +174,9 @@ def test_every_rule_has_a_violation() -> None:
         (keys.write_index(LOW, TXN), None),
         (keys.ack_index(HIGH, "job", TXN), None),
         (keys.deadline(123, TXN), None),
-        (keys.cursor_block(HIGH, "job", "mark"), None),
+        (keys.cursor_block(HIGH, "job", "mark"), CursorMark(position=(1, 2))),
+        (keys.cursor_block(HIGH, "job", "1-0"), CursorBlock(ledger_id=1, first_entry=0, acked="01")),
+        (keys.txn_name("job-7/42"), TxnName(v=1, txn_id=str(TXN))),
     ],
 )
 def test_every_record_is_read_into_its_place(key: bytes, record: object) -> None:
@@ -137,3 +185,38 @@ def test_every_record_is_read_into_its_place(key: bytes, record: object) -> None
     prefix = next(prefix for prefix in READERS if key.startswith(prefix))
     READERS[prefix](picture, KeyValue(key, value, 1, 1, 1))
     assert picture != Picture() or prefix == keys.TXN_BY_DEADLINE
+
+
+async def test_keys_between_ours_are_found_and_ours_are_not(memory_store: MemoryStore) -> None:
+    ours = [keys.SEGMENT_IDS, keys.INCARNATION, keys.COMPACTION, keys.GC_HORIZON, keys.txn_key("me", "k")]
+    strange = [b"/a", b"/segment-ids2", b"/topics/x", b"/zzz"]
+    for key in (*ours, *strange):
+        await memory_store.commit(Commit(puts=(Put(key, b"{}"),)))
+    assert (await take_picture(memory_store)).unknown == [key.decode() for key in strange]
+    assert not any(start <= prefix < end for prefix in READERS for start, end in gaps())
+
+
+async def test_sidecars_are_read_and_held_against_their_ledgers(tmp_path: Path) -> None:
+    ledgers = FileLedgerStore(tmp_path)
+    writer = await ledgers.create(LOW, 1, incarnation="i")
+    writer.append(b"entry")
+    await writer.close(b"")
+    picture = sound()
+    picture.ledgers = {LOW: LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=1, aborted=1)])}
+
+    async def findings() -> list[tuple[str, str]]:
+        return [finding async for finding in broken_ledgers(picture, ledgers, lambda _: None)]
+
+    [(rule, what)] = await findings()
+    assert rule == "sidecars_are_whole"
+    assert "missing: 1 aborted records" in what
+    await ledgers.write_sidecar(LOW, 1, encode_sidecar(1, {(TXN, None): Position(1, 0)}))
+    assert await findings() == []
+    picture.ledgers[LOW] = LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=1, aborted=2)])
+    [(_, what)] = await findings()
+    assert "1 aborted records of 2" in what
+    picture.ledgers[LOW] = LedgerRecord(ledgers=picture.ledgers[LOW].ledgers, trimmed_below=(2, 0))
+    assert await findings() == [], "trimmed, and about to be deleted"
+    picture.ledgers[LOW] = LedgerRecord(ledgers=[], trimmed_below=(2, 0), sealed=(1, 0))
+    assert await findings() == [], "a picture older than the files tells nothing of ledgers above it"
+    await ledgers.close()

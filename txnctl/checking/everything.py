@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from segments.file_ledger import FileLedgerStore
 from txnctl.checking.invariants import broken_invariants
-from txnctl.checking.ledgers import broken_ledgers
+from txnctl.checking.ledgers import broken_ledgers, still_listed
 from txnctl.checking.picture import take_picture
 from txnctl.serve import etcd_settings
 from txnctl.settings import ServerSettings
@@ -35,7 +35,7 @@ async def check_everything(settings: ServerSettings, on_progress: Callable[[str]
         on_progress("etcd")
         picture = await take_picture(store)
         findings = broken_invariants(picture, now_ms=clock.wall_ms())
-        async for finding in broken_ledgers(picture, ledgers, on_progress):
+        async for finding in broken_ledgers(picture, ledgers, on_progress, still_listed=still_listed(store)):
             findings.append(finding)
     finally:
         await ledgers.close()

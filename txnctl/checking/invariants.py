@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
 from txnstore.store import NO_LEASE
+from txnwire.ids import TxnId
 from txnwire.names import SegmentName
 
 SWEEP_GRACE_MS = 30_000
+DELETION_GRACE_MS = 60_000
 
 
 def unreadable_records(picture: Picture, _: int) -> Iterator[str]:
     yield from picture.unreadable
+
+
+def every_key_is_known(picture: Picture, _: int) -> Iterator[str]:
+    """Under the prefix nothing stands but ours: a key nobody reads is a key nobody deletes."""
+    for key in picture.unknown:
+        yield f"{key} is no key of ours"
 
 
 def ops_have_headers(picture: Picture, _: int) -> Iterator[str]:
@@ -72,6 +80,9 @@ def records_belong_to_segments(picture: Picture, _: int) -> Iterator[str]:
         "an owner": picture.owners,
         "aborted records": {segment: None for segment, _, _ in picture.aborted},
         "cursors": {segment: None for segment, _ in picture.cursors},
+        "op records": {segment: None for _, segment, _ in picture.ops},
+        "index keys of writes": {segment: None for _, segment in picture.write_index},
+        "index keys of acks": {segment: None for _, segment, _ in picture.ack_index},
     }
     for what, segments in places.items():
         for segment in segments:
@@ -90,6 +101,31 @@ def cursors_and_assignments_belong_to_subscriptions(picture: Picture, _: int) ->
     for topic, name in picture.subscriptions:
         if topic not in picture.topics:
             yield f"subscription {name} belongs to {topic}, which does not exist"
+
+
+def deletions_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str]:
+    """A mark is gone on with by whoever leads, and by whoever owns the segments (DESIGN §5)."""
+    marked = [(f"topic {path}", topology.record.deleting_ms) for path, topology in picture.topics.items()]
+    marked += [
+        (f"subscription {name} of {path}", record.deleting_ms) for (path, name), record in picture.subscriptions.items()
+    ]
+    for what, since_ms in marked:
+        if since_ms and now_ms - since_ms > DELETION_GRACE_MS:
+            late_s = (now_ms - since_ms) / 1000
+            yield f"{what} is being deleted for {late_s:.0f} s: is no broker, or no controller, running?"
+
+
+def names_lead_to_their_transactions(picture: Picture, _: int) -> Iterator[str]:
+    """Header and name record begin in one commit; the name takes the outcome over as the header goes (DESIGN §10)."""
+    for txn_id, header in picture.headers.items():
+        if header.state == records.OPEN and header.name is not None:
+            record = picture.names.get(header.name)
+            if record is None or record.txn_id != str(txn_id):
+                held = "by nobody" if record is None else f"by {record.txn_id}"
+                yield f"{txn_id} is open under the name {header.name!r}, which is held {held}"
+    for name, record in picture.names.items():
+        if record.outcome is None and TxnId.parse(record.txn_id) not in picture.headers:
+            yield f"name {name!r} stands for {record.txn_id}, which has neither a header nor an outcome"
 
 
 def segments_are_assigned_once(picture: Picture, _: int) -> Iterator[str]:
@@ -114,8 +150,15 @@ def ledger_lists_are_in_order(picture: Picture, _: int) -> Iterator[str]:
 
 
 def positions_are_within_ledgers(picture: Picture, _: int) -> Iterator[str]:
-    """Neither a watermark nor an aborted record lies beyond the end of a closed ledger it names."""
+    """No watermark, aborted record, mark-delete position or ack lies beyond the end of the closed ledger it names."""
     named = [(segment, "watermark", mark.position) for segment, mark in picture.watermarks.items()]
+    named += [(segment, f"mark-delete of {name}", mark.position) for (segment, name), mark in picture.marks.items()]
+    named += [
+        (segment, f"last ack of {name}", (block.ledger_id, last))
+        for (segment, name), blocks in picture.blocks.items()
+        for block in blocks
+        if (last := _last_acked(block)) >= 0
+    ]
     named += [
         (segment, f"aborted record of {txn_id}", record.max_position)
         for (segment, txn_id, _), record in picture.aborted.items()
@@ -129,6 +172,24 @@ def positions_are_within_ledgers(picture: Picture, _: int) -> Iterator[str]:
             yield f"{segment}: {what} is at {ledger_id}:{entry_id}, but that ledger ends after {length} entries"
 
 
+def _last_acked(block: records.CursorBlock) -> int:
+    """The highest entry id that a block names, -1 for none."""
+    whole = int.from_bytes(bytes.fromhex(block.acked), "little").bit_length()
+    named = [entry_id for entry_id, _, _ in block.partial] + ([block.first_entry + whole - 1] if whole else [])
+    return max(named, default=-1)
+
+
+def trims_are_in_order(picture: Picture, _: int) -> Iterator[str]:
+    """What is kept begins at the first entry of a ledger that is listed."""
+    for segment, record in picture.ledgers.items():
+        if record.trimmed_below is None:
+            continue
+        ledger_id, entry_id = record.trimmed_below
+        behind = [info for info in record.ledgers if info.ledger_id >= ledger_id]
+        if entry_id or (record.ledgers and not behind and record.sealed is None):
+            yield f"{segment} is trimmed below {ledger_id}:{entry_id}, where no ledger of its list begins"
+
+
 def owners_are_on_leases(picture: Picture, _: int) -> Iterator[str]:
     for segment, record in picture.owners.items():
         if record.lease == NO_LEASE:
@@ -137,6 +198,7 @@ def owners_are_on_leases(picture: Picture, _: int) -> Iterator[str]:
 
 RULES: tuple[Callable[[Picture, int], Iterator[str]], ...] = (
     unreadable_records,
+    every_key_is_known,
     ops_have_headers,
     ops_and_indexes_agree,
     collected_transactions_have_no_header,
@@ -144,9 +206,12 @@ RULES: tuple[Callable[[Picture, int], Iterator[str]], ...] = (
     open_transactions_are_within_their_deadline,
     records_belong_to_segments,
     cursors_and_assignments_belong_to_subscriptions,
+    deletions_come_to_an_end,
+    names_lead_to_their_transactions,
     segments_are_assigned_once,
     ledger_lists_are_in_order,
     positions_are_within_ledgers,
+    trims_are_in_order,
     owners_are_on_leases,
 )
 

@@ -2,35 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from segments.ledger import LedgerStore
+from segments.retention import kept_ledgers
+from segments.sidecars import decode_sidecar
 from txnctl.checking.picture import Picture
-from txnstore.records import LedgerInfo
+from txnstore import keys, records
+from txnstore.records import LedgerInfo, LedgerRecord
+from txnstore.store import MetadataStore
 from txnwire.errors import TxnError
+from txnwire.ids import Position
 
 READ_BYTES = 4 * 1024 * 1024
 
 
+StillListed = Callable[[str, LedgerInfo], Awaitable[bool]]
+"""Whether a ledger is still to be read, as etcd says now: it may have been trimmed since the picture was taken."""
+
+
+async def _always(_: str, __: LedgerInfo) -> bool:
+    return True
+
+
+def still_listed(store: MetadataStore) -> StillListed:
+    async def listed(segment: str, info: LedgerInfo) -> bool:
+        key = keys.ledger(segment)
+        found = await store.get(key)
+        record = None if found is None else records.decode(LedgerRecord, found.value, key=key)
+        return record is not None and any(one.ledger_id == info.ledger_id for one in kept_ledgers(record))
+
+    return listed
+
+
 async def broken_ledgers(
-    picture: Picture, ledgers: LedgerStore, on_progress: Callable[[str], None]
+    picture: Picture,
+    ledgers: LedgerStore,
+    on_progress: Callable[[str], None],
+    *,
+    still_listed: StillListed = _always,
 ) -> AsyncIterator[tuple[str, str]]:
-    """(rule, finding) of everything broken. Open ledgers belong to their owners and are not read."""
+    """(rule, finding) of everything broken. Open ledgers belong to their owners and are not read; of what is trimmed
+    and not deleted yet nobody reads anything."""
     listed = {(segment, one.ledger_id): one for segment, record in picture.ledgers.items() for one in record.ledgers}
-    for (segment, ledger_id), info in listed.items():
-        if info.closed_length:
-            on_progress(f"{segment} ledger {ledger_id}")
-            if (finding := await _unreadable(ledgers, segment, info)) is not None:
-                yield "closed_ledgers_are_whole", finding
+    for segment, record in picture.ledgers.items():
+        for info in kept_ledgers(record):
+            if info.closed_length:
+                on_progress(f"{segment} ledger {info.ledger_id}")
+            for rule, finding in await _broken(ledgers, segment, info):
+                if await still_listed(segment, info):
+                    yield rule, finding
     for segment, ledger_id in await ledgers.list():
         if (segment, ledger_id) not in listed and not _may_be_new(picture, segment, ledger_id):
             yield "ledger_files_are_listed", f"{segment} has a file of ledger {ledger_id}, which /ledger does not list"
 
 
+async def _broken(ledgers: LedgerStore, segment: str, info: LedgerInfo) -> list[tuple[str, str]]:
+    found = []
+    if info.closed_length and (finding := await _unreadable(ledgers, segment, info)) is not None:
+        found.append(("closed_ledgers_are_whole", finding))
+    if info.aborted and (finding := await _unreadable_sidecar(ledgers, segment, info)) is not None:
+        found.append(("sidecars_are_whole", finding))
+    return found
+
+
 def _may_be_new(picture: Picture, segment: str, ledger_id: int) -> bool:
-    """A ledger is created before it is listed, so one above the last may be on its way."""
+    """One above the last may have come since the picture was taken, and its segment too."""
     record = picture.ledgers.get(segment)
-    return segment in picture.segments() and (record is None or ledger_id > record.ledgers[-1].ledger_id)
+    if segment not in picture.segments():
+        return False
+    last = 0 if record is None else max((info.ledger_id for info in record.ledgers), default=0)
+    return ledger_id > last
+
+
+async def _unreadable_sidecar(ledgers: LedgerStore, segment: str, info: LedgerInfo) -> str | None:
+    """▲ Its records are gone from etcd: without it what was aborted would be read as committed (DESIGN §6)."""
+    where = f"the sidecar of {segment} ledger {info.ledger_id}"
+    try:
+        raw = await ledgers.read_sidecar(segment, info.ledger_id)
+        if raw is None:
+            return f"{where} is missing: {info.aborted} aborted records stood in it"
+        aborted = decode_sidecar(raw, info.ledger_id, where)
+    except TxnError as error:
+        return str(error)
+    end = Position(info.ledger_id, info.closed_length or 0)
+    beyond = [txn_id for (txn_id, _), position in aborted.items() if position >= end]
+    if len(aborted) != info.aborted or beyond:
+        return f"{where} holds {len(aborted)} aborted records of {info.aborted}, {len(beyond)} of them beyond its end"
+    return None
 
 
 async def _unreadable(ledgers: LedgerStore, segment: str, info: LedgerInfo) -> str | None:

@@ -35,7 +35,11 @@ class Picture:
     subscriptions: dict[tuple[str, str], records.SubscriptionRecord] = field(default_factory=dict)
     assignments: dict[tuple[str, str], records.AssignmentRecord] = field(default_factory=dict)
     owners: dict[str, KeyValue] = field(default_factory=dict)
+    marks: dict[tuple[str, str], records.CursorMark] = field(default_factory=dict)
+    blocks: dict[tuple[str, str], list[records.CursorBlock]] = field(default_factory=dict)
+    names: dict[str, records.TxnName] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
     def segments(self) -> dict[str, None]:
         """Paths of every segment of every topic."""
@@ -98,8 +102,14 @@ def _ledger(picture: Picture, record: KeyValue) -> None:
 
 
 def _cursor(picture: Picture, record: KeyValue) -> None:
-    segment, subscription, _ = record.key[len(keys.CURSOR) :].decode().rsplit("/", 2)
-    picture.cursors[segment, subscription] = picture.cursors.get((segment, subscription), 0) + 1
+    segment, subscription, block = record.key[len(keys.CURSOR) :].decode().rsplit("/", 2)
+    place = (segment, subscription)
+    picture.cursors[place] = picture.cursors.get(place, 0) + 1
+    if block == "mark":
+        picture.marks[place] = records.decode(records.CursorMark, record.value, key=record.key)
+    else:
+        decoded = records.decode(records.CursorBlock, record.value, key=record.key)
+        picture.blocks.setdefault(place, []).append(decoded)
 
 
 def _subscription(picture: Picture, record: KeyValue) -> None:
@@ -121,6 +131,11 @@ def _registration(_: Picture, record: KeyValue) -> None:
     records.decode(records.Registration, record.value, key=record.key)
 
 
+def _name(picture: Picture, record: KeyValue) -> None:
+    name = keys.unquote_text(record.key[len(keys.TXN_NAME) :].decode())
+    picture.names[name] = records.decode(records.TxnName, record.value, key=record.key)
+
+
 def _pin(_: Picture, record: KeyValue) -> None:
     records.decode(records.Pin, record.value, key=record.key)
 
@@ -132,6 +147,7 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
     keys.ACKS_BY_SEGMENT_SUBSCRIPTION: _ack_index,
     keys.TXN_BY_DEADLINE: _deadline,
     keys.TXN_OUTCOME: _outcome,
+    keys.TXN_NAME: _name,
     keys.TXN_SEQ: _id_block,
     keys.SEGMENT_STATE: _segment_state,
     keys.TOPIC: _topic,
@@ -145,6 +161,23 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
     keys.LEADER: _registration,
     keys.PIN: _pin,
 }
+
+
+SINGLE: tuple[bytes, ...] = (keys.GC_HORIZON, keys.INCARNATION, keys.COMPACTION, keys.SEGMENT_IDS)
+PASSED_OVER: tuple[bytes, ...] = (keys.TXN_KEY, keys.LOAD)
+"""Prefixes of records that nobody reads yet."""
+
+
+def gaps() -> list[tuple[bytes, bytes]]:
+    """The ranges of keys in which nothing of ours stands, in order."""
+    known = [(prefix, keys.prefix_end(prefix)) for prefix in (*READERS, *PASSED_OVER)]
+    known += [(key, key + b"\0") for key in SINGLE]
+    found, at = [], b"\0"
+    for start, end in sorted(known):
+        if at < start:
+            found.append((at, start))
+        at = max(at, end)
+    return [*found, (at, b"\xff")]
 
 
 def _between(key: bytes, prefix: bytes) -> str:
@@ -162,4 +195,7 @@ async def take_picture(store: MetadataStore) -> Picture:
                 read(picture, record)
             except (TxnError, ValueError, IndexError, msgspec.DecodeError) as error:
                 picture.unreadable.append(f"{record.key.decode(errors='replace')}: {error}")
+    for start, end in gaps():
+        found = await store.range(start, end, revision=picture.revision, keys_only=True)
+        picture.unknown += [record.key.decode(errors="replace") for record in found.records]
     return picture
