@@ -337,8 +337,9 @@ class QueueSubscription(Subscription):
         if isinstance(acker, AttachedConsumer):
             self.nack(acker, positions)
 
-    def _refused(self, reservation: Reservation, error: TxnError) -> None:
-        self._queue.given_back(reservation.positions)
+    def _refused(self, reservations: Sequence[Reservation], error: TxnError) -> None:
+        for reservation in reservations:
+            self._queue.given_back(reservation.positions)
         self._dispatcher.wake()
 
     def _decision_applied(self, applied: AppliedAcks) -> None:

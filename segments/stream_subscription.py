@@ -85,7 +85,7 @@ class StreamSubscription(Subscription):
     def _not_acked(self, positions: Sequence[AckPosition], acker: Acker, error: TxnError) -> None:
         """Its transaction is aborted by the client, and that rewinds."""
 
-    def _refused(self, reservation: Reservation, error: TxnError) -> None:
+    def _refused(self, reservations: Sequence[Reservation], error: TxnError) -> None:
         if isinstance(error, TxnConflict | ExpiredTransaction):
             self._rewind()  # delivered, and its ack will never come
         self._release_successor()

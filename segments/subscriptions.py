@@ -171,8 +171,8 @@ class Subscription(ABC):
         """Refused before anything was reserved."""
 
     @abstractmethod
-    def _refused(self, reservation: Reservation, error: TxnError) -> None:
-        """The op was refused: released again."""
+    def _refused(self, reservations: Sequence[Reservation], error: TxnError) -> None:
+        """Their ops were refused: released again."""
 
     @abstractmethod
     def _decision_applied(self, applied: AppliedAcks) -> None: ...
@@ -313,8 +313,7 @@ class Subscription(ABC):
             self._ackers.pop(ack.txn_id, None)
             self._events.let_go(ack.txn_id)
         self._fewer_pending.set()
-        for one in refused:
-            self._refused(one.reservation, error)
+        self._refused([one.reservation for one in refused], error)
         if isinstance(error, NotOwner):
             self._events.lost(error)
 
