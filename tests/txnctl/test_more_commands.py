@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import subprocess
 import sys
 
 import msgspec
@@ -232,24 +233,23 @@ def test_starts_are_read_as_people_type_them() -> None:
 
 
 def on_a_terminal(*words: str, columns: int, answer: str = "") -> tuple[int, str]:
-    """Run under a pseudo-terminal so many columns wide; exit code and everything shown."""
-    pid, master = pty.fork()
-    if pid == 0:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TXN_")}
-        environment |= {"COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONPATH": os.getcwd()}
-        environment.pop("CI", None)
-        os.execve(sys.executable, [sys.executable, "-m", "txnctl", *words], environment)
-    if answer:
-        os.write(master, answer.encode())
+    """Run at a pseudo-terminal so many columns wide; exit code and everything shown."""
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("TXN_")}
+    environment |= {"COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONPATH": os.getcwd()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txnctl", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    os.write(ours, answer.encode())
     shown = b""
     try:
-        while data := os.read(master, 4096):
+        while data := os.read(ours, 4096):
             shown += data
     except OSError:
         pass  # the terminal is gone once the program has ended
-    os.close(master)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), shown.decode()
+    os.close(ours)
+    return process.wait(timeout=20), shown.decode()
 
 
 async def test_colour_and_width_are_for_terminals_alone(cluster: InProcessCluster) -> None:
@@ -267,6 +267,20 @@ async def test_colour_and_width_are_for_terminals_alone(cluster: InProcessCluste
     assert topic == TOPIC
     assert header.split()[:2] == ["segment", "owner"]
     assert len(header.split()) == len(row.split())
+
+
+async def test_a_narrow_terminal_gets_blocks_instead_of_a_table_with_columns_cut_off(
+    cluster: InProcessCluster,
+) -> None:
+    await done("topics", "create", TOPIC, url=cluster.url)
+    _, shown = await asyncio.to_thread(
+        lambda: on_a_terminal("topics", "stats", TOPIC, "--url", cluster.url, columns=60)
+    )
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()
+    assert plain[0] == TOPIC
+    assert [line.split()[0] for line in plain[1:]] == [
+        *("segment", "owner", "entries", "confirmed", "readable", "open", "producers", "readers", "read", "to"),
+    ]
 
 
 async def test_at_a_terminal_nothing_is_deleted_without_being_asked(cluster: InProcessCluster) -> None:

@@ -16,11 +16,33 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 PIPE_COLUMNS = 10_000
 """Wider than any row: rich writes no more than it needs."""
+
+
+TITLES = {
+    "age_s": "age s",
+    "assignment_epoch": "epoch",
+    "clean_up_backlog": "to clean",
+    "commit_p50_ms": "p50 ms",
+    "commit_p99_ms": "p99 ms",
+    "coordinator": "process",
+    "entries_behind": "behind",
+    "last_confirmed": "confirmed",
+    "max_read_position": "readable",
+    "oldest_open_s": "oldest s",
+    "open_transactions": "open",
+    "subscriptions": "read by",
+    "sweep_backlog": "to sweep",
+}
+"""Shorter than their fields, for terminals: there a column is never narrower than the longest word of its title."""
+
+WHOLE_COLUMNS = 21
+"""Cells up to the length of a transaction's id are never folded."""
 
 
 class Format(StrEnum):
@@ -39,21 +61,56 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
     if not rows:
         print(empty, file=sys.stderr)
         return
-    looked_at = sys.stdout.isatty()
-    table = Table(
-        box=box.SIMPLE_HEAD if looked_at else None,
-        padding=(0, 1) if looked_at else (0, 2, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-        header_style="bold" if looked_at else "",
-    )
-    for column in columns:
+    if not sys.stdout.isatty():
+        _print_lines(rows, columns)
+        return
+    shown, terminal = [[cell(row.get(column)) for column in columns] for row in rows], console()
+    table = _table(rows, columns, shown)
+    needed = Measurement.get(terminal, terminal.options.update(max_width=PIPE_COLUMNS), table).minimum
+    if needed <= terminal.width:
+        terminal.print(table)
+    else:
+        _print_blocks(columns, shown, terminal)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shown: Sequence[Sequence[str]]) -> Table:
+    """What is short, and every title's words, stay whole; what is long folds."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
         numbers = all(isinstance(row.get(column), int | float | None) for row in rows)
-        title = column.replace("_", " ") if looked_at else column
-        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(row.get(column))) for column in columns))
-    console().print(table)
+        title = _title(column)
+        table.add_column(
+            title,
+            justify="right" if numbers else "left",
+            overflow="fold",
+            min_width=max(map(len, title.split())),
+            no_wrap=max(len(line[at]) for line in shown) <= WHOLE_COLUMNS,
+        )
+    for line in shown:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def _title(column: str) -> str:
+    return TITLES.get(column, column.replace("_", " "))
+
+
+def _print_blocks(columns: Sequence[str], shown: Sequence[Sequence[str]], terminal: Console) -> None:
+    """A terminal too narrow for the table: a block of lines for each row."""
+    width = max(len(_title(column)) for column in columns)
+    for number, line in enumerate(shown):
+        if number:
+            terminal.print()
+        for column, value in zip(columns, line, strict=True):
+            terminal.print(Text.assemble((f"{_title(column):<{width}}", "bold"), "  ", value), soft_wrap=True)
+
+
+def _print_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """For programs that read lines: names of fields, numbers without separators, columns two spaces or more apart."""
+    lines = [list(columns), *([cell(row.get(column), plain=True) for column in columns] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        print("  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def show_done(said: str, answer: Mapping[str, Any], output: Format) -> None:
@@ -69,18 +126,18 @@ def show_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def cell(value: Any) -> str:
-    """As people read it: thousands apart, a list without brackets, nothing as a dash."""
+def cell(value: Any, *, plain: bool = False) -> str:
+    """As people read it: thousands apart (unless `plain`), a list without brackets, nothing as a dash."""
     if value is None or value == [] or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}"
+        return str(value) if plain else f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.1f}"
+        return str(value) if plain else f"{value:,.1f}"
     if isinstance(value, list | tuple):
-        return ", ".join(cell(one) for one in value)
+        return ", ".join(cell(one, plain=plain) for one in value)
     return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
 
 

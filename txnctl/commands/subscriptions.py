@@ -24,7 +24,10 @@ def list_subscriptions(topic: Topic, output: Output = Format.TABLE, url: Url = D
         async with asking(url) as cluster:
             answer = await cluster.ask("subscriptions.list", topic=topic)
         columns = ["subscription", "type", "start", "consumers", "assignment_epoch"]
-        show_rows(answer["subscriptions"], columns, output, empty=f"{topic} has no subscriptions")
+        rows = answer["subscriptions"]
+        if output is Format.TABLE:
+            rows = [row | {"consumers": [_name_of(one) for one in row["consumers"]]} for row in rows]
+        show_rows(rows, columns, output, empty=f"{topic} has no subscriptions")
 
     run(work())
 
@@ -45,7 +48,10 @@ def describe(
             show_json(answer)
             return
         print(f"{subscription} on {topic}: {answer['type']}, starts at {answer['start']['kind']}")
-        rows = [row | {"segment": row["segment"].rpartition("/")[2]} for row in answer["segments"]]
+        rows = [
+            row | {"segment": row["segment"].rpartition("/")[2], "assigned_to": _name_of(row["assigned_to"])}
+            for row in answer["segments"]
+        ]
         columns = ["segment", "assigned_to", "mark_delete", "backlog", "delivered", "pending_acks", "pending_in"]
         show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
 
@@ -93,3 +99,8 @@ def delete(
         show_done(said, {"topic": topic, "subscription": subscription, "deleted": True}, output)
 
     run(work())
+
+
+def _name_of(consumer: str | None) -> str | None:
+    """Of `name@incarnation`, what a person has given it."""
+    return None if consumer is None else consumer.partition("@")[0]

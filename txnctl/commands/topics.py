@@ -147,7 +147,7 @@ def stats(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -
             show_json(answer)
             return
         rows = [row | {"segment": row["segment"].rpartition("/")[2]} for row in answer["segments"]]
-        columns = ["segment", "owner", "entries", "ledgers", "last_confirmed", "max_read_position", "open_transactions"]
+        columns = ["segment", "owner", "entries", "last_confirmed", "max_read_position", "open_transactions"]
         columns += ["producers", "readers", "subscriptions", "clean_up_backlog"]
         print(answer["topic"])
         show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
