@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import txnclient
-from benchmarks.machine import EtcdMetrics, peak_resident_bytes, resident_bytes
+from benchmarks.machine import EtcdMetrics, cpu_seconds, peak_resident_bytes, resident_bytes
 from txnctl.commands.asking import asking
 from txnctl.dev import DevCluster, DevSettings
 
@@ -36,6 +36,13 @@ class Bench:
         """Of the processes that run, by name."""
         pids = {name: child.pid for name, child in self.cluster.children.items()}
         return {name: pid for name, pid in pids.items() if pid is not None}
+
+    async def cores_used(self, seconds: float) -> dict[str, float]:
+        """By each process, while nobody asks anything of it."""
+        pids = self.pids()
+        before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        await asyncio.sleep(seconds)
+        return {name: (cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()}
 
     async def until_none_open(self, topic: str, *, timeout_s: float = 300.0) -> None:
         """Until no segment of the topic holds an undecided transaction."""

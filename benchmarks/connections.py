@@ -13,9 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import uvloop
 
 import txnclient
-from benchmarks.cluster import TOPIC, Bench, bench_cluster
+from benchmarks.cluster import TOPIC, bench_cluster
 from benchmarks.load import VALUE, Timings, one_transaction
-from benchmarks.machine import cpu_seconds
 from benchmarks.result import Result, percentile
 from benchmarks.scale import Scale
 from txnstore.lifetime import tied_to_parent
@@ -38,7 +37,7 @@ async def connections(scale: Scale) -> list[Result]:
             async with _clients(bench.cluster.url, count):
                 took = time.perf_counter() - began
                 resident = bench.resident_mib()
-                idle_cores = await _idle_cores(bench)
+                idle_cores = await bench.cores_used(IDLE_S)
                 beside = await _transactions_ms(bench.client, producer, probes)
                 joined = await _one_more_s(bench.cluster.url)
     grown = {name: (resident[name] - before[name]) * 1024 / count for name in ("server", "broker-1")}
@@ -72,13 +71,6 @@ async def _transactions_ms(client: txnclient.Client, producer: txnclient.Produce
     for _ in range(count):
         await one_transaction(client, producer, timings, awaited=True)
     return [seconds * 1000 for seconds in timings.whole[count // 10 :]]
-
-
-async def _idle_cores(bench: Bench) -> dict[str, float]:
-    pids = bench.pids()
-    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    await asyncio.sleep(IDLE_S)
-    return {name: (cpu_seconds(pid) - before[name]) / IDLE_S for name, pid in pids.items()}
 
 
 async def _one_more_s(url: str) -> float:

@@ -22,15 +22,18 @@ from benchmarks.scale import Scale
 from txnstore.lifetime import tied_to_parent
 
 TIMEOUT_S = 3000.0
-SETTLE_S = 8.0
+SETTLE_S = 5.0
 """Deadline keys follow a second after the begin; sweeps, garbage collections and etcd's batches settle."""
+IDLE_S = 10.5
+"""Longer than a broker's pause between two looks at what has been open for long."""
+GRACE_S = 3
 BEGINNERS = 256
 OTHERS = "topic://public/bench/others"
 
 
 async def open_transactions(scale: Scale) -> list[Result]:
     count, probes = scale.of(100_000, 5_000), scale.of(600, 100)
-    async with bench_cluster(segments=4) as bench:
+    async with bench_cluster(segments=4, flags=("--client-grace-s", str(GRACE_S))) as bench:
         await bench.client.create_topic(OTHERS, segments=1)
         async with await bench.client.producer(OTHERS, compression=None) as producer:
             alone = await _commits_ms(bench.client, producer, probes)
@@ -40,15 +43,22 @@ async def open_transactions(scale: Scale) -> list[Result]:
                 took = time.perf_counter() - began
                 await asyncio.sleep(SETTLE_S)
                 resident = bench.resident_mib()
+                idle_cores = await bench.cores_used(IDLE_S)
                 beside = await _commits_ms(bench.client, producer, probes)
                 recovered = await _recovered_after_kill(bench, count)
             began = time.perf_counter()
-            during = await _commits_ms_until_aborted(bench, producer)
+            during = await _transactions_ms_until_aborted(bench, producer)
             aborted = time.perf_counter() - began
             peak = bench.peak_mib()
     return [
         _memory(count, idle, resident, took),
         _beside(probes, alone, beside),
+        Result(
+            name=f"cores used while {count:,} are open and idle",
+            value=sum(idle_cores.values()),
+            unit="cores",
+            detail=", ".join(f"{name} {cores:.3f}" for name, cores in idle_cores.items()) + f"; over {IDLE_S:g} s",
+        ),
         Result(name=f"recovery of all segments with {count:,} open", value=recovered, unit="s", detail="after SIGKILL"),
         _ended(count, aborted, during, peak),
     ]
@@ -70,8 +80,9 @@ def _beside(probes: int, alone: list[float], beside: list[float]) -> Result:
 
 
 def _ended(count: int, took: float, during: list[float], peak: dict[str, float]) -> Result:
-    detail = f"commits of others meanwhile: p50 {percentile(during, 0.5):.2f} ms, p99 {percentile(during, 0.99):.1f} ms"
-    detail += f", highest {max(during):.0f} ms; most memory each process ever had, MiB: "
+    detail = f"a grace of {GRACE_S} s included; whole transactions of others meanwhile: p50 "
+    detail += f"{percentile(during, 0.5):.2f} ms, p99 {percentile(during, 0.99):.1f} ms, highest {max(during):.0f} ms; "
+    detail += "most memory each process ever had, MiB: "
     detail += ", ".join(f"{name} {mib:.0f}" for name, mib in peak.items())
     return Result(name=f"{count:,} aborted once their client is gone", value=took, unit="s", detail=detail)
 
@@ -120,7 +131,7 @@ async def _commits_ms(client: txnclient.Client, producer: txnclient.Producer, co
     return [seconds * 1000 for seconds in timings.commits[count // 10 :]]
 
 
-async def _commits_ms_until_aborted(bench: Bench, producer: txnclient.Producer) -> list[float]:
+async def _transactions_ms_until_aborted(bench: Bench, producer: txnclient.Producer) -> list[float]:
     timings = Timings()
     ended = asyncio.create_task(bench.until_none_open(TOPIC))
     while not ended.done():
@@ -128,7 +139,7 @@ async def _commits_ms_until_aborted(bench: Bench, producer: txnclient.Producer) 
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(ended), 0.01)
     await ended
-    return [seconds * 1000 for seconds in timings.commits]
+    return [seconds * 1000 for seconds in timings.whole]
 
 
 async def _recovered_after_kill(bench: Bench, count: int) -> float:
