@@ -49,7 +49,7 @@ SOURCES = (
         "Consumer",
         ("consumer",),
         generic=True,
-        internal=("open", "ack_nowait", "receive_batch", "session"),
+        internal=("open", "ack_nowait", "receive_batch", "has_buffered", "session"),
         attributes={"name": "str", "subscription": "str", "topics": "list[str]", "type": "str"},
     ),
     Source("Reader", ("reader",), generic=True, internal=("open",), attributes={"topics": "list[str]"}),

@@ -117,6 +117,11 @@ class Consumer(Generic[V]):
             await membership.join(deadline)
 
     @property
+    def has_buffered(self) -> bool:
+        """Whether there is something to receive without waiting."""
+        return any(feed.buffered for feed in self._feeds.values())
+
+    @property
     def session(self) -> Session:
         return self._session
 

@@ -15,6 +15,7 @@ from txnclient.deadlines import Backoff
 from txnclient.message import Message
 from txnclient.producer import Producer
 from txnclient.serializers import V
+from txnclient.tasks import OwnedTasks
 from txnclient.transaction import Transaction, TransactionState
 from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TxnError, WouldBlock
 
@@ -186,10 +187,54 @@ def passes(error: BaseException) -> bool:
 # ---- one batch ------------------------------------------------------------------------------------------------------
 
 
+class BegunAhead:
+    """The next batch's transaction, begun while this one's is at work: only while there is a next batch."""
+
+    def __init__(self, consumer: Consumer[Any], timeout_s: float, tasks: OwnedTasks) -> None:
+        self._consumer = consumer
+        self._timeout_s = timeout_s
+        self._tasks = tasks
+        self._beginning: asyncio.Task[None] | None = None
+        self._begun: Transaction | None = None
+
+    def prepare(self) -> None:
+        if self._beginning is None:
+            self._beginning = self._tasks.start(self._begin(), name="process: begin")
+
+    async def _begin(self) -> None:
+        try:
+            self._begun = await self._consumer.services.begin(timeout=self._timeout_s)
+        except TxnError as error:
+            _log.debug("beginning ahead: %s", error)  # `take` begins, and says what keeps it from that
+
+    async def take(self) -> Transaction:
+        """Raises what `begin` does. One that has stood for half its time is left, or it would be too short for work."""
+        if self._beginning is not None:
+            await asyncio.wait((self._beginning,))
+            begun = self._begun
+            if begun is not None and begun.expires_at - self._consumer.session.clock.monotonic() > self._timeout_s / 2:
+                self._beginning = self._begun = None
+                return begun
+            await self.drop()
+        return await self._consumer.services.begin(timeout=self._timeout_s)
+
+    async def drop(self) -> None:
+        """Abort it, as far as it goes; else the service does."""
+        if self._beginning is None:
+            return
+        await asyncio.wait((self._beginning,))
+        begun, self._beginning, self._begun = self._begun, None, None
+        if begun is not None:
+            try:
+                await begun.abort(timeout=ABORT_TIMEOUT_S)
+            except TxnError as error:
+                _log.debug("leaving transaction %s to the service: %s", begun.id, error)
+
+
 class Step:
     """One batch and its transaction."""
 
-    def __init__(self, consumer: Consumer[Any], messages: list[Message[Any]], timeout_s: float) -> None:
+    def __init__(self, consumer: Consumer[Any], messages: list[Message[Any]], begun_ahead: BegunAhead) -> None:
         self.messages = messages
         self.outputs = 0
         self.refused: list[tuple[Message[Any], Exception]] = []
@@ -198,11 +243,11 @@ class Step:
         self.done = False
         self.ordered = consumer.type == "stream"
         self._consumer = consumer
-        self._timeout_s = timeout_s
+        self._begun_ahead = begun_ahead
         self._txn: Transaction | None = None
 
     async def begin(self) -> None:
-        self._txn = await self._consumer.services.begin(timeout=self._timeout_s)
+        self._txn = await self._begun_ahead.take()
 
     @property
     def begun(self) -> Transaction:

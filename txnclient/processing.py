@@ -21,6 +21,7 @@ from txnclient.deadlines import Backoff
 from txnclient.handlers import (
     BatchHandler,
     BatchWork,
+    BegunAhead,
     Handled,
     Handler,
     HandlerFailed,
@@ -83,7 +84,7 @@ async def process(
     batch_bytes: int = 4 * 1024 * 1024,
     linger_ms: float = 5,
     txn_timeout: float = 60.0,
-    commits_under_way: int = 2,
+    commits_under_way: int = 4,
     stop: asyncio.Event | None = None,
     max_messages: int | None = None,
     idle_timeout: float | None = None,
@@ -136,7 +137,7 @@ async def process_batches(
     batch_bytes: int = 4 * 1024 * 1024,
     linger_ms: float = 5,
     txn_timeout: float = 60.0,
-    commits_under_way: int = 2,
+    commits_under_way: int = 4,
     stop: asyncio.Event | None = None,
     max_messages: int | None = None,
     idle_timeout: float | None = None,
@@ -178,6 +179,7 @@ class Processing:
         self._limits = limits
         self._ordered = consumer.type == "stream"
         self._tasks = OwnedTasks()
+        self._begun_ahead = BegunAhead(consumer, limits.txn_timeout, self._tasks)
         self._under_way: deque[tuple[Step, asyncio.Task[None]]] = deque()
         self._backoff = Backoff(self._session.random)
         self._progress_at = self._session.clock.monotonic()
@@ -230,6 +232,7 @@ class Processing:
         wait_s = limits.linger_ms / 1000 if self._under_way else limits.idle_timeout
         messages = await self._receive(room, wait_s)
         if not messages:
+            await self._begun_ahead.drop()
             self._idle = not self._under_way and not self._stopped()
             return []
         self._idle = False
@@ -280,7 +283,7 @@ class Processing:
 
     async def _start(self, messages: list[Message[Any]]) -> None:
         """Handle them, and leave their commit to a task of its own. Raises what kept them from being handled."""
-        step = Step(self._consumer, messages, self._limits.txn_timeout)
+        step = Step(self._consumer, messages, self._begun_ahead)
         try:
             await self._work.do(step)
             await self._refuse(step)
@@ -294,6 +297,8 @@ class Processing:
             if not self._ordered and isinstance(error, Exception) and not isinstance(error, HandlerFailed):
                 await self._give_back(step.messages)
             raise
+        if self._consumer.has_buffered:
+            self._begun_ahead.prepare()
         before = self._under_way[-1] if self._ordered and self._under_way else None
         task = self._tasks.start(self._commit(step, before), name="process: commit")
         self._under_way.append((step, task))
@@ -312,6 +317,7 @@ class Processing:
     async def _commit(self, step: Step, before: tuple[Step, asyncio.Task[None]] | None) -> None:
         """Never raises: `step.done`, or `step.error`."""
         try:
+            await step.begun.flush()  # on its way at once, whoever has to commit first
             if before is not None:
                 await asyncio.wait((before[1],))
                 if not before[0].done:
@@ -384,6 +390,7 @@ class Processing:
         tasks = [task for _, task in self._under_way]
         if tasks:
             await asyncio.wait(tasks, timeout=self._session.timeout_s)
+        await self._begun_ahead.drop()
         await self._tasks.close()
         if not finished and self._ordered:
             self._consumer.rewind()
