@@ -18,10 +18,12 @@ Source: Pulsar's `PersistentDispatcherMultipleConsumers` (round robin by permits
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
+from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from segments.cursor import block_of
@@ -145,6 +147,7 @@ class Queue(Generic[ConsumerT]):
         """Heap. Intervals may overlap, or name what is somewhere else by now."""
         self._set_aside: dict[TxnId, list[Interval]] = {}
         self._intervals = self._entries_aside = 0
+        self._aside_index: list[Interval] | None = None
         self._passing: deque[Interval] = deque()
         """Of aborted transactions, to be passed over."""
         self._delayed: dict[Position, int] = {}
@@ -413,6 +416,7 @@ class Queue(Generic[ConsumerT]):
 
     def _put_aside(self, txn_id: TxnId, position: Position) -> None:
         self._entries_aside += 1
+        self._aside_index = None
         intervals = self._set_aside.setdefault(txn_id, [])
         if intervals and _follows(position, intervals[-1][1]):
             intervals[-1] = (intervals[-1][0], position)
@@ -421,8 +425,11 @@ class Queue(Generic[ConsumerT]):
             self._intervals += 1
 
     def aside(self, position: Position) -> bool:
-        """Whether the entry is set aside. O(open transactions): for what nobody should ask."""
-        return any(first <= position <= last for found in self._set_aside.values() for first, last in found)
+        """Whether the entry is set aside. The index for it is made when somebody asks: only late acks do."""
+        if self._aside_index is None:
+            self._aside_index = sorted(interval for found in self._set_aside.values() for interval in found)
+        at = bisect_right(self._aside_index, position, key=itemgetter(0)) - 1
+        return at >= 0 and position <= self._aside_index[at][1]
 
     def decided(self, txn_id: TxnId, *, committed: bool) -> None:
         """A transaction's entries here are visible now, or never will be. Writers that do not count are left out when
@@ -430,6 +437,7 @@ class Queue(Generic[ConsumerT]):
         intervals = self._set_aside.pop(txn_id, None)
         if intervals is None:
             return
+        self._aside_index = None
         self._intervals -= len(intervals)
         self._entries_aside -= sum(last.entry_id - first.entry_id + 1 for first, last in intervals)
         if not committed:

@@ -111,6 +111,7 @@ class QueueSubscription(Subscription):
         if not self._consumers:
             self._dispatcher.add_source(self)
         self._consumers[consumer] = None
+        self._set_timer()
         self._dispatcher.wake()
 
     def detach(self, consumer: AttachedConsumer) -> None:

@@ -329,3 +329,16 @@ def test_nothing_is_remembered_of_what_was_acked_behind_the_queue_s_back() -> No
     rig.taker()
     rig.run()
     assert rig.queue.statistics() == QueueStatistics()
+
+
+def test_what_is_set_aside_is_known_by_position() -> None:
+    rig = Rig()
+    rig.taker()
+    aside = [rig.append(txn=txn) for txn in (T1, T1, T2)]
+    plain = rig.append()
+    aside.append(rig.append(txn=T1))
+    assert not any(rig.queue.aside(position) for position in aside)
+    rig.run()
+    assert [rig.queue.aside(position) for position in (*aside, plain, Position(1, 99))] == [True] * 4 + [False] * 2
+    rig.decide(T1, committed=True)
+    assert [rig.queue.aside(position) for position in (*aside, plain)] == [False, False, True, False, False]

@@ -16,7 +16,7 @@ from tests.segments.brokering import Cluster, Consumer, Received, eventually
 from txnstore import keys, records
 from txnstore.records import LedgerRecord
 from txnstore.store import Commit, Put
-from txnwire.errors import InvalidArgument, NotAllowed, Overloaded, Timeout, TxnConflict, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, Overloaded, Timeout, TxnConflict, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from watchers.acks import AckPosition
@@ -308,6 +308,26 @@ async def test_a_nack_may_wait(memory_cluster: Cluster) -> None:
     assert (queue.delayed, queue.unacked) == (1, 1)
     with pytest.raises(InvalidArgument, match="delay"):
         await consumer.nack(soon, delay_ms=10**12)
+
+
+async def test_a_delay_goes_on_where_all_consumers_were_lost_over_a_read_that_failed(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, tail_cache_bytes=0)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    await consumer.nack(consumer.messages[0], delay_ms=200)
+    subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+    subscription.close(DataCorrupt("planted"))
+    await eventually(lambda: isinstance(consumer.closed, DataCorrupt))
+    again = await cluster.queue(client, segment)
+    await again.wait("m")
+    assert counts(again) == {"m": 1}
 
 
 async def test_v7_a_queue_that_reads_uncommitted(memory_cluster: Cluster) -> None:
