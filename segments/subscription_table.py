@@ -242,6 +242,7 @@ class SubscriptionTable:
             self._events.check()
             found.check()
             found.cursor.seek(point.after)
+            self._follow_trim(found.cursor)
             if skipped is not None:
                 found.cursor.ack(skipped)
             found.cursor.advance()
