@@ -219,6 +219,9 @@ class Dispatcher:
         if consumer.sink.pending_bytes > self._settings.connection_pending_bytes:
             self._wait(consumer, partial(consumer.sink.drain, self._settings.connection_pending_bytes // 2))
             return
+        if consumer.isolation is Isolation.SNAPSHOT and self._has_lost_some(consumer):
+            self._fail(consumer, trimmed_from_snapshot(self._ledgers.trimmed_through))
+            return
         consumer.next_read = self._ledgers.settle(consumer.next_read)
         limit = self._limit(consumer.isolation)
         if consumer.end is not None and consumer.end < limit:
@@ -226,6 +229,11 @@ class Dispatcher:
         self._deliver_up_to(consumer, limit)
         if consumer.waiting is None and not consumer.ended:
             self._tell_end(consumer)
+
+    def _has_lost_some(self, consumer: Consumer) -> bool:
+        """▲ A read of a snapshot that goes on behind a gap would show a part of a transaction."""
+        end = consumer.end or consumer.next_read
+        return not consumer.ended and consumer.next_read <= min(end, self._ledgers.trimmed_through)
 
     def _limit(self, isolation: Isolation) -> Position:
         committed = isolation is Isolation.READ_COMMITTED
@@ -368,3 +376,10 @@ def to_log_entry(position: Position, data: bytes) -> LogEntry:
     """Raises `DataCorrupt` naming what of the entry's header or metadata is wrong."""
     metadata = parse_metadata(data)
     return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer, chunk_key(metadata))
+
+
+def trimmed_from_snapshot(through: Position) -> InvalidArgument:
+    """For a reader between snapshots that has yet to read what is gone."""
+    return InvalidArgument(
+        f"what was to be read has been trimmed, up to {through}: take a snapshot and read it from the earliest on"
+    )

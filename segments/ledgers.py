@@ -230,6 +230,12 @@ class SegmentLedgers:
         return None if at is None else Position(*at)
 
     @property
+    def trimmed_through(self) -> Position:
+        """The last entry that was trimmed, `EARLIEST` where none was."""
+        at = self._record.trimmed_through
+        return EARLIEST if at is None else Position(*at)
+
+    @property
     def to_delete(self) -> tuple[int, ...]:
         """Ledgers that are trimmed and still listed: their files are to be deleted."""
         kept = kept_ledgers(self._record)
@@ -240,7 +246,12 @@ class SegmentLedgers:
         async with self._rewriting:
             below = (first_kept, 0)
             if self._record.trimmed_below is None or self._record.trimmed_below < below:
-                await self._rewrite(msgspec.structs.replace(self._record, trimmed_below=below))
+                going = [one for one in self._record.ledgers if one.ledger_id < first_kept and one.closed_length]
+                through = self._record.trimmed_through
+                if going:
+                    through = (going[-1].ledger_id, (going[-1].closed_length or 0) - 1)
+                trimmed = msgspec.structs.replace(self._record, trimmed_below=below, trimmed_through=through)
+                await self._rewrite(trimmed)
 
     async def finish_trim(self) -> None:
         """Delete the files of what is trimmed, then forget it. Idempotent; a crash in between leaves it listed."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from segments.dedup import Dedup
-from segments.dispatch import Consumer, Dispatcher, Isolation, Sink
+from segments.dispatch import Consumer, Dispatcher, Isolation, Sink, trimmed_from_snapshot
 from segments.housekeeping import Housekeeping, KeepingStatistics
 from segments.ledgers import SegmentLedgers
 from segments.measures import Measures
@@ -25,7 +25,7 @@ from segments.subscriptions import Subscription, SubscriptionStatistics, Surroun
 from segments.tail_cache import TailCache
 from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, Timeout, TxnError
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.ports import Clock
 from watchers.clean_up import CleanUp, CleanUpTarget, WriteCleanUp
 from watchers.decisions import DecisionWatch, Membership
@@ -208,6 +208,7 @@ class Segment:
         if self._over is not None:
             return
         self._over = error
+        self._shared.measures.left(self._keeping.statistics())
         self._membership.leave()
         self.pipeline.stop(error)
         self.ledgers.abandon()
@@ -292,6 +293,8 @@ class Segment:
         latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
         point = await resolve_start(start, self.path, self.ledgers, latest)
         self.check()
+        if isolation is Isolation.SNAPSHOT and EARLIEST < point.after < self.ledgers.trimmed_through:
+            raise trimmed_from_snapshot(self.ledgers.trimmed_through)
         consumer = Consumer(
             sink,
             next_read=self.ledgers.next_after(point.after),

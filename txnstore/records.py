@@ -152,13 +152,15 @@ class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept; ledgers
-    before it are read no more, and leave the list once they are deleted."""
+    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept;
+    ledgers before it are read no more, and leave the list once they are deleted. `trimmed_through`: the last entry that
+    was trimmed, which tells a reader that has read all of that from one that has missed some."""
 
     v: int = 1
     ledgers: list[LedgerInfo]
     sealed: tuple[int, int] | None = None
     trimmed_below: tuple[int, int] | None = None
+    trimmed_through: tuple[int, int] | None = None
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,9 @@ from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import LedgerRecord, SubscriptionRecord, TopicRecord
 from txnstore.store import Commit, MetadataStore, Put
-from txnwire.errors import DataCorrupt, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
 
 ONE_ENTRY_EACH = BrokerSettings(
     lease_ttl_s=60.0,
@@ -177,9 +179,11 @@ async def test_time_trims_what_is_closed_and_readers_go_on_behind(memory_cluster
     await eventually(lambda: len(slow.all) == 1)
     await set_policies(cluster, retention_ms=1)
     await eventually(
-        lambda: len(files(cluster, segment)) == 1
-        and files(cluster, segment, "footer") == files(cluster, segment)
-        and files(cluster, segment, "sidecar") == [],
+        lambda: (
+            len(files(cluster, segment)) == 1
+            and files(cluster, segment, "footer") == files(cluster, segment)
+            and files(cluster, segment, "sidecar") == []
+        ),
         what="the open ledger alone is left, with its checkpoint",
     )
     assert await aborted_in_store(cluster, segment) == 0
@@ -349,3 +353,42 @@ async def test_a_successor_goes_on_behind_any_step(
 
     await until(finished, f"what was stopped behind step {stop_behind} is finished")
     await cluster.close()
+
+
+async def snapshot_reader(client: Client, segment: str, *, after: Position | None, end: Position, permits: int) -> Any:
+    """As a client reads from one snapshot to another: behind a whole entry, or from the earliest."""
+    start = pb.Start(earliest=True)
+    if after is not None:
+        start = pb.Start(segment=segment, ledger_id=after[0], entry_id=after[1], index=0xFFFF_FFFF, after=True)
+    return await client.reader(segment, start=start, end=end, isolation=pb.ISOLATION_SNAPSHOT, permits=permits)
+
+
+async def test_a_read_between_snapshots_says_what_it_has_missed_and_nothing_else_is_refused(
+    memory_cluster: Cluster,
+) -> None:
+    """Never a part of it: neither at the beginning nor in mid-read, and also after a restart."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start(settings=ONE_ENTRY_EACH))
+    producer = await client.producer(segment)
+    places = [await producer.send(f"{number}") for number in range(6)]
+    slow = await snapshot_reader(client, segment, after=places[0], end=places[5], permits=1)
+    await slow.wait("1")
+    await set_policies(cluster, retention_ms=1)
+    served = node.broker.segments[segment]
+    await eventually(lambda: served.ledgers.trimmed_through == places[5], what="all is trimmed")
+    await set_policies(cluster)
+    places += [await producer.send(f"{number}") for number in range(6, 8)]
+    slow.flow(100)
+    await eventually(lambda: slow.closed is not None)
+    assert "trimmed" in str(slow.closed)
+    assert slow.values == ["1"]
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="trimmed"):
+            await snapshot_reader(client, segment, after=places[4], end=places[7], permits=100)
+        whole = await snapshot_reader(client, segment, after=places[5], end=places[7], permits=100)
+        await whole.wait("6", "7")
+        kept = await snapshot_reader(client, segment, after=None, end=places[7], permits=100)
+        await kept.wait("6", "7")
+        await node.close()
+        client = await cluster.connect(node := await cluster.start(settings=ONE_ENTRY_EACH))
