@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
 import structlog
@@ -41,6 +41,9 @@ class KeepingStatistics:
     records_moved: int = 0
     rolled_by_age: int = 0
     skipped_entries: int = 0
+
+    def plus(self, other: KeepingStatistics) -> KeepingStatistics:
+        return KeepingStatistics(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 class KeptSegment(Protocol):

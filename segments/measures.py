@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from segments.housekeeping import KeepingStatistics
 from txnwire.histogram import Histogram, HistogramSnapshot
 
 
@@ -13,7 +14,8 @@ class MeasuresSnapshot:
 
     `ops_written`: op records, of writes and acks. `publish`: from the arrival of an entry to its acknowledgement.
     `ledger_sync`: from asking for a sync to its end, whoever else shared it. `visibility_lag`: from a decision, by the
-    coordinator's wall clock, to its effect on the readers of one segment here, by ours."""
+    coordinator's wall clock, to its effect on the readers of one segment here, by ours. `kept`: housekeeping in
+    segments that have moved away."""
 
     ops_written: int
     entries_stored: int
@@ -22,6 +24,7 @@ class MeasuresSnapshot:
     publish: HistogramSnapshot
     ledger_sync: HistogramSnapshot
     visibility_lag: HistogramSnapshot
+    kept: KeepingStatistics
 
 
 class Measures:
@@ -30,6 +33,7 @@ class Measures:
     __slots__ = (
         "bytes_stored",
         "entries_stored",
+        "kept",
         "ledger_sync",
         "messages_stored",
         "ops_written",
@@ -42,6 +46,11 @@ class Measures:
         self.publish = Histogram()
         self.ledger_sync = Histogram()
         self.visibility_lag = Histogram()
+        self.kept = KeepingStatistics()
+
+    def left(self, kept: KeepingStatistics) -> None:
+        """A segment has moved away: what it has counted is not lost."""
+        self.kept = self.kept.plus(kept)
 
     def snapshot(self) -> MeasuresSnapshot:
         return MeasuresSnapshot(
@@ -52,4 +61,5 @@ class Measures:
             publish=self.publish.snapshot(),
             ledger_sync=self.ledger_sync.snapshot(),
             visibility_lag=self.visibility_lag.snapshot(),
+            kept=self.kept,
         )

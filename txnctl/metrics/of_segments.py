@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from segments.broker import BrokerStatistics
+from segments.housekeeping import KeepingStatistics
 from txnctl.metrics.metric import Kind, Labelled, Metric, largest
 
 SEGMENTS_SHOWN = 10
@@ -22,6 +25,11 @@ def _by_subscription(of: BrokerStatistics) -> Labelled:
         for one in segment.subscriptions:
             found[topic, one.name] = found.get((topic, one.name), 0) + one.backlog
     return list(found.items())
+
+
+def _kept(of: BrokerStatistics) -> KeepingStatistics:
+    """Housekeeping since the start of the process, wherever its segments are now."""
+    return reduce(KeepingStatistics.plus, [one.keeping for one in of.segments], of.measures.kept)
 
 
 def _queues(of: BrokerStatistics) -> Labelled:
@@ -164,6 +172,42 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
         read=lambda of: sum(
             one.pending.positions + one.pending.cumulative for each in of.segments for one in each.subscriptions
         ),
+    ),
+    Metric(
+        name="txnstore_trimmed_ledgers_total",
+        kind=Kind.COUNTER,
+        help="Ledgers deleted because their retention was over.",
+        read=lambda of: _kept(of).trimmed_ledgers,
+    ),
+    Metric(
+        name="txnstore_trimmed_bytes_total",
+        kind=Kind.COUNTER,
+        help="Bytes of those ledgers.",
+        read=lambda of: _kept(of).trimmed_bytes,
+    ),
+    Metric(
+        name="txnstore_trimmed_unread_entries_total",
+        kind=Kind.COUNTER,
+        help="Entries trimmed before a reader or consumer that stood before them had read them.",
+        read=lambda of: _kept(of).skipped_entries,
+    ),
+    Metric(
+        name="txnstore_sidecars_total",
+        kind=Kind.COUNTER,
+        help="Sidecars written: aborted records that left etcd for a file beside their ledger.",
+        read=lambda of: _kept(of).sidecars,
+    ),
+    Metric(
+        name="txnstore_kept_bytes",
+        kind=Kind.GAUGE,
+        help="Bytes in the ledgers of the segments served here.",
+        read=lambda of: sum(one.kept_bytes for one in of.segments),
+    ),
+    Metric(
+        name="txnstore_aborted_records",
+        kind=Kind.GAUGE,
+        help="Aborted records in etcd, of the segments served here; sidecars take them over.",
+        read=lambda of: sum(one.aborted_in_store for one in of.segments),
     ),
     Metric(
         name="txnstore_ledgers",
