@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -147,6 +148,33 @@ async def test_the_other_type_is_refused_for_a_subscription_and_calls_of_the_oth
             await stream.nack(await stream.receive(timeout=10))
 
 
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+async def test_p4_p9_one_transaction_acks_on_a_queue_and_a_stream_and_outlives_its_consumers(
+    client: txnclient.Client, ends: str
+) -> None:
+    await prepared(client, 4, segments=1)
+    queue = await client.consumer(TOPIC, "workers", type="queue")
+    stream = await client.consumer(TOPIC, "in-order")
+    txn = await client.begin()
+    await queue.ack(await received(queue, 2), txn=txn)
+    await stream.ack(await received(stream, 3), txn=txn)
+    await queue.close()
+    await stream.close()
+    async with await client.consumer(TOPIC, "workers", type="queue") as other:
+        # The two that are acked in the transaction are hidden, the others have come back.
+        rest = await received(other, 2)
+        assert await other.receive_many(1, timeout=0.2) == []
+        await (txn.commit() if ends == "commit" else txn.abort())
+        back = await received(other, 2) if ends == "abort" else []
+        assert await other.receive_many(1, timeout=0.2) == []
+        assert sorted(message.value for message in (*rest, *back)) == (
+            [b"2", b"3"] if ends == "commit" else [b"0", b"1", b"2", b"3"]
+        )
+    async with await client.consumer(TOPIC, "in-order") as again:
+        expected = [b"3"] if ends == "commit" else [b"0", b"1", b"2", b"3"]
+        assert [message.value for message in await received(again, len(expected))] == expected
+
+
 async def force_abort(txn: txnclient.Transaction) -> None:
     end = pb.EndTxn(
         txnid_most_bits=txn.id.most_bits,
@@ -235,6 +263,39 @@ async def test_dead_letters_of_several_consumers_are_each_moved_once(client: txn
         await asyncio.gather(refuse_all(one), refuse_all(two), leaving)
     found = await dead_letters(client, target, 40)
     assert sorted(message.value for message in found) == sorted(values)
+
+
+async def test_a7_a_large_value_is_given_back_and_moved_as_one(client: txnclient.Client) -> None:
+    await client.create_topic(TOPIC)
+    large = random.Random(1).randbytes(6 * 1024 * 1024)
+    async with await client.producer(TOPIC) as producer, client.transaction() as txn:
+        await producer.send(large, key="big", txn=txn, chunk=True)
+    async with await client.consumer(
+        TOPIC, "workers", type="queue", max_redeliveries=0, redelivery_delay=0.0
+    ) as consumer:
+        message = await consumer.receive(timeout=20)
+        assert message.value == large
+        await consumer.nack(message)
+        receiving = asyncio.create_task(consumer.receive_many(1, timeout=5))
+        (dead,) = await dead_letters(client, DEAD, 1)
+        assert (dead.value, dead.key) == (large, b"big")
+        assert await receiving == []
+
+
+async def test_what_a_queue_s_worker_cannot_decode_ends_among_the_dead_letters_as_it_was(
+    client: txnclient.Client,
+) -> None:
+    await client.create_topic(TOPIC)
+    async with await client.producer(TOPIC, batch_bytes=1) as producer:
+        await producer.send_many([(None, b"1"), (None, b"{nonsense"), (None, b"3")])
+    async with await client.consumer(
+        TOPIC, "workers", type="queue", serializer="json", max_redeliveries=1, redelivery_delay=0.0
+    ) as consumer:
+        seen: list[int] = []
+        done = await txnclient.process(consumer, lambda message: seen.append(message.value), idle_timeout=1.0)
+        assert (done.messages, done.nacked, sorted(seen)) == (2, 2, [1, 3])
+        (dead,) = await dead_letters(client, DEAD, 1)
+        assert dead.value == b"{nonsense"
 
 
 class AbortedOnce:
