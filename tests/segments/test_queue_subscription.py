@@ -40,8 +40,7 @@ async def seal(cluster: Cluster, segment: str, end: Position) -> None:
     await cluster.store.commit(Commit(puts=(Put(key, records.encode(record)),)))
 
 
-async def test_a_queue_delivers_acks_and_delivers_again_what_is_nacked(memory_cluster: Cluster) -> None:
-    cluster = memory_cluster
+async def test_a_queue_delivers_acks_and_delivers_again_what_is_nacked(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
@@ -165,9 +164,8 @@ async def test_cumulative_acks_are_refused_and_so_are_nacks_on_streams(memory_cl
         await stream.nack(stream.messages[0])
 
 
-async def test_p1_p8_acks_of_part_of_an_entry_in_a_transaction_across_a_restart(memory_cluster: Cluster) -> None:
+async def test_p1_p8_acks_of_part_of_an_entry_in_a_transaction_across_a_restart(cluster: Cluster) -> None:
     """What is pending stays hidden; commit sticks, abort delivers again; redelivery counts start anew."""
-    cluster = memory_cluster
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
