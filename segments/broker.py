@@ -21,6 +21,7 @@ from segments.ownership import Registration
 from segments.segment import PINNING_SHOWN, Segment, SegmentStatistics, Shared
 from segments.sending import Budget
 from segments.settings import BrokerSettings
+from segments.shares import DeliveryShares
 from segments.take_over import take_over_segment
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, TopicNotFound, TxnError
@@ -89,6 +90,7 @@ class Broker:
             decisions=DecisionWatch(store, clock, on_failed=self._broken),
             clean_up=CleanUp(store, clock),
             budget=Budget(self.settings.broker_inflight_bytes),
+            shares=DeliveryShares(self.settings),
             measures=Measures(),
             op_counter=counter.__next__,
             wake_housekeeping=self._housekeeper.wake,

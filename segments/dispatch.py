@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from segments.ledgers import SegmentLedgers
-from segments.settings import BrokerSettings
+from segments.shares import DeliveryShares
 from segments.tail_cache import LogEntry, TailCache, chunk_key
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
@@ -143,7 +143,7 @@ class Dispatcher:
         ledgers: SegmentLedgers,
         visibility: Visibility,
         cache: TailCache,
-        settings: BrokerSettings,
+        shares: DeliveryShares,
         *,
         followed_revision: Callable[[], int],
         wait_followed: Callable[[int], Awaitable[None]],
@@ -151,7 +151,7 @@ class Dispatcher:
         self._ledgers = ledgers
         self._visibility = visibility
         self._cache = cache
-        self._settings = settings
+        self.shares = shares
         self._followed_revision = followed_revision
         self._wait_followed = wait_followed
         self._consumers: dict[Consumer, None] = {}
@@ -166,6 +166,7 @@ class Dispatcher:
 
     def attach(self, consumer: Consumer) -> None:
         self._consumers[consumer] = None
+        self.shares.join(consumer)
         self.wake()
 
     def add_source(self, source: Source) -> None:
@@ -180,6 +181,7 @@ class Dispatcher:
         consumer.detached = True
         consumer.read_ahead.clear()
         self._consumers.pop(consumer, None)
+        self.shares.leave(consumer)
         if consumer.waiting is not None:
             consumer.waiting.cancel()
 
@@ -216,8 +218,8 @@ class Dispatcher:
         if self._followed_revision() < consumer.min_revision:
             self._wait(consumer, partial(self._wait_followed, consumer.min_revision))
             return
-        if consumer.sink.pending_bytes > self._settings.connection_pending_bytes:
-            self._wait(consumer, partial(consumer.sink.drain, self._settings.connection_pending_bytes // 2))
+        if consumer.sink.pending_bytes > self.shares.pending_bytes:
+            self._wait(consumer, partial(consumer.sink.drain, self.shares.pending_bytes // 2))
             return
         if consumer.isolation is Isolation.SNAPSHOT and self._has_lost_some(consumer):
             self._fail(consumer, trimmed_from_snapshot(self._ledgers.trimmed_through))
@@ -255,7 +257,7 @@ class Dispatcher:
                     batch.append(delivery)
                     batch_bytes += len(entry.data)
             consumer.next_read = self._ledgers.next_after(consumer.next_read)
-            if batch_bytes >= self._settings.deliver_bytes or len(batch) >= BATCH_ENTRIES:
+            if batch_bytes >= self.shares.deliver_bytes or len(batch) >= BATCH_ENTRIES:
                 self.wake()  # the others' turn
                 break
         if batch:
@@ -334,6 +336,7 @@ class Dispatcher:
             log.warning("consumer_failed", position=str(consumer.next_read), error=str(error))
             consumer.detached = True
             self._consumers.pop(consumer, None)
+            self.shares.leave(consumer)
             consumer.sink.consumer_closed(error)
 
     def cached(self, position: Position) -> LogEntry | None:
@@ -350,7 +353,7 @@ class Dispatcher:
     async def read_run(self, first: Position, last: Position) -> deque[LogEntry]:
         """Entries from `first`, which exists, up to `last` at most, as many as one read takes. Raises `DataCorrupt`."""
         try:
-            found = await self._ledgers.read(first, last, max_bytes=self._settings.read_bytes)
+            found = await self._ledgers.read(first, last, max_bytes=self.shares.read_bytes)
         except InvalidArgument:
             if self._ledgers.contains(first):
                 raise

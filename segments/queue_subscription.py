@@ -111,6 +111,7 @@ class QueueSubscription(Subscription):
         if not self._consumers:
             self._dispatcher.add_source(self)
         self._consumers[consumer] = None
+        self._dispatcher.shares.join(consumer)
         self._set_timer()
         self._dispatcher.wake()
 
@@ -120,6 +121,7 @@ class QueueSubscription(Subscription):
             return
         consumer.detached = True
         del self._consumers[consumer]
+        self._dispatcher.shares.leave(consumer)
         if consumer.waiting is not None:
             consumer.waiting.cancel()
         self._queue.leave(consumer)
@@ -191,7 +193,7 @@ class QueueSubscription(Subscription):
 
     def _must_wait(self, consumer: AttachedConsumer) -> bool:
         """Block a consumer that must not get anything now, until it may."""
-        bound = self._settings.connection_pending_bytes
+        bound = self._dispatcher.shares.pending_bytes
         condition: Callable[[], Awaitable[None]]
         if not self._dispatcher.followed(consumer.min_revision):
             condition = partial(self._dispatcher.wait_followed, consumer.min_revision)
@@ -264,7 +266,7 @@ class QueueSubscription(Subscription):
             consumer.batch_bytes += len(entry.data)
             consumer.delivered += entry.messages - skip.bit_count()
         self._batched[consumer] = None
-        if consumer.batch_bytes >= self._settings.deliver_bytes:
+        if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
             self._flush(consumer)
 
     def _flush(self, consumer: AttachedConsumer) -> None:

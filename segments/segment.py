@@ -19,6 +19,7 @@ from segments.retention import Retention, kept_ledgers
 from segments.segment_cuts import PATIENCE_S, SegmentCuts
 from segments.sending import Budget, Line, SendReply
 from segments.settings import BrokerSettings
+from segments.shares import DeliveryShares
 from segments.starts import Start, resolve_start
 from segments.subscription_table import SubscriptionTable
 from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
@@ -79,6 +80,7 @@ class Shared:
     decisions: DecisionWatch
     clean_up: CleanUp
     budget: Budget
+    shares: DeliveryShares
     measures: Measures
     op_counter: Callable[[], int]
     wake_housekeeping: Callable[[str], None]
@@ -137,7 +139,7 @@ class Segment:
             ledgers,
             buffer,
             self._cache,
-            shared.settings,
+            shared.shares,
             followed_revision=lambda: shared.decisions.followed_revision,
             wait_followed=self.wait_followed,
         )

@@ -25,6 +25,9 @@ class BrokerSettings:
     """Size at which deliveries leave as one push."""
     connection_pending_bytes: int = 4 * 1024 * 1024
     """Deliveries queued on one connection before dispatch to it pauses."""
+    broker_deliveries_bytes: int = 512 * 1024 * 1024
+    """Read ahead for, or queued to, all consumers of the broker: the three bounds before this one shrink as they share
+    it (`segments.shares`)."""
     max_ack_positions: int = 10_000
     """In one ack."""
     queue_unacked_entries: int = 20_000

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.segments.brokering import Client, Cluster, Producer, eventually
+from segments.shares import LEAST_BYTES
+from tests.segments.brokering import Client, Cluster, Consumer, Producer, eventually
 from tests.segments.gates import SlowDisks
 from txnwire.errors import Overloaded, SequenceGap, TxnError
 
@@ -85,6 +86,36 @@ async def test_a_queue_consumer_that_does_not_read_holds_a_bounded_share_and_giv
     assert held.values == []
     await stuck.close()
     await eventually(lambda: sorted(got.values) == sorted(sent), what="what it held has come to the one that reads")
+
+
+async def test_many_consumers_that_do_not_read_share_one_bound(cluster: Cluster) -> None:
+    """Dies without the shares: each of 40 would have 100 kB queued, and as much read ahead."""
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, broker_deliveries_bytes=0, connection_pending_bytes=100_000)
+    node = await cluster.start(settings=settings)
+    producer = await (await cluster.connect(node)).producer(segment)
+    sent = [f"{number}-{VALUE}" for number in range(400)]
+    for first in range(0, 400, 50):
+        await asyncio.gather(*(producer.send_nowait(value) for value in sent[first : first + 50]))
+    readers = [await cluster.connect(node) for _ in range(40)]
+    parked = [await _paused_reader(reader, segment) for reader in readers]
+    reading = await (await cluster.connect(node)).reader(segment)
+    await reading.wait(*sent)
+    most = LEAST_BYTES // 2 + LEAST_BYTES // 4 + 2 * len(VALUE)
+    assert max(_pending(reader) for reader in readers) <= most
+    for reader in readers:
+        reader.connection.pause(False)  # type: ignore[attr-defined]
+    for consumer in parked:
+        await consumer.wait(*sent)
+
+
+async def _paused_reader(client: Client, segment: str) -> Consumer:
+    """Attached over a connection that is read for just as long as that takes."""
+    client.connection.pause(False)  # type: ignore[attr-defined]
+    consumer = await client.reader(segment, permits=0)
+    client.connection.pause(True)  # type: ignore[attr-defined]
+    consumer.flow(1_000_000)
+    return consumer
 
 
 def _pending(client: Client) -> int:
