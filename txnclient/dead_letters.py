@@ -196,5 +196,4 @@ class DeadLetters:
         task = self._task
         if task is not None:
             await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
-        for producer in list(self._producers.values()):
-            await producer.close()
+        await asyncio.gather(*(producer.close() for producer in self._producers.values()))

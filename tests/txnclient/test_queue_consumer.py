@@ -132,6 +132,17 @@ async def test_what_a_closed_consumer_held_goes_to_another(client: txnclient.Cli
         assert sorted(message.value for message in await received(second, 10)) == sorted(values)
 
 
+async def test_rewind_gives_back_all_that_a_queue_s_consumer_holds(client: txnclient.Client) -> None:
+    values = await prepared(client, 4)
+    async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
+        held = await received(consumer, 4)
+        await consumer.ack(held[0])
+        consumer.rewind()
+        again = await received(consumer, 3)
+        assert sorted(message.value for message in again) == sorted(set(values) - {held[0].value})
+        assert {message.redelivery_count for message in again} == {1}
+
+
 async def test_the_other_type_is_refused_for_a_subscription_and_calls_of_the_other_type_too(
     client: txnclient.Client,
 ) -> None:

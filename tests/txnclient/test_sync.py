@@ -230,8 +230,25 @@ SCRIPT = """
 """
 
 
-async def run_script(url: str, *, interrupt: bool) -> tuple[str, int, float]:
-    script = textwrap.dedent(SCRIPT if interrupt else SCRIPT.partition("print")[0])
+LOOP = """
+    import sys, time, txnclient.sync
+    with txnclient.sync.connect(sys.argv[1]) as client:
+        client.create_topic("topic://public/default/sync")
+        with client.producer("topic://public/default/sync") as producer:
+            producer.send(b"mine")
+        with client.consumer("topic://public/default/sync", "sub") as consumer:
+            def handler(message):
+                print("waiting", flush=True)
+                time.sleep(60)
+            try:
+                txnclient.sync.process(consumer, handler)
+            except KeyboardInterrupt:
+                print("interrupted, delivered again:", consumer.receive(timeout=10).value, flush=True)
+"""
+
+
+async def run_script(url: str, *, interrupt: bool, script: str = SCRIPT) -> tuple[str, int, float]:
+    script = textwrap.dedent(script if interrupt else script.partition("print")[0])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
@@ -248,6 +265,13 @@ async def test_an_interrupt_ends_the_call_it_meets_and_nothing_else(cluster: InP
     output, code, _ = await run_script(cluster.url, interrupt=True)
     assert "still works: ['topic://public/default/sync']" in output
     assert code == 0
+
+
+async def test_an_interrupt_ends_a_loop_in_its_handler_and_its_message_comes_again(cluster: InProcessCluster) -> None:
+    output, code, seconds = await run_script(cluster.url, interrupt=True, script=LOOP)
+    assert "delivered again: b'mine'" in output
+    assert code == 0
+    assert seconds < 15
 
 
 async def test_a_client_that_nobody_closed_is_closed_when_the_interpreter_ends(cluster: InProcessCluster) -> None:
