@@ -48,7 +48,14 @@ def subscription_row(stats: Mapping[str, Any]) -> dict[str, Any]:
         "pending_acks": stats["pending"]["positions"] + stats["pending"]["cumulative"],
         "pending_in": [str(TxnId(*txn)) for txn in stats["open_transactions"]],
         "awaits_predecessor": stats["held_back"],
+        "consumers": stats["consumers"],
+        **_queue_facts(stats.get("queue")),
     }
+
+
+def _queue_facts(queue: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where a queue's entries are; None where it is none."""
+    return {name: None if queue is None else queue[name] for name in ("unacked", "set_aside", "delayed")}
 
 
 def outcome(decision: Decision | None, *, is_open: bool) -> str:
@@ -58,7 +65,8 @@ def outcome(decision: Decision | None, *, is_open: bool) -> str:
 
 
 def held_readers(txn_id: TxnId, stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What a transaction with writes in a segment holds back there, as far as the segment's owner can be asked."""
+    """What a transaction with writes in a segment holds back there, as far as the segment's owner can be asked. Queues
+    do not wait: they go on around it (V8)."""
     if "error" in stats:
         return nothing_held(f"wrote; the segment's owner does not answer: {stats['error']}")
     pins = pinning(stats)
@@ -69,7 +77,7 @@ def held_readers(txn_id: TxnId, stats: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "held_at": held_at,
         "entries_behind": behind,
-        "waiting": [each["name"] for each in stats["subscriptions"]],
+        "waiting": [each["name"] for each in stats["subscriptions"] if each["type"] != "queue"],
         "readers": stats["readers"],
         "why": "holds readers back" if first == txn_id else f"would, but {first} holds them back before it",
     }

@@ -148,6 +148,35 @@ async def test_queue_and_uncommitted_are_read_too(cluster: InProcessCluster) -> 
     assert dirty.out == "open\nplain\n"
 
 
+async def test_v8_a_queue_shows_what_it_sets_aside_and_is_not_said_to_wait(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+        async with (
+            await client.producer(TOPIC) as producer,
+            await client.consumer(TOPIC, "jobs", type="queue") as queue,
+            await client.consumer(TOPIC, "ledger"),
+        ):
+            txn = await client.begin()
+            await producer.send(b"open", txn=txn)
+            await producer.send(b"plain")
+            assert (await queue.receive(timeout=20)).value == b"plain"
+            hanging, described, table = await asyncio.gather(
+                done("transactions", "hanging", "--older-than", "0", "-o", "json", url=cluster.url),
+                done("subscriptions", "describe", TOPIC, "jobs", "-o", "json", url=cluster.url),
+                done("subscriptions", "describe", TOPIC, "jobs", url=cluster.url),
+            )
+            await txn.abort()
+    assert [row["waiting"] for row in hanging.json] == [["ledger"]]
+    (row,) = described.json["segments"]
+    assert (row["unacked"], row["set_aside"], row["delayed"], len(row["consumers"])) == (1, 1, 0, 1)
+    _, header, values = table.out.splitlines()
+    assert header.split() == [
+        *("segment", "consumers", "mark_delete", "backlog", "unacked", "set_aside", "delayed", "pending_acks"),
+        "pending_in",
+    ]
+    assert values.split()[1] == "1"
+
+
 async def test_a_count_that_is_not_reached_in_time_is_told(cluster: InProcessCluster) -> None:
     await done("topics", "create", TOPIC, url=cluster.url)
     await done("produce", TOPIC, url=cluster.url, stdin="one\n")

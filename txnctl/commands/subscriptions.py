@@ -39,7 +39,7 @@ def describe(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Per segment: the consumer, mark-delete position, backlog and pending acks."""
+    """Per segment: the consumer, mark-delete position, backlog and pending acks; of a queue, where its entries are."""
 
     async def work() -> None:
         async with asking(url) as cluster:
@@ -49,10 +49,17 @@ def describe(
             return
         print(f"{subscription} on {topic}: {answer['type']}, starts at {answer['start']['kind']}")
         rows = [
-            row | {"segment": row["segment"].rpartition("/")[2], "assigned_to": _name_of(row["assigned_to"])}
+            row
+            | {
+                "segment": row["segment"].rpartition("/")[2],
+                "assigned_to": _name_of(row["assigned_to"]),
+                "consumers": len(row.get("consumers", [])),
+            }
             for row in answer["segments"]
         ]
-        columns = ["segment", "assigned_to", "mark_delete", "backlog", "delivered", "pending_acks", "pending_in"]
+        shared = ["consumers", "mark_delete", "backlog", "unacked", "set_aside", "delayed"]
+        alone = ["assigned_to", "mark_delete", "backlog", "delivered"]
+        columns = ["segment", *(shared if answer["type"] == "queue" else alone), "pending_acks", "pending_in"]
         show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
 
     run(work())
