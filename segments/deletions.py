@@ -83,10 +83,10 @@ class Deletions:
     async def take_up(self) -> None:
         """Go on with what an earlier term has begun. Raises `StoreUnavailable`."""
         for record in (await self._store.range(keys.TOPIC, keys.prefix_end(keys.TOPIC))).records:
-            if _marked(record, TopicRecord):
+            if _found_marked(record, TopicRecord):
                 self._go_on_topic(record.key[len(keys.TOPIC) :].decode())
         for record in (await self._store.range(keys.SUBSCRIPTION, keys.prefix_end(keys.SUBSCRIPTION))).records:
-            if _marked(record, SubscriptionRecord):
+            if _found_marked(record, SubscriptionRecord):
                 topic_path, _, name = record.key[len(keys.SUBSCRIPTION) :].decode().rpartition("/")
                 self._go_on_subscription((topic_path, name))
 
@@ -254,6 +254,15 @@ class Deletions:
 
 def _marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:
     return records.decode(kind, record.value, key=record.key).deleting_ms != 0
+
+
+def _found_marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:
+    """One that cannot be read keeps no controller from leading."""
+    try:
+        return _marked(record, kind)
+    except DataCorrupt as error:
+        log.error("record_unreadable", error=str(error))
+        return False
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:

@@ -159,3 +159,24 @@ async def test_p9_a_subscription_is_deleted_while_acks_are_pending(
     await client.delete_subscription(TOPIC, "stays")
     assert await keys_naming(store, "/stays") == []
     assert (await store.get(keys.subscription("public/nyc/flights", "gone"))) is not None
+
+
+async def test_p9_a_queue_is_deleted_while_messages_are_out_and_acks_pending(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await client.create_topic(TOPIC, segments=2)
+    async with client.producer(TOPIC) as producer:
+        await producer.send_many([(f"key-{n}", b"%d" % n) for n in range(20)])
+    txn = await client.begin()
+    async with client.consumer(TOPIC, "work", type="queue") as consumer:
+        await consumer.ack(await consumer.receive(timeout=10.0), txn=txn)
+        await consumer.receive(timeout=10.0)
+        with pytest.raises(NotAllowed, match="subscription work"):
+            await client.delete_subscription(TOPIC, "work")
+        await client.delete_subscription(TOPIC, "work", force=True)
+        with pytest.raises(SubscriptionNotFound):
+            await receive_for_ever(consumer)
+    store = cluster.servers["control"].store
+    assert await keys_naming(store, "/work") == []
+    await txn.commit()
+    assert await findings(cluster) == []

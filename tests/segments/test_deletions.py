@@ -239,6 +239,20 @@ def test_a_mark_found_at_the_start_of_a_term_is_gone_on_with() -> None:
     run(scenario())
 
 
+def test_an_unreadable_record_keeps_no_controller_from_leading() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            for key in (keys.topic("public/nyc/broken"), keys.subscription(TOPIC.path, "broken")):
+                await a.store.commit(Commit(puts=(Put(key, b"?"),)))
+            a.kill()
+            await b.controller.wait_leading(timeout_s=60.0)
+            await b.controller.delete_topic(TOPIC, force=True)
+
+    run(scenario())
+
+
 def test_p9_a_subscription_goes_once_every_owner_has_dropped_it() -> None:
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())

@@ -9,14 +9,17 @@ import pytest
 from segments.erasing import anything_left, erase_segment, erase_subscription, find_topic
 from segments.file_ledger import FileLedgerStore
 from segments.ledgers import SegmentLedgers
+from segments.settings import BrokerSettings
 from segments.topology import create_record
+from tests.segments.brokering import Cluster, eventually
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
 from txnstore import keys, records
+from txnstore.deletion_transitions import plan_mark_topic
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.op_transitions import aborted_rewrite, plan_ack_op, plan_write_op, watermark_rewrite
 from txnstore.records import CursorMark, Header, Op, Owner
-from txnstore.store import Commit, Delete, Put, absent
+from txnstore.store import Commit, Delete, MetadataStore, Put, absent
 from txnwire.errors import NotOwner, TopicNotFound, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.names import TopicName
@@ -184,3 +187,53 @@ async def test_only_a_segment_of_its_topic_s_record_is_found(memory_store: Memor
     with pytest.raises(TopicNotFound, match="no segment"):
         await find_topic(memory_store, SEGMENT)
     assert not (await find_topic(memory_store, "public/nyc/flights/0000-ffff-5")).deleting
+
+
+@pytest.mark.parametrize("stop_behind", range(7))
+async def test_s8_a_broker_that_dies_while_it_erases_is_followed(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path, stop_behind: int
+) -> None:
+    """From the mark on: the segment is given up, claimed anew, erased; producers and consumers hear that it is gone."""
+    steps = Steps()
+
+    async def make_store() -> MetadataStore:
+        return StoppingStore(memory_etcd, steps, counts=lambda commit: bool(commit.deletes) and not commit.puts)
+
+    cluster = Cluster(make_store, memory_store, tmp_path, BrokerSettings(lease_ttl_s=60.0, claim_retry_s=0.02))
+    cluster.make_ledgers = lambda data_dir: StoppingLedgers(data_dir, steps)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    consumer = await cluster.subscribe(client, segment)
+    txn = await cluster.begin()
+    await producer.send("open", txn=txn)
+    await producer.send("behind")
+    steps.left = steps.taken + stop_behind
+    await mark(cluster)
+    await eventually(lambda: producer.closed and reader.closed and consumer.closed)
+    for closed in (producer.closed, reader.closed, consumer.closed):
+        assert isinstance(closed, TopicNotFound)
+    with pytest.raises(TopicNotFound):
+        await client.reader(segment)
+    await eventually(
+        lambda: steps.taken > steps.left or memory_etcd.mvcc.get(keys.ledger(segment), 0) is None,
+        what="it has come to where it dies, or to the end",
+    )
+    await node.crash()
+    steps.left = 1 << 30
+    await cluster.start()
+    await eventually(lambda: memory_etcd.mvcc.get(keys.ledger(segment), 0) is None, what="erased by the next one")
+    await eventually(lambda: memory_etcd.mvcc.get(keys.owner(segment), 0) is None)
+    assert [key for key in await names(memory_store, segment) if "/cursor/" not in key] == []
+    assert files(tmp_path, segment) == []
+    await cluster.commit(txn)
+    await cluster.close()
+
+
+async def mark(cluster: Cluster) -> None:
+    found = await cluster.store.get(keys.topic(TOPIC.path))
+    assert found is not None
+    commit = plan_mark_topic(found, still_held=absent(b"/leader/controller"), now_ms=1)
+    assert commit is not None
+    assert (await cluster.store.commit(commit)).succeeded
