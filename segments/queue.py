@@ -27,6 +27,7 @@ from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from segments.cursor import block_of
+from segments.redelivery_counts import RedeliveryCounts
 from segments.tail_cache import ChunkKey, LogEntry
 from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, AckPosition
@@ -153,8 +154,7 @@ class Queue(Generic[ConsumerT]):
         self._delayed: dict[Position, int] = {}
         self._delays: list[tuple[float, Position, int]] = []
         """Heap of (when, position, indexes)."""
-        self._counts: dict[Position, dict[int, int]] = {}
-        """Redelivery count → indexes that have been given back so often; by entry."""
+        self._counts = RedeliveryCounts()
         self._values: dict[ChunkKey, _Value[ConsumerT]] = {}
 
     # ---- consumers --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Queue(Generic[ConsumerT]):
         self._ready.pop(consumer, None)
         positions = [*consumer.held]
         for position in positions:
-            self._bump(position, self._take_out(position, consumer, WHOLE))
+            self._counts.given_back(position, self._take_out(position, consumer, WHOLE))
         self._make_due([*positions, *consumer.kept])
         consumer.kept.clear()
 
@@ -272,7 +272,7 @@ class Queue(Generic[ConsumerT]):
             value.consumer.kept.append(position)
             return None
         self._hand(consumer, position, free, value)
-        return Handout(consumer, self._parts(position, everything, free))
+        return Handout(consumer, self._counts.parts(position, everything, free))
 
     def _hand(self, consumer: ConsumerT, position: Position, indexes: int, value: _Value[ConsumerT] | None) -> None:
         out = self._out.get(position)
@@ -301,20 +301,6 @@ class Queue(Generic[ConsumerT]):
             out = out.next
         return indexes
 
-    def _parts(self, position: Position, everything: int, free: int) -> tuple[tuple[int, int], ...]:
-        """One per redelivery count: a poison message must not count for the others in its entry."""
-        counts = self._counts.get(position)
-        if counts is None:
-            return ((everything & ~free, 0),)
-        parts = []
-        for count, indexes in counts.items():
-            if shown := free & indexes:
-                parts.append((everything & ~shown, count))
-                free &= ~shown
-        if free:
-            parts.append((everything & ~free, 0))
-        return tuple(parts)
-
     # ---- acks and nacks ---------------------------------------------------------------------------------------------
 
     def holds(self, position: Position) -> bool:
@@ -341,7 +327,7 @@ class Queue(Generic[ConsumerT]):
                 indexes = self._take_out(position, consumer, indexes)
             if not indexes:
                 continue
-            self._bump(position, indexes)
+            self._counts.given_back(position, indexes)
             if due_s is None:
                 positions.append(position)
             else:
@@ -390,23 +376,9 @@ class Queue(Generic[ConsumerT]):
                 del self._values[out.value.key]
         self.update(out.consumer)
 
-    def _bump(self, position: Position, indexes: int) -> None:
-        before = self._counts.get(position)
-        if before is None:
-            self._counts[position] = {1: indexes}
-            return
-        after: dict[int, int] = {}
-        rest = indexes
-        for count, counted in before.items():
-            rest &= ~counted
-            after[count + 1] = after.get(count + 1, 0) | (counted & indexes)
-            after[count] = after.get(count, 0) | (counted & ~indexes)
-        after[1] = after.get(1, 0) | rest
-        self._counts[position] = {count: counted for count, counted in after.items() if counted}
-
     def _forget_if_acked(self, position: Position) -> None:
         if position <= self._acks.mark_delete or self._acks.acked(position) == WHOLE:
-            self._counts.pop(position, None)
+            self._counts.forget(position)
 
     def _make_due(self, positions: Iterable[Position]) -> None:
         for interval in _intervals(sorted(positions)):
@@ -467,7 +439,7 @@ class Queue(Generic[ConsumerT]):
 
     def _pass_over(self, position: Position, messages: int) -> None:
         self._acks.pass_over(position, messages)
-        self._counts.pop(position, None)
+        self._counts.forget(position)
 
     # ---- the rest ---------------------------------------------------------------------------------------------------
 

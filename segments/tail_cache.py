@@ -8,7 +8,6 @@ from typing import NamedTuple
 from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 
-
 ChunkKey = tuple[str, int, int]
 """(producer, incarnation, chunk id) of a chunked value: what its pieces have in common."""
 
@@ -51,6 +50,14 @@ class TailCache:
         self._entries[entry.position] = entry
         self._order.append(entry)
         self._bytes += len(entry.data)
+        self._trim()
+
+    def resize(self, max_bytes: int) -> None:
+        """From now on; what is too much goes at once."""
+        self._max_bytes = max_bytes
+        self._trim()
+
+    def _trim(self) -> None:
         while self._bytes > self._max_bytes:
             oldest = self._order.popleft()
             del self._entries[oldest.position]

@@ -228,7 +228,6 @@ class Cluster:
         await self.assign({consumer_id(consumer, 7): [segment]}, name=name, epoch=epoch)
         return await client.subscribe(segment, name=name, consumer=consumer, epoch=epoch, permits=permits)
 
-
     async def queue(
         self,
         client: Client,

@@ -201,7 +201,7 @@ class QueueMachine(RuleBasedStateMachine):
         statistics = self.rig.queue.statistics()
         assert (statistics.unacked, statistics.set_aside, statistics.delayed, last.held) == (0, 0, 0, {})
         queue = self.rig.queue
-        assert (queue._counts, queue._values, queue._delays) == ({}, {}, [])
+        assert (len(queue._counts), queue._values, queue._delays) == (0, {}, [])
 
 
 TestQueue = QueueMachine.TestCase

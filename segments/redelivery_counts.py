@@ -1,0 +1,50 @@
+"""How often the messages of a queue have been given back, by message: a poison message must not count for the others
+in its entry. Pure."""
+
+from __future__ import annotations
+
+from txnwire.ids import Position
+
+
+class RedeliveryCounts:
+    """Only what has been given back, and is not forgotten, takes memory."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Position, dict[int, int]] = {}
+        """By entry: count → bitmap of the indexes that have been given back so often."""
+
+    def __len__(self) -> int:
+        """Entries."""
+        return len(self._counts)
+
+    def given_back(self, position: Position, indexes: int) -> None:
+        """Once more; `indexes` may be `WHOLE`."""
+        before = self._counts.get(position)
+        if before is None:
+            self._counts[position] = {1: indexes}
+            return
+        after: dict[int, int] = {}
+        rest = indexes
+        for count, counted in before.items():
+            rest &= ~counted
+            after[count + 1] = after.get(count + 1, 0) | (counted & indexes)
+            after[count] = after.get(count, 0) | (counted & ~indexes)
+        after[1] = after.get(1, 0) | rest
+        self._counts[position] = {count: counted for count, counted in after.items() if counted}
+
+    def forget(self, position: Position) -> None:
+        self._counts.pop(position, None)
+
+    def parts(self, position: Position, everything: int, shown: int) -> tuple[tuple[int, int], ...]:
+        """(indexes not shown, count) for each count among the `shown` ones of an entry; `everything`: all it has."""
+        counts = self._counts.get(position)
+        if counts is None:
+            return ((everything & ~shown, 0),)
+        parts = []
+        for count, counted in counts.items():
+            if part := shown & counted:
+                parts.append((everything & ~part, count))
+                shown &= ~part
+        if shown:
+            parts.append((everything & ~shown, 0))
+        return tuple(parts)
