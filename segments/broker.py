@@ -21,7 +21,7 @@ from segments.ownership import Registration
 from segments.segment import PINNING_SHOWN, Segment, SegmentStatistics, Shared
 from segments.sending import Budget
 from segments.settings import BrokerSettings
-from segments.shares import DeliveryShares
+from segments.shares import CacheShares, DeliveryShares
 from segments.take_over import take_over_segment
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, TopicNotFound, TxnError
@@ -91,6 +91,7 @@ class Broker:
             clean_up=CleanUp(store, clock),
             budget=Budget(self.settings.broker_inflight_bytes),
             shares=DeliveryShares(self.settings),
+            caches=CacheShares(self.settings),
             measures=Measures(),
             op_counter=counter.__next__,
             wake_housekeeping=self._housekeeper.wake,
@@ -269,10 +270,10 @@ class Broker:
     async def _take(self, path: str, registration: Registration) -> None:
         epoch: int | None = None
         try:
+            topic = await find_topic(self._store, path)
             if (stale := self._to_release.get(path)) is not None:
                 await registration.release(path, stale)
                 self._to_release.pop(path, None)
-            topic = await find_topic(self._store, path)
             if topic.deleting and not await anything_left(self._store, path):
                 self._erased[path] = None
                 raise topic.gone()

@@ -19,7 +19,7 @@ from segments.retention import Retention, kept_ledgers
 from segments.segment_cuts import PATIENCE_S, SegmentCuts
 from segments.sending import Budget, Line, SendReply
 from segments.settings import BrokerSettings
-from segments.shares import DeliveryShares
+from segments.shares import CacheShares, DeliveryShares
 from segments.starts import Start, resolve_start
 from segments.subscription_table import SubscriptionTable
 from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
@@ -81,6 +81,7 @@ class Shared:
     clean_up: CleanUp
     budget: Budget
     shares: DeliveryShares
+    caches: CacheShares
     measures: Measures
     op_counter: Callable[[], int]
     wake_housekeeping: Callable[[str], None]
@@ -118,6 +119,7 @@ class Segment:
         self._on_lost = on_lost
         self._on_doubt = on_doubt
         self._cache = TailCache(shared.settings.tail_cache_bytes)
+        shared.caches.join(self._cache)
         self._sessions: dict[int, ProducerSession] = {}
         self._over: TxnError | None = None
         self.pipeline = Pipeline(

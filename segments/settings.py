@@ -19,6 +19,8 @@ class BrokerSettings:
     """The same over all segments of the broker."""
     tail_cache_bytes: int = 8 * 1024 * 1024
     """The newest entries, kept in memory for readers at the tail."""
+    broker_cache_bytes: int = 256 * 1024 * 1024
+    """The same over all segments of the broker; they share it (`segments.shares`)."""
     read_bytes: int = 1024 * 1024
     """What one read for one consumer takes from a ledger."""
     deliver_bytes: int = 1024 * 1024

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segments.settings import BrokerSettings
-from segments.shares import LEAST_BYTES, DeliveryShares
+from segments.shares import LEAST_BYTES, CacheShares, DeliveryShares
+from segments.tail_cache import LogEntry, TailCache
+from txnwire.ids import Position
 
 SETTINGS = BrokerSettings()
 
@@ -40,3 +44,26 @@ def test_who_leaves_gives_its_share_back_once() -> None:
         shares.leave(number)
         shares.leave(number)
     assert (shares.consumers, shares.pending_bytes) == (1, alone)
+
+
+def filled(shares: CacheShares, entries: int) -> TailCache:
+    cache = TailCache(SETTINGS.tail_cache_bytes)
+    shares.join(cache)
+    for number in range(entries):
+        cache.add(LogEntry(Position(1, number), bytes(10_000), 1, None, 0))
+    return cache
+
+
+def test_caches_of_many_segments_shrink_at_once_also_those_nobody_writes_to() -> None:
+    shares = CacheShares(replace(SETTINGS, tail_cache_bytes=1_000_000, broker_cache_bytes=4_000_000))
+    caches = [filled(shares, 200) for _ in range(4)]
+    assert [cache.bytes for cache in caches] == [1_000_000] * 4
+    caches += [filled(shares, 200) for _ in range(16)]
+    assert [cache.bytes for cache in caches] == [200_000] * 20
+    assert caches[0].get(Position(1, 199)) is not None, "the newest stay"
+    for cache in caches[:19]:
+        shares.leave(cache)
+        shares.leave(cache)
+    for number in range(200, 400):
+        caches[19].add(LogEntry(Position(1, number), bytes(10_000), 1, None, 0))
+    assert caches[19].bytes == 1_000_000
