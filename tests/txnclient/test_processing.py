@@ -12,7 +12,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.processes import read_all
-from txnwire.proto import txn_pb2 as pb
+from tests.txnclient.queueing import force_abort
 
 SOURCE = "topic://public/default/source"
 TARGET = "topic://public/default/target"
@@ -179,16 +179,6 @@ async def test_a_batch_stays_below_its_bytes(client: txnclient.Client) -> None:
             consumer, lambda messages, _: sizes.append(len(messages)), batch_bytes=100_000, max_messages=60
         )
     assert max(sizes) <= 12, sizes
-
-
-async def force_abort(txn: txnclient.Transaction) -> None:
-    end = pb.EndTxn(
-        txnid_most_bits=txn.id.most_bits,
-        txnid_least_bits=txn.id.least_bits,
-        action=pb.TXN_ACTION_ABORT,
-        forced=True,
-    )
-    await txn.link.call(pb.Command(end_txn=end), timeout_s=10)
 
 
 async def test_transactions_that_are_aborted_under_way_are_done_again_each_message_once_and_in_order(
