@@ -45,7 +45,7 @@ def main() -> None:
 
 def wants_json(words: Sequence[str]) -> bool:
     """Whether the command line asks for JSON; told before it is parsed, for it may well be wrong."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words, ""][1:], strict=True)
     return any(
         word in ("--output=json", "-ojson") or (word in ("--output", "-o") and following == "json")
         for word, following in pairs

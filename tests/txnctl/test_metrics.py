@@ -77,7 +77,7 @@ def scraped(server: Server) -> dict[str, Family]:
         def collect(self) -> Iterator[Family]:
             return families(server.statistics())
 
-    text = generate_latest(Read()).decode()  # type: ignore[arg-type]
+    text = generate_latest(Read()).decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 

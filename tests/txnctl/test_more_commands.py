@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -242,10 +243,41 @@ async def test_errors_are_json_for_who_asked_for_json(cluster: InProcessCluster)
         (["topics", "list", "-o", "table"], False),
         (["produce", "json"], False),
         (["topics", "list", "-o"], False),
+        ([], False),
     ],
 )
 def test_json_is_told_from_the_words(words: list[str], json: bool) -> None:
     assert wants_json(words) is json
+
+
+async def test_without_a_command_it_tells_its_commands() -> None:
+    told = await txnctl()
+    assert "transactions" in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("txnctl tr", "transactions"),
+        ("txnctl transactions ha", "hanging"),
+        ("txnctl consume --isolation read_u", "read_uncommitted"),
+    ],
+)
+def test_the_shell_completes_commands_and_choices(line: str, offered: str) -> None:
+    environment = os.environ | {
+        "_TXNCTL_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    completed = subprocess.run(
+        [Path(sys.executable).parent / "txnctl"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert completed.stdout.split() == [offered]
 
 
 def test_starts_are_read_as_people_type_them() -> None:

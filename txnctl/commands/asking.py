@@ -24,7 +24,9 @@ from txnwire.protocol import PROTOCOL_VERSION
 CALL_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 
-Url = Annotated[str, typer.Option("--url", envvar="TXN_URL", help="txn://host:port[,host:port…] of the cluster")]
+Url = Annotated[
+    str, typer.Option("--url", envvar="TXN_URL", help="any servers of the cluster: txn://host:port, more after commas")
+]
 DEFAULT_URL = "txn://127.0.0.1:6650"
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask; without a terminal nobody is asked anyway")]

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,17 @@ CHUNKS_AHEAD = 4
 PROGRESS_EVERY_S = 0.5
 WAIT_S = 3600.0
 """Of one receive where nothing limits it; it is called again."""
+
+
+class Kind(StrEnum):
+    STREAM = "stream"
+    QUEUE = "queue"
+
+
+class Isolation(StrEnum):
+    COMMITTED = "read_committed"
+    UNCOMMITTED = "read_uncommitted"
+
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
 Null = Annotated[bool, typer.Option("--null", "-0", help="messages end in a NUL byte instead of a newline")]
@@ -67,7 +79,9 @@ def produce(
 def consume(
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="its position is kept under this name")],
-    kind: Annotated[str, typer.Option("--type", help="stream: in order per key; queue: whoever is free")] = "stream",
+    kind: Annotated[
+        Kind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
+    ] = Kind.STREAM,
     count: Annotated[int | None, typer.Option(min=1, help="stop after so many messages")] = None,
     idle: Annotated[float | None, typer.Option(min=0.01, help="stop when nothing came for so many seconds")] = None,
     timeout: Annotated[
@@ -77,8 +91,8 @@ def consume(
         str, typer.Option(help="where a new subscription begins: earliest, latest, a time, a message id")
     ] = "earliest",
     isolation: Annotated[
-        str, typer.Option(help="read_committed, or read_uncommitted: open and aborted transactions too")
-    ] = "read_committed",
+        Isolation, typer.Option(help="uncommitted: what open and aborted transactions wrote, too")
+    ] = Isolation.COMMITTED,
     name: Annotated[str | None, typer.Option(help="of this consumer; default: a random one")] = None,
     null: Null = False,
     output: Annotated[
@@ -92,7 +106,9 @@ def consume(
         at = start_of(start)
         async with (
             connected(url) as client,
-            await client.consumer(topic, subscription, type=kind, start=at, isolation=isolation, name=name) as consumer,
+            await client.consumer(
+                topic, subscription, type=kind.value, start=at, isolation=isolation.value, name=name
+            ) as consumer,
         ):
             await _consume(consumer, _Limits(count, idle, timeout), output, b"\0" if null else b"\n")
 
