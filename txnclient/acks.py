@@ -7,14 +7,14 @@ has it pending once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from txnclient.deadlines import Deadline
 from txnclient.inbox import Inbox, all_bits
 from txnclient.links import Link
-from txnclient.message import Message
+from txnclient.message import Message, ReceivedEntry
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import Transaction
 from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError
@@ -48,6 +48,20 @@ def positions_to_wire(bits: Mapping[Position, int], counts: Mapping[Position, in
         )
         for position, named in bits.items()
     ]
+
+
+def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry, int]]:
+    """Runs of messages of one entry, with their bitmap."""
+    entry: ReceivedEntry | None = None
+    bits = 0
+    for message in messages:
+        if message.entry is not entry:
+            if entry is not None:
+                yield entry, bits
+            entry, bits = message.entry, 0
+        bits |= 1 << message.index
+    if entry is not None:
+        yield entry, bits
 
 
 class AckBatch:
@@ -116,13 +130,12 @@ class Acks:
         answered, and must not be cancelled."""
         self._check(messages, txn)
         answers: dict[asyncio.Future[None], None] = {}
-        for message in messages:
+        for entry, bits in _by_entry(messages):
             batch = self._gathering.get(txn)
             if batch is None or batch.full:
                 batch = self._gather_anew(txn, deadline)
-            entry = message.entry
             for position in entry.positions:  # ▲ A7: of one message always in one command
-                batch.add(position, 1 << message.index, entry.count)
+                batch.add(position, bits, entry.count)
             answers[batch.answered] = None
         return list(answers)
 
