@@ -1,0 +1,65 @@
+"""Name records expire, run by the elected sweeper: over many pages, around what cannot be read, only while elected."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from coordinator_v5.name_expiry import EVERY_S, NAME_RETENTION_S, PAGE, NameExpiry
+from tests.coordinator_v5.processes import StepClock, in_virtual_time, until, within
+from txnctl.sweeper import Sweeper
+from txnstore import keys, records
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+from txnstore.records import COMMITTED, TxnName
+from txnstore.store import Commit, Delete, Put, created_at
+from txnwire.ids import TxnId
+
+
+async def put_names(store: MemoryStore, clock: StepClock, count: int) -> None:
+    """Batches of one query, collected now, and what is no record at all."""
+    for number in range(count):
+        named = TxnName(v=1, txn_id=str(TxnId(0, number + 1)), outcome=COMMITTED, collected_ms=clock.wall_ms())
+        await store.commit(Commit(puts=(Put(keys.txn_name(f"sink/q/{number}"), records.encode(named)),)))
+    await store.commit(Commit(puts=(Put(keys.txn_name("sink/p/1"), b"not a record"),)))
+
+
+def names(etcd: MemoryEtcd) -> list[bytes]:
+    return [record.key[len(keys.TXN_NAME) :] for record in within(etcd, keys.TXN_NAME)]
+
+
+def test_names_expire_page_by_page_while_the_role_is_held() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        clock = StepClock()
+        store = MemoryStore(etcd, clock, random.Random(1))
+        await put_names(store, clock, PAGE + 200)
+        leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+        expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), leader))
+        assert await expiry.expire() == 0
+        clock.step_ms = int(NAME_RETENTION_S * 1000) + 60_000
+        await store.commit(Commit(deletes=(Delete(keys.leader("sweeper")),)))
+        assert await expiry.expire() == 0, "▲ somebody who was deposed changes nothing"
+        again = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+        expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), again))
+        assert await expiry.expire() == PAGE + 199
+        assert names(etcd) == [b"sink/p/1", b"sink/q/%d" % (PAGE + 199)]
+        assert await expiry.expire() == 0
+        await store.close()
+
+    in_virtual_time(scenario)
+
+
+def test_the_elected_sweeper_lets_names_expire() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        clock = StepClock()
+        store = MemoryStore(etcd, clock, random.Random(1))
+        await put_names(store, clock, 3)
+        clock.step_ms = int(NAME_RETENTION_S * 1000) + 60_000
+        sweeper = Sweeper(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+        sweeper.start()
+        await asyncio.sleep(EVERY_S)
+        await until(lambda: len(names(etcd)) == 2, limit_s=60)
+        await sweeper.close()
+        await store.close()
+
+    in_virtual_time(scenario)
