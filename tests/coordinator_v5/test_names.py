@@ -32,7 +32,7 @@ from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import COMMITTED, TxnName
 from txnstore.store import Commit, Delete
 from txnstore.transitions import Decision
-from txnwire.errors import InvalidArgument, InvalidTxnState, NotOwner, OutcomeUnknown, Timeout, TxnNotFound
+from txnwire.errors import InvalidArgument, InvalidTxnState, NotOwner, OutcomeUnknown, Overloaded, Timeout, TxnNotFound
 from txnwire.ids import TxnId
 
 NAME = "sink/query-7/42"
@@ -348,6 +348,21 @@ def test_a_block_of_ids_that_cannot_be_taken_is_told_and_begins_nothing() -> Non
         begun = await asyncio.gather(*(begin(process, f"job/{number}") for number in range(40)))
         assert len({one.txn_id for one in begun}) == 40
         assert len(open_headers(etcd)) == 40
+        await close(process)
+
+    in_virtual_time(scenario)
+
+
+def test_where_too_many_are_open_a_name_can_be_joined_but_not_begun() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, max_open=2)).start()
+        first = await begin(process, "job/1")
+        await begin(process, "job/2")
+        with pytest.raises(Overloaded):
+            await begin(process, "job/3")
+        assert (await begin(process, "job/1")).txn_id == first.txn_id
+        await commit(process, first.txn_id, name="job/1")
+        assert not (await begin(process, "job/3")).joined
         await close(process)
 
     in_virtual_time(scenario)
