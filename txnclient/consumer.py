@@ -349,7 +349,7 @@ def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, li
 
 def share_bytes(message: Message[Any]) -> int:
     """About what it takes: its share of its entry."""
-    return len(message.entry.raw) // message.entry.count
+    return message.entry.stored_bytes // message.entry.count
 
 
 async def _all_answered(answers: list[asyncio.Future[None]]) -> None:

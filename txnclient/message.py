@@ -45,6 +45,11 @@ class ReceivedEntry:
         self._block: Block | None = None
 
     @property
+    def stored_bytes(self) -> int:
+        """What it takes, compressed as it is; of a value that came in pieces: the value."""
+        return len(self.raw)
+
+    @property
     def positions(self) -> tuple[Position, ...]:
         """Of all entries that an ack of this one's messages must name: several only of a value that came in pieces."""
         return (self.position,)

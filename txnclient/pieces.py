@@ -52,6 +52,10 @@ class LargeEntry(ReceivedEntry):
         self.count = 1
 
     @property
+    def stored_bytes(self) -> int:
+        return self._total_bytes
+
+    @property
     def positions(self) -> tuple[Position, ...]:
         return self._positions
 

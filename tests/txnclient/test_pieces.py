@@ -85,6 +85,7 @@ def test_a_value_is_one_message_with_the_fields_of_its_first_piece() -> None:
     assert message.sequence_id == 7
     assert message.entry.positions == (Position(1, 7), Position(1, 8), Position(1, 9))
     assert message.data is message.data, "joined once"
+    assert message.entry.stored_bytes == 13, "by what a batch of `process` is bounded"
 
 
 def test_values_of_several_producers_between_each_other_and_ordinary_messages() -> None:
