@@ -84,7 +84,12 @@ def outputs_of(given: object, message: Message[Any]) -> list[Output]:
     if given is None:
         return []
     several: Iterable[object] = given if isinstance(given, (list, tuple, GeneratorType)) else (given,)
-    return [_completed(one if isinstance(one, Output) else Output(one), message) for one in several]
+    return [
+        _completed(one, message)
+        if isinstance(one, Output)
+        else Output(one, message.key, event_time_ms=message.event_time_ms)
+        for one in several
+    ]
 
 
 def _completed(output: Output, message: Message[Any]) -> Output:
