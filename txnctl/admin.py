@@ -16,7 +16,7 @@ from coordinator_v5 import queries
 from segments import subscription_queries
 from segments.directory import Directory
 from segments.topology import Topology
-from txnctl.admin_rows import held_readers, nothing_held, outcome, pinning, segment_row, subscription_row
+from txnctl.admin_rows import attached, held_readers, nothing_held, outcome, pinning, segment_row, subscription_row
 from txnctl.role_calls import RoleCalls
 from txnstore import keys
 from txnstore.records import ABORTED, COMMITTED, OPEN, SegmentEntry
@@ -137,12 +137,14 @@ class Administration:
     async def _list_subscriptions(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
         found = await subscription_queries.list_subscriptions(self._store, topology.topic.path)
+        queues = any(info.record.type == "queue" for info in found)
+        stats = await self._segment_stats(list(topology.paths.values())) if queues else {}
         rows = [
             {
                 "subscription": info.name,
                 "type": info.record.type,
                 "start": info.record.start["kind"],
-                "consumers": sorted(info.assignment.consumers) if info.assignment else [],
+                "consumers": sorted(info.assignment.consumers) if info.assignment else attached(info.name, stats),
                 "assignment_epoch": info.assignment.epoch if info.assignment else 0,
             }
             for info in found

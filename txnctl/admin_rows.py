@@ -53,6 +53,12 @@ def subscription_row(stats: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def attached(subscription: str, stats: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The consumers that owners of segments know of; a queue assigns nothing, so nobody else does."""
+    known = [each for one in stats.values() for each in one.get("subscriptions", []) if each["name"] == subscription]
+    return sorted(dict.fromkeys(consumer for each in known for consumer in each["consumers"]))
+
+
 def _queue_facts(queue: Mapping[str, Any] | None) -> dict[str, Any]:
     """Where a queue's entries are; None where it is none."""
     return {name: None if queue is None else queue[name] for name in ("unacked", "set_aside", "delayed")}

@@ -161,12 +161,17 @@ async def test_v8_a_queue_shows_what_it_sets_aside_and_is_not_said_to_wait(clust
             await producer.send(b"open", txn=txn)
             await producer.send(b"plain")
             assert (await queue.receive(timeout=20)).value == b"plain"
-            hanging, described, table = await asyncio.gather(
+            listed, hanging, described, table = await asyncio.gather(
+                done("subscriptions", "list", TOPIC, "-o", "json", url=cluster.url),
                 done("transactions", "hanging", "--older-than", "0", "-o", "json", url=cluster.url),
                 done("subscriptions", "describe", TOPIC, "jobs", "-o", "json", url=cluster.url),
                 done("subscriptions", "describe", TOPIC, "jobs", url=cluster.url),
             )
             await txn.abort()
+    assert [(row["subscription"], row["type"], len(row["consumers"])) for row in listed.json] == [
+        ("jobs", "queue", 1),
+        ("ledger", "stream", 1),
+    ]
     assert [row["waiting"] for row in hanging.json] == [["ledger"]]
     (row,) = described.json["segments"]
     assert (row["unacked"], row["set_aside"], row["delayed"], len(row["consumers"])) == (1, 1, 0, 1)
