@@ -12,6 +12,7 @@ from tests.segments.brokering import Client, Cluster, Producer, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, is_write_op
 from txnstore import keys, records
 from txnstore.records import Op, Watermark
+from txnwire.entry import OutgoingMessage, Piece, encode_entry
 from txnwire.errors import (
     InvalidArgument,
     MessageTooLarge,
@@ -368,6 +369,15 @@ async def test_an_entry_that_is_not_what_its_send_says_is_refused(cluster: Clust
     await refused({"entry": entry[:-1]}, ".")
     await refused({"entry": entry[:-1] + bytes([entry[-1] ^ 1])}, ".")
     await refused({"entry": b""}, ".")
+    piece = encode_entry(
+        [OutgoingMessage(b"part")],
+        producer=producer.name,
+        incarnation=producer.incarnation,
+        sequence_id=0,
+        publish_time_ms=1,
+        piece=Piece(0, 0, 2, 8),
+    )
+    await refused({"entry": piece}, "belongs to a transaction")
     await refused({"producer_id": 999}, "open it first")
     command = producer.command("value", sequence_id=0, previous=-1)
     command.send.entry = bytes(MAX_ENTRY_BYTES + 1)
