@@ -117,14 +117,14 @@ class Housekeeping:
         else:
             written = await self._ledgers.add_sidecar(last.ledger_id, aborted)
             self._sidecars += 1
-        await self._forget(written)
+        await self._forget(last.ledger_id, written)
 
-    async def _forget(self, written: Mapping[AbortedKey, Position]) -> None:
+    async def _forget(self, ledger_id: int, written: Mapping[AbortedKey, Position]) -> None:
         """▲ Synced and listed: now their records may leave etcd."""
         in_store = self._buffer.durable(self._ledgers.last_confirmed)
         going = {key: position for key, position in written.items() if key in in_store}
         await self._delete_records(list(going))
-        self._buffer.moved(going)
+        self._buffer.moved(ledger_id, going)
         self._moved += len(going)
 
     async def _delete_records(self, going: list[AbortedKey]) -> None:

@@ -177,14 +177,12 @@ class SegmentLedgers:
 
     # ---- aborted sidecars -------------------------------------------------------------------------------------------
 
-    async def load_sidecars(self) -> dict[AbortedKey, Position]:
-        """What the sidecars of the kept ledgers say was aborted. Raises `DataCorrupt` where one is missing or damaged:
-        its records are gone from etcd."""
-        found: dict[AbortedKey, Position] = {}
-        for info in kept_ledgers(self._record):
-            if info.aborted:
-                found.update(await self.load_sidecar(info))
-        return found
+    async def load_sidecars(self) -> dict[int, dict[AbortedKey, Position]]:
+        """What the sidecars of the kept ledgers say was aborted, by ledger.
+
+        Raises `DataCorrupt` where one is missing or damaged: its records are gone from etcd."""
+        listed = [info for info in kept_ledgers(self._record) if info.aborted]
+        return {info.ledger_id: await self.load_sidecar(info) for info in listed}
 
     async def load_sidecar(self, info: LedgerInfo) -> dict[AbortedKey, Position]:
         where = f"the sidecar of ledger {info.ledger_id} of {self._segment}"

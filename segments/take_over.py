@@ -75,7 +75,8 @@ async def take_over_segment(
         state = await load_state(shared.store, path, epoch)
         buffer = state.transaction_buffer(last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers))
         # ▲ What of it has left etcd is aborted all the same, before anything is read.
-        buffer.in_sidecars(await ledgers.load_sidecars())
+        for ledger_id, aborted in (await ledgers.load_sidecars()).items():
+            buffer.in_sidecar(ledger_id, aborted)
         dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
         scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=begun_s)
         segment = Segment(

@@ -110,7 +110,9 @@ class TransactionBuffer:
         self._aborted: dict[TxnId, Position] = {}
         self._losers: dict[tuple[TxnId, int], Position] = {}
         self._durable: list[tuple[Position, TxnId, int]] = []
-        """Heap of durable aborted records by highest position; -1 for a whole transaction. Stale ones go lazily."""
+        """Heap of aborted records in etcd by highest position; -1 for a whole transaction. Stale ones go lazily."""
+        self._sidecars: dict[int, list[AbortedKey]] = {}
+        """By ledger: the aborted records that its sidecar has taken over."""
         self._highest_applied = 0
         self._noted: NotedDecisions | None = None
         for (txn_id, writer), position in (aborted or {}).items():
@@ -309,11 +311,12 @@ class TransactionBuffer:
             found[txn_id, writer] = position
         return found
 
-    def in_sidecars(self, records: Mapping[AbortedKey, Position]) -> None:
-        """Recovery: these stand in synced sidecars. Before `scanned` and `decided`."""
+    def in_sidecar(self, ledger_id: int, records: Mapping[AbortedKey, Position]) -> None:
+        """Recovery: these stand in the synced sidecar of a ledger. Before `scanned` and `decided`."""
         for (txn_id, writer), position in records.items():
             if not self.is_aborted(txn_id, -1 if writer is None else writer):
                 self._mark_aborted(txn_id, writer, position)
+        self._sidecars.setdefault(ledger_id, []).extend(records)
 
     @property
     def records_in_store(self) -> int:
@@ -328,24 +331,19 @@ class TransactionBuffer:
                 found[record[1], None if record[2] < 0 else record[2]] = record[0]
         return found
 
-    def moved(self, records: Mapping[AbortedKey, Position]) -> None:
-        """▲ They stand in a synced and listed sidecar, and no longer in etcd; they are known as aborted all the same.
-        O(n)."""
+    def moved(self, ledger_id: int, records: Mapping[AbortedKey, Position]) -> None:
+        """▲ They stand in the synced and listed sidecar of a ledger, and no longer in etcd: aborted all the same.
+        O(in etcd)."""
         self._durable = [
             record for record in self._durable if (record[1], None if record[2] < 0 else record[2]) not in records
         ]
         heapify(self._durable)
+        self._sidecars.setdefault(ledger_id, []).extend(records)
 
     def trimmed(self, below: Position) -> None:
-        """Everything before `below` is trimmed: forget what only its sidecars held. What still stands in etcd goes by
-        `prunable` and `pruned`. O(n)."""
-        in_store = {(record[1], record[2]): None for record in self._durable}
-        for txn_id, position in list(self._aborted.items()):
-            if position < below and (txn_id, -1) not in in_store:
-                del self._aborted[txn_id]
-        for (txn_id, writer), position in list(self._losers.items()):
-            if position < below and (txn_id, writer) not in in_store:
-                del self._losers[txn_id, writer]
+        """The ledgers before `below` are gone, with their sidecars: forget what those held. O(forgotten)."""
+        for ledger_id in [ledger_id for ledger_id in self._sidecars if ledger_id < below.ledger_id]:
+            self.pruned(self._sidecars.pop(ledger_id))
 
     def prunable(self, below: Position, limit: int) -> Sequence[AbortedKey]:
         """Up to `limit` durable aborted records whose entries all lie below `below`, lowest first. O(limit·log n)."""

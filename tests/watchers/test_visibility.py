@@ -440,3 +440,24 @@ def test_statistics_name_what_holds_readers_back() -> None:
     found = buffer.statistics()
     assert (found.open, found.pinning, found.deferred, found.cleaning, found.aborted) == (2, 2, 1, 0, 0)
     assert (found.earliest_open, found.earliest_position) == (A, at(0))
+
+
+def test_r3_what_a_sidecar_holds_is_aborted_until_its_ledger_is_trimmed() -> None:
+    whole, loser, late = (TxnId(1, 1), None), (TxnId(1, 2), 7), (TxnId(1, 3), None)
+    buffer = TransactionBuffer(
+        "s", aborted={whole: Position(1, 5), loser: Position(1, 9), late: Position(2, 0)}, watermark=Position(2, 0)
+    )
+    assert dict(buffer.durable(Position(1, 9))) == {whole: Position(1, 5), loser: Position(1, 9)}
+    buffer.moved(1, buffer.durable(Position(1, 9)))
+    assert buffer.records_in_store == 1
+    assert buffer.is_aborted(TxnId(1, 1), 0)
+    assert buffer.is_aborted(TxnId(1, 2), 7)
+    assert list(buffer.prunable(Position(3, 0), 10)) == [late]
+    buffer.in_sidecar(2, {late: Position(2, 0), (TxnId(1, 4), None): Position(2, 1)})
+    buffer.trimmed(Position(2, 0))
+    assert not buffer.is_aborted(TxnId(1, 1), 0)
+    assert not buffer.is_aborted(TxnId(1, 2), 7)
+    assert buffer.is_aborted(TxnId(1, 3), 0)
+    buffer.trimmed(Position(3, 0))
+    assert not buffer.is_aborted(TxnId(1, 4), 0)
+    assert buffer.statistics().aborted == 0
