@@ -192,9 +192,7 @@ class Deletions:
         if topic is not None and _marked(topic, TopicRecord):
             return False  # it goes with its topic
         await _all(SEGMENTS_AT_ONCE, paths, lambda path: self._owners.drop_subscription(path, name))
-        done = await self._step(
-            plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held())
-        )
+        done = await self._step(plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held()))
         if done:
             log.info("subscription_deleted", topic=topic_path, subscription=name)
         return done

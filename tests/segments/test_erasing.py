@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from segments.erasing import anything_left, erase_segment, erase_subscription, find_topic
 from segments.file_ledger import FileLedgerStore
@@ -228,6 +229,28 @@ async def test_s8_a_broker_that_dies_while_it_erases_is_followed(
     assert [key for key in await names(memory_store, segment) if "/cursor/" not in key] == []
     assert files(tmp_path, segment) == []
     await cluster.commit(txn)
+    await cluster.close()
+
+
+async def test_a_segment_is_erased_under_an_epoch_of_its_own(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    """▲ An op that is in flight under the epoch it was served with could land behind the eraser's back."""
+
+    async def make_store() -> MetadataStore:
+        return StoppingStore(memory_etcd, Steps())
+
+    cluster = Cluster(make_store, memory_store, tmp_path, BrokerSettings(lease_ttl_s=60.0, claim_retry_s=0.02))
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    await (await (await cluster.connect(node)).producer(segment)).send("m")
+    served_with = node.broker.segments[segment].epoch
+    with capture_logs() as logs:
+        await mark(cluster)
+        await eventually(lambda: memory_etcd.mvcc.get(keys.ledger(segment), 0) is None)
+        await eventually(lambda: any(log["event"] == "segment_erased" for log in logs))
+    [erased] = [log for log in logs if log["event"] == "segment_erased"]
+    assert erased["epoch"] > served_with
     await cluster.close()
 
 
