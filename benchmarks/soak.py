@@ -17,7 +17,7 @@ FLAT = 1.10
 
 
 async def soak(scale: Scale) -> list[Result]:
-    seconds = scale.of(600.0, 120.0)
+    seconds = scale.of(600.0, 40.0)
     async with bench_cluster() as bench, await bench.client.producer(TOPIC, compression=None) as producer:
         samples: list[dict[str, float]] = []
         timings = Timings()
