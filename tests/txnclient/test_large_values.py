@@ -207,3 +207,12 @@ async def test_pieces_of_one_that_was_aborted_are_passed_over_by_who_reads_uncom
     async with subscribed(client, topic, isolation="read_uncommitted") as consumer:
         [message] = await receive(consumer, 1)
         assert brief(message.data) == "next"
+
+
+async def test_a7_one_producer_sends_large_values_one_after_the_other(client: txnclient.Client) -> None:
+    """Between each other's pieces the first would be taken for one that was given up."""
+    topic = await new_topic(client)
+    values = [Random(seed).randbytes(MAX_VALUE_BYTES + 1) for seed in range(3)]
+    async with client.producer(topic, buffer_bytes=PIECE_BYTES) as producer, client.transaction() as txn:
+        await asyncio.gather(*(producer.send(value, chunk=True, txn=txn) for value in values))
+    assert sorted(briefs(await read_all(client, topic))) == sorted(map(brief, values))
