@@ -63,5 +63,5 @@ class BrokerSettings:
     roll_least_bytes: int = 1024 * 1024
     """However small the retention of a topic, no ledger is closed for it before it has this size."""
     aborted_in_store: int = 4096
-    """Aborted records of one segment in etcd; past it the open ledger is closed, so that its sidecar takes them: a bound
+    """Aborted records of a segment in etcd; past it the open ledger is closed, so that its sidecar takes them: a bound
     on what a recovery reads of them."""
