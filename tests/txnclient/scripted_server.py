@@ -112,6 +112,7 @@ class ScriptedServer:
         self.dedups: dict[str, Dedup[Reply]] = {path: Dedup(idle_s=3600) for path in SEGMENTS}
         self.producers: dict[tuple[Peer, int], tuple[str, int]] = {}
         self.consumers: dict[int, tuple[Peer, pb.Subscribe]] = {}
+        self.seeks = 0
         self.permits: Counter[int] = Counter()
         self.assignment = pb.Assignment(topic=TOPIC, epoch=1, segments=SEGMENTS)
         self.members: dict[Peer, pb.JoinSubscription] = {}
@@ -347,7 +348,7 @@ class ScriptedServer:
         if self.cluster.owners[request.segment] != self.address:
             raise NotOwner(f"{request.segment} is not here")
         self.consumers[request.consumer_id] = (peer, request)
-        return pb.Command(subscribe_ok=pb.SubscribeOk())
+        return pb.Command(subscribe_ok=pb.SubscribeOk(seeks=self.seeks))
 
     def _flow(self, peer: Peer, command: pb.Command) -> pb.Command | None:
         self.permits[command.flow.consumer_id] += command.flow.permits

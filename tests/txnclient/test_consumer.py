@@ -259,6 +259,28 @@ def test_a_rewind_drops_the_buffer_and_makes_what_is_held_stale_for_transactions
     run(scenario())
 
 
+def test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_seek() -> None:
+    """▲ It would ack, under its new consumer's id, what is to be delivered anew."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"held")
+            held = await consumer.receive()
+            feed = consumer._feeds[LEFT]
+            server.seeks = 1
+            feed._detach()  # as when the connection is lost with the seek
+            (waiting,) = consumer.ack_nowait(held)
+            with pytest.raises(txnclient.NotAllowed, match="sought"):
+                await waiting
+            await until(lambda: feed.attachment)
+            with pytest.raises(txnclient.NotAllowed, match="sought"):
+                await consumer.ack(held)
+            assert acks(server) == []
+
+    run(scenario())
+
+
 def test_a_segment_that_moves_away_takes_its_messages_along() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
