@@ -77,12 +77,15 @@ class _Consuming:
         *,
         flow: Callable[[int, int], None],
         close: Callable[[], None],
+        leave: Callable[[], None] | None = None,
         subscription: Subscription | None = None,
         acker: Acker | None = None,
     ) -> None:
+        """`close`: its connection is lost; `leave`: it says that it closes."""
         self.sink = sink
         self.flow = flow
         self.close = close
+        self.leave = leave or close
         self.subscription = subscription
         self.acker = acker
 
@@ -154,7 +157,7 @@ class ConsumingService:
     def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command:
         consuming = self._connections.get(peer, {}).pop(command.close_consumer.consumer_id, None)
         if consuming is not None:
-            consuming.close()
+            consuming.leave()
         return _OK
 
     # ---- acks -------------------------------------------------------------------------------------------------------
@@ -249,6 +252,7 @@ async def _attach_to_queue(
         sink,
         flow=partial(subscription.add_permits, consumer),
         close=partial(subscription.detach, consumer),
+        leave=partial(subscription.detach, consumer, counted=False),
         subscription=subscription,
         acker=consumer,
     )

@@ -175,13 +175,15 @@ class Queue(Generic[ConsumerT]):
                 return
         self._ready.pop(consumer, None)
 
-    def leave(self, consumer: ConsumerT) -> None:
-        """It is gone: what it has not acked is due, delivered once more often."""
+    def leave(self, consumer: ConsumerT, *, counted: bool = True) -> None:
+        """It is gone: what it has not acked is due, delivered once more often if `counted`."""
         consumer.blocked = True
         self._ready.pop(consumer, None)
         positions = [*consumer.held]
         for position in positions:
-            self._counts.given_back(position, self._take_out(position, consumer, WHOLE))
+            taken = self._take_out(position, consumer, WHOLE)
+            if counted:
+                self._counts.given_back(position, taken)
         self._make_due([*positions, *consumer.kept])
         consumer.kept.clear()
 

@@ -70,6 +70,7 @@ class _Lane:
         self.entries.clear()
         if self.reading is not None:
             self.reading.cancel()
+            self.reading = None  # here, for a task that is cancelled before it has begun does nothing any more
 
 
 class QueueSubscription(Subscription):
@@ -115,8 +116,9 @@ class QueueSubscription(Subscription):
         self._set_timer()
         self._dispatcher.wake()
 
-    def detach(self, consumer: AttachedConsumer) -> None:
-        """It has gone: what it has not acked goes to the others, delivered once more often."""
+    def detach(self, consumer: AttachedConsumer, *, counted: bool = True) -> None:
+        """It has gone: what it has not acked goes to the others, delivered once more often if `counted`: who is lost
+        may have been lost over a message; who leaves in order has nacked what it has begun with."""
         if consumer.detached:
             return
         consumer.detached = True
@@ -124,7 +126,7 @@ class QueueSubscription(Subscription):
         self._dispatcher.shares.leave(consumer)
         if consumer.waiting is not None:
             consumer.waiting.cancel()
-        self._queue.leave(consumer)
+        self._queue.leave(consumer, counted=counted)
         if not self._consumers:
             self._dispatcher.remove_source(self)
             self._due.stop()
@@ -222,7 +224,7 @@ class QueueSubscription(Subscription):
 
     def _give_up(self, consumer: AttachedConsumer, error: TxnError) -> None:
         if not consumer.detached:
-            self.detach(consumer)
+            self.detach(consumer, counted=False)
             consumer.sink.consumer_closed(error)
 
     def _serve_due(self) -> bool:
@@ -285,7 +287,8 @@ class QueueSubscription(Subscription):
             log.error("queue_read_failed", subscription=self.name, segment=self._segment, error=str(error))
             self.close(error)
         finally:
-            lane.reading = None
+            if lane.reading is asyncio.current_task():
+                lane.reading = None
             self._dispatcher.wake()
 
     def _tell_end(self) -> None:

@@ -343,6 +343,11 @@ class QueueInbox(Inbox):
         entry = message.entry
         return bool(self._copies.get(entry.position, {}).get(entry, 0) >> message.index & 1)
 
+    @property
+    def held(self) -> tuple[Mapping[Position, int], Mapping[Position, int]]:
+        """Bitmaps of what was handed out and is not acked, and how many messages their entries have."""
+        return self._held, self._counts
+
     def give_back(self, messages: Iterable[Message[Any]]) -> dict[Position, int]:
         """End the holds of these messages; the bitmaps of those that were held."""
         given: dict[Position, int] = {}

@@ -56,6 +56,23 @@ class QueueFeed(SubscriptionFeed):
 
     # ---- giving back ------------------------------------------------------------------------------------------------
 
+    def start_over(self, min_revision: int = 0) -> None:
+        self._give_back_held()
+        super().start_over(min_revision)
+
+    def _leave_broker(self) -> None:
+        self._give_back_held()
+        super()._leave_broker()
+
+    def _give_back_held(self) -> None:
+        """Before leaving, what is in the application's hands: that it was delivered in vain counts, for it may be what
+        made the application close. What merely waits in the buffer comes again uncounted."""
+        if self._link is not None:
+            bits, counts = self._queue_inbox.held
+            for part in _parts(bits, counts):
+                nack = pb.Nack(consumer_id=self._consumer_id, positions=positions_to_wire(part, counts))
+                self._link.push_if_open(pb.Command(nack=nack))
+
     def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]:
         """Give them back, to be delivered again after the delay. The futures resolve when the broker has answered.
 

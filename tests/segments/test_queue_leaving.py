@@ -1,0 +1,54 @@
+"""What a queue's consumers leave behind, and how it counts (DESIGN §7 "Dispatch", SCENARIOS P9)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.segments.brokering import Cluster, Consumer
+
+
+def counts(consumer: Consumer) -> dict[str, int]:
+    return {message.value: message.redelivery_count for message in consumer.messages}
+
+
+async def test_p9_who_closes_in_order_is_counted_for_what_it_nacks_only(memory_cluster: Cluster) -> None:
+    """Workers that are restarted often must not bring to the dead letters what none of them has looked at."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, leaving = await client.producer(segment), await cluster.queue(client, segment, consumer="leaving")
+    for value in "ab":
+        await producer.send(value)
+    await leaving.wait("a", "b")
+    begun, _ = leaving.messages
+    await leaving.nack(begun)
+    await leaving.wait("a", "b", "a")
+    await leaving.close()
+    staying = await cluster.queue(client, segment, consumer="staying")
+    await staying.wait("a", "b")
+    assert counts(staying) == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_read_given_up_before_it_has_begun_does_not_stop_the_queue(memory_cluster: Cluster, turns: int) -> None:
+    """The last consumer goes within the turn of the event loop in which a read from disk was started."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, tail_cache_bytes=0)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    await producer.send("m")
+    going = await cluster.queue(client, segment, permits=0)
+    subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+    [attached] = subscription._consumers
+    subscription.add_permits(attached, 10)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    subscription.detach(attached)
+    await going.close()
+    again = await cluster.queue(client, segment)
+    await again.wait("m")
