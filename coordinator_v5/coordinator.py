@@ -264,8 +264,9 @@ class Coordinator:
         """Commit or abort any transaction, of whatever coordinator. The same decision again is answered with the first.
 
         `writers`: those that count, 16 hex digits each; None: all. `name`: of a named transaction, where its outcome
-        stands once it is collected. Raises `InvalidTxnState` (decided the other way round, or with other writers; says why), `ExpiredTransaction`
-        (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
+        stands once it is collected. Raises `InvalidTxnState` (decided the other way round, or with other writers; says
+        why), `ExpiredTransaction` (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago), `Timeout`,
+        `StoreUnavailable`.
         """
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, forced=forced):
@@ -306,7 +307,7 @@ class Coordinator:
             tcids=tuple(tc.tcid for tc in tcids),
             open=sum(tc.open_count for tc in tcids),
             sessions=len(state.sessions),
-            retained=sum(len(tc.finals) for tc in tcids),
+            retained=sum(len(tc.finals) + len(tc.kept) for tc in tcids),
             stuck=counters.stuck,
             begun=counters.begun,
             committed=counters.committed,

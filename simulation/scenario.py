@@ -42,9 +42,8 @@ QUIET_S = 40.0
 """After healing: longer than any transaction's time limit, the client grace and a lease together."""
 DRAIN_S = 120.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
-HEADER_RETENTION_S = 10.0
-"""▲ Above the 7.5 s by which `store_faults` may let a write land late: a begin's first sending that lands behind the
-collection of what its second one has begun would put the header again. In production it is 60 s."""
+HEADER_RETENTION_S = 5.0
+"""Below the 7.5 s by which `store_faults` may let a write land late, so that late begins meet collected headers."""
 RELIEF_S = 20.0
 """After healing, until the maintenance role has taken back the alarm of a full etcd."""
 

@@ -35,7 +35,14 @@ from txnstore.transitions import decision_of
 from txnwire.errors import InvalidTxnState, TxnError
 from txnwire.ids import TxnId
 
-SETTINGS: Final = CoordinatorSettings(tcids=2, id_block=4, header_retention_s=4.0, mark_every_s=0.5, client_grace_s=3.0)
+SETTINGS: Final = CoordinatorSettings(
+    tcids=2,
+    id_block=4,
+    header_retention_s=4.0,
+    repeated_begin_retention_s=30.0,
+    mark_every_s=0.5,
+    client_grace_s=3.0,
+)
 FATES: Final = (LOST_BEFORE, LOST_AFTER, LANDS_LATE)
 
 process = st.integers(0, 1)
