@@ -35,7 +35,7 @@ SOURCES = (
     Source(
         "Transaction",
         ("transaction",),
-        internal=("aborting", "check_open", "started", "failed", "finished"),
+        internal=("aborting", "check_open", "involves", "started", "failed", "finished"),
         attributes={"id": "TxnId", "name": "str | None", "writer_id": "int", "joined": "bool"},
     ),
     Source(

@@ -7,9 +7,9 @@ has it pending once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from txnclient.deadlines import Deadline
 from txnclient.inbox import Inbox, all_bits
@@ -67,7 +67,7 @@ def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry,
 class AckBatch:
     """Acks of one transaction (or of none) that leave as one command."""
 
-    __slots__ = ("answered", "bits", "bytes", "counts", "cumulative", "deadline", "txn", "under_way")
+    __slots__ = ("answered", "bits", "bytes", "counts", "cumulative", "deadline", "sent", "txn", "under_way")
 
     def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None]) -> None:
         self.txn = txn
@@ -78,6 +78,7 @@ class AckBatch:
         self.counts: dict[Position, int] = {}
         self.bytes = 0
         self.under_way = False
+        self.sent = False
 
     @property
     def full(self) -> bool:
@@ -102,15 +103,27 @@ class AckBatch:
         return pb.Command(ack=ack)
 
 
+class Owner(Protocol):
+    """The feed whose acks they are."""
+
+    def aborted(self, revision: int) -> None:
+        """A transaction that acked messages of this segment was aborted, at that revision."""
+
+    def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
+        """Their ack has failed, and the broker cannot know it: nobody would deliver them again."""
+
+    def refused(self, messages: Sequence[Message[Any]]) -> None:
+        """Their ack in a transaction was refused here."""
+
+
 class Acks:
     """The acks of one feed. `attached` and `detached` follow its connection."""
 
-    def __init__(self, session: Session, segment: str, inbox: Inbox, start_over: Callable[[int], None]) -> None:
-        """`start_over(min_revision)`: have everything that is not acked delivered again."""
+    def __init__(self, session: Session, segment: str, inbox: Inbox, owner: Owner) -> None:
         self._session = session
         self._segment = segment
         self._inbox = inbox
-        self._start_over = start_over
+        self._owner = owner
         self._gathering: dict[Transaction | None, AckBatch] = {}
         self._unanswered: dict[AckBatch, None] = {}
         """Closed batches, in order, under way or not."""
@@ -200,15 +213,23 @@ class Acks:
             if self._inbox.is_void(message):
                 refused = NotAllowed(f"message {message.id} was received before the subscription was sought elsewhere")
                 if txn is not None:
-                    txn.failed(refused)
+                    self._refuse(messages, txn, refused)
                 raise refused
             if txn is not None and not self._inbox.is_current(message):
                 conflict = TxnConflict(
                     f"message {message.id} is delivered again, because a transaction that acked messages of this "
                     "segment was aborted or the segment was assigned anew: abort this transaction and receive again"
                 )
-                txn.failed(conflict)
+                self._refuse(messages, txn, conflict)
                 raise conflict
+
+    def _refuse(self, messages: Sequence[Message[Any]], txn: Transaction, error: TxnError) -> None:
+        """▲ Nothing of what was named reaches the broker, so it is for us to have those that are not stale delivered
+        again: with the abort that is all the transaction can do now, as if they had been acked in it."""
+        txn.failed(error)
+        txn.involves(self)
+        self._took_part[txn] = None
+        self._owner.refused(messages)
 
     def _batch(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
         if txn is not None:
@@ -255,7 +276,7 @@ class Acks:
         except TxnError as error:
             self._finish(batch, error)
             return
-        batch.under_way = True
+        batch.under_way = batch.sent = True
         answer.add_done_callback(partial(self._answered, batch))
 
     def _answered(self, batch: AckBatch, answer: asyncio.Future[pb.Command]) -> None:
@@ -278,7 +299,7 @@ class Acks:
         self._retry = None
         for batch in list(self._unanswered):
             if batch.txn is not None and batch.txn.aborting and not batch.under_way:
-                self._finish(batch, None)
+                self._withdraw(batch, batch.txn)
             elif batch.deadline.passed and not batch.under_way:
                 self._finish(batch, batch.deadline.expired(f"acking messages of segment://{self._segment}"))
             elif not batch.under_way:
@@ -309,6 +330,8 @@ class Acks:
         else:
             batch.answered.set_exception(error)
             batch.answered.exception()  # every caller looks at it, unless it was cancelled itself
+            if txn is None or not batch.sent:  # what was sent in a transaction comes again by its abort
+                self._owner.not_acked(batch.bits, batch.counts)
         if txn is not None:
             txn.finished(error)
 
@@ -322,11 +345,16 @@ class Acks:
         gathering = self._gathering.pop(txn, None)
         waiting = [batch for batch in self._unanswered if batch.txn is txn and not batch.under_way]
         for batch in [gathering, *waiting] if gathering is not None else waiting:
-            self._unanswered.pop(batch, None)
-            self._inbox.ack_answered(batch.bits)
-            batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
-            batch.answered.exception()
-            txn.finished(None)
+            self._withdraw(batch, txn)
+
+    def _withdraw(self, batch: AckBatch, txn: Transaction) -> None:
+        self._unanswered.pop(batch, None)
+        self._inbox.ack_answered(batch.bits)
+        batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
+        batch.answered.exception()
+        if not batch.sent:
+            self._owner.not_acked(batch.bits, batch.counts)
+        txn.finished(None)
 
     def void(self) -> None:
         """▲ The subscription was sought: what is unanswered must not be sent again, or it would ack what is to come."""
@@ -339,7 +367,7 @@ class Acks:
         if txn in self._took_part:
             del self._took_part[txn]
             if not committed and self._closed is None:
-                self._start_over(revision)
+                self._owner.aborted(revision)
 
     def close(self, error: TxnError) -> None:
         """Fail what is unanswered and everything from now on with `error`."""

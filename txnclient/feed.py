@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from txnclient.acks import Acks
@@ -210,11 +210,18 @@ class SubscriptionFeed(Feed):
         super().__init__(session, receiver, segment, inbox)
         self._terms = terms
         self._seeks: int | None = None
-        self.acks = Acks(session, segment, inbox, self._aborted)
+        self.acks = Acks(session, segment, inbox, self)
 
-    def _aborted(self, revision: int) -> None:
-        """A transaction that acked messages of this segment was aborted, at that revision."""
+    # As `acks.Owner`. Of a stream everything that is not acked comes again, and only in its order.
+
+    def aborted(self, revision: int) -> None:
         raise NotImplementedError
+
+    def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
+        """The application's to ack again; in a transaction, its abort brings them."""
+
+    def refused(self, messages: Sequence[Message[Any]]) -> None:
+        """The transaction's abort brings them."""
 
     def start_over(self, min_revision: int = 0) -> None:
         """Have everything delivered again that is not acked, once the broker has followed decisions to
@@ -257,7 +264,7 @@ class SubscriptionFeed(Feed):
 class StreamFeed(SubscriptionFeed):
     """A segment assigned to a consumer of a stream subscription."""
 
-    def _aborted(self, revision: int) -> None:
+    def aborted(self, revision: int) -> None:
         self.start_over(revision)
 
     def _on_detached(self) -> None:

@@ -358,6 +358,11 @@ class QueueInbox(Inbox):
                     self._release(position, 1 << message.index)
         return given
 
+    def let_go(self, given: Mapping[Position, int]) -> None:
+        """End the holds of these bitmaps."""
+        for position, bits in given.items():
+            self._release(position, bits)
+
     def put_aside(self, count: int) -> None:
         """So many of what was just taken are not the application's: their permits are kept until `set_free`."""
         self._spent -= count

@@ -392,5 +392,5 @@ class Processing:
             await asyncio.wait(tasks, timeout=self._session.timeout_s)
         await self._begun_ahead.drop()
         await self._tasks.close()
-        if not finished and self._ordered:
+        if not finished:
             self._consumer.rewind()

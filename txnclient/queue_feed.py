@@ -38,8 +38,15 @@ class QueueFeed(SubscriptionFeed):
         self._dead_letters = dead_letters
         super().__init__(session, receiver, segment, inbox, terms)
 
-    def _aborted(self, revision: int) -> None:
+    def aborted(self, revision: int) -> None:
         """The broker delivers anew what was acked in it; the rest is not touched."""
+
+    def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
+        self._queue_inbox.let_go(bits)
+        self._push_nacks(bits, counts)
+
+    def refused(self, messages: Sequence[Message[Any]]) -> None:
+        self.nack_nowait(messages, 0.0)
 
     def _on_detached(self) -> None:
         self._queue_inbox.detached()
@@ -67,8 +74,11 @@ class QueueFeed(SubscriptionFeed):
     def _give_back_held(self) -> None:
         """Before leaving, what is in the application's hands: that it was delivered in vain counts, for it may be what
         made the application close. What merely waits in the buffer comes again uncounted."""
+        self._push_nacks(*self._queue_inbox.held)
+
+    def _push_nacks(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
+        """Without a connection there is nothing to give back: it has all come back."""
         if self._link is not None:
-            bits, counts = self._queue_inbox.held
             for part in _parts(bits, counts):
                 nack = pb.Nack(consumer_id=self._consumer_id, positions=positions_to_wire(part, counts))
                 self._link.push_if_open(pb.Command(nack=nack))

@@ -303,6 +303,10 @@ class Transaction:
         self._under_way += 1
         self._participants[participant] = None
 
+    def involves(self, participant: Participant) -> None:
+        """`participant` is to be told of its end."""
+        self._participants[participant] = None
+
     def failed(self, error: TxnError) -> None:
         """Something that had to be part of it could not even be started: it can only abort."""
         if self._failure is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 
+import pytest
 
 import txnclient
 from tests.txnclient.queueing import TOPIC, prepared, received
@@ -18,3 +20,64 @@ async def test_closing_counts_for_what_was_received_and_not_for_what_was_buffere
     async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
         found = {message.value: message.redelivery_count for message in await received(consumer, 10)}
     assert found == {b"0": 3} | {str(number).encode(): 0 for number in range(1, 10)}
+
+
+async def test_a_loop_that_is_cancelled_gives_back_what_it_has_received(client: txnclient.Client) -> None:
+    """Whoever goes on with the same consumer misses nothing."""
+    values = await prepared(client, 6, segments=1)
+    reached = asyncio.Event()
+
+    async def handler(message: txnclient.Message) -> None:
+        if message.value == b"3":
+            reached.set()
+            await asyncio.Event().wait()
+
+    async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
+        running = asyncio.create_task(txnclient.process(consumer, handler, batch_messages=2))
+        await asyncio.wait_for(reached.wait(), 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert sorted(message.value for message in await received(consumer, 4)) == values[2:]
+
+
+async def test_a_handler_that_is_cancelled_itself_loses_nothing(client: txnclient.Client) -> None:
+    """What it awaits was cancelled by somebody else."""
+    values = await prepared(client, 4, segments=1)
+
+    async def handler(message: txnclient.Message) -> None:
+        raise asyncio.CancelledError
+
+    async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
+        with pytest.raises(asyncio.CancelledError):
+            await txnclient.process(consumer, handler, batch_messages=2)
+        assert sorted(message.value for message in await received(consumer, 4)) == values
+
+
+@pytest.mark.parametrize("type", ["queue", "stream"])
+async def test_what_was_named_with_a_stale_copy_comes_again(client: txnclient.Client, type: str) -> None:
+    """A transaction's ack that is refused on the client's side: nothing of it reaches the broker."""
+    await prepared(client, 4, segments=1)
+    async with await client.consumer(TOPIC, "workers", type=type) as consumer:
+        stale, *_ = await received(consumer, 4)
+        consumer.rewind()
+        held = await received(consumer, 4)
+        async with asyncio.timeout(10):
+            with pytest.raises(txnclient.TxnConflict):
+                async with client.transaction() as txn:
+                    await consumer.ack([*held, stale], txn=txn)
+            again = await received(consumer, 4)
+        assert sorted(message.value for message in again) == [b"0", b"1", b"2", b"3"]
+        await consumer.ack(again)
+
+
+async def test_an_ack_that_was_withdrawn_before_it_left_comes_again(client: txnclient.Client) -> None:
+    await prepared(client, 2, segments=1)
+    async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
+        held = await received(consumer, 2)
+        txn = await client.begin()
+        answers = consumer.ack_nowait(held, txn=txn)
+        await txn.abort()
+        with pytest.raises(txnclient.InvalidTxnState):
+            answers[0].result()
+        assert len(await received(consumer, 2)) == 2
