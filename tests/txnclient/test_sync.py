@@ -222,8 +222,8 @@ SCRIPT = """
     client = txnclient.sync.connect(sys.argv[1])
     client.create_topic("topic://public/default/sync")
     consumer = client.consumer("topic://public/default/sync", "sub")
-    print("waiting", flush=True)
     try:
+        print("waiting", flush=True)
         consumer.receive(timeout=60)
     except KeyboardInterrupt:
         print("interrupted, still works:", client.list_topics(), flush=True)
@@ -248,7 +248,7 @@ LOOP = """
 
 
 async def run_script(url: str, *, interrupt: bool, script: str = SCRIPT) -> tuple[str, int, float]:
-    script = textwrap.dedent(script if interrupt else script.partition("print")[0])
+    script = textwrap.dedent(script if interrupt else script.partition("try:")[0])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
