@@ -265,8 +265,8 @@ class Coordinator:
 
         `writers`: those that count, 16 hex digits each; None: all. `name`: of a named transaction, where its outcome
         stands once it is collected. Raises `InvalidTxnState` (decided the other way round, or with other writers; says
-        why), `ExpiredTransaction` (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago), `Timeout`,
-        `StoreUnavailable`.
+        why), `ExpiredTransaction` (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago),
+        `Timeout`, `StoreUnavailable`.
         """
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, forced=forced):

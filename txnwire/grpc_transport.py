@@ -189,6 +189,9 @@ async def _await_acceptance(call: _ClientCall, address: str, timeout_s: float) -
             code, details = await call.code(), await call.details()
     except TimeoutError:
         raise ConnectionLost(f"{address}: no connection within {timeout_s:g} s") from None
+    if code is grpc.StatusCode.OK:
+        # A server that closes at once: gRPC may show the end of the call instead of what came before it.
+        raise ConnectionLost(f"{address}: the other end has closed it")
     raise ConnectionLost(f"{address}: {code.name}: {details or 'no details'}")
 
 

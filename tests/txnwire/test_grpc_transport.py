@@ -263,7 +263,9 @@ async def test_every_connection_s_handler_may_close_it_itself(transport: GrpcTra
         await connection.close()
 
     server.handler = close_at_once
-    client = await transport.connect(address_of(server), timeout_s=10)
     with pytest.raises(ConnectionLost, match="the other end has closed it"):
-        await client.receive()
-    await client.close()
+        client = await transport.connect(address_of(server), timeout_s=10)
+        try:
+            await client.receive()
+        finally:
+            await client.close()
