@@ -263,9 +263,13 @@ async def test_every_connection_s_handler_may_close_it_itself(transport: GrpcTra
         await connection.close()
 
     server.handler = close_at_once
-    with pytest.raises(ConnectionLost, match="the other end has closed it"):
+
+    async def connect_and_receive() -> None:
         client = await transport.connect(address_of(server), timeout_s=10)
         try:
             await client.receive()
         finally:
             await client.close()
+
+    with pytest.raises(ConnectionLost, match="the other end has closed it"):
+        await connect_and_receive()
