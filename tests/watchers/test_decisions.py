@@ -116,6 +116,29 @@ async def test_who_has_dropped_or_left_is_told_nothing(any_store: MetadataStore,
     assert (notes.told, gone.told) == ([B], [])
 
 
+async def test_decision_for_many_waits_a_moment_and_is_followed_only_once_told(memory_store: MetadataStore) -> None:
+    """The answer to the commit goes first. ▲ Nobody reads at a revision whose decision has not been told yet."""
+    settings = DecisionSettings(reconcile_interval_s=3600.0, wide=3, wide_pause_s=0.05, wide_interval_s=0.0)
+    watch = DecisionWatch(memory_store, SystemClock(), settings)
+    await watch.start()
+    try:
+        several = [Notes() for _ in range(3)]
+        for notes in several:
+            membership = watch.join(notes)
+            membership.loaded([])
+            membership.add(A)
+        await begin(memory_store, A)
+        loop = asyncio.get_running_loop()
+        ended_s = loop.time()
+        revision = await end(memory_store, A)
+        assert watch.followed_revision < revision
+        await watch.wait_followed(revision, timeout_s=10)
+        assert [notes.told for notes in several] == [[A]] * 3
+        assert loop.time() - ended_s >= 0.05
+    finally:
+        await watch.close()
+
+
 async def test_revision_without_an_event_is_reached_by_reading(any_store: MetadataStore) -> None:
     """The store moves on elsewhere: no header changes any more, so the watch alone would never get there."""
     watch = DecisionWatch(any_store, SystemClock(), DecisionSettings(nudge_s=0.01))
