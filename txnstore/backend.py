@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -40,6 +40,17 @@ class Refused(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(f"{reason.value}: {message}")
         self.reason = reason
+
+
+class Fenced(Exception):
+    """The request found its sending fence raised or gone: it was not applied, and never will be."""
+
+
+class Fence(NamedTuple):
+    """What a request is sent under (`txnstore.sending_fence`): a key and the mod revision that it must still have."""
+
+    key: bytes
+    revision: int
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
@@ -82,8 +93,14 @@ class Backend(Protocol):
     def encode(self, commit: Commit) -> bytes:
         """The commit as this backend sends it inside a group; its length counts towards the request limit."""
 
-    async def commit(self, members: Sequence[Member], *, repeated: bool) -> list[CommitResult]:
-        """One request: all compares of all members, then the writes of those that hold. Verdicts in order."""
+    async def commit(
+        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
+    ) -> list[CommitResult]:
+        """One request: all compares of all members, then the writes of those that hold. Verdicts in order. Raises
+        `Fenced` where `fence` does not stand as it is told."""
+
+    async def raise_fence(self, fence: Fence, lease: int) -> int:
+        """Put the fence's key anew, on `lease`, if it still has that mod revision; the one it has now, 0 for none."""
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
         """At most `max_txn_ops` keys in one request. Raises `Compacted`."""

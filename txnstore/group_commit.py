@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 import structlog
 
-from txnstore.backend import GROUP_BYTES, Backend, Reason, Refused, Unanswered
+from txnstore.backend import GROUP_BYTES, Backend, Fence, Fenced, Reason, Refused, Unanswered
 from txnstore.grouping import MAX_MEMBERS, Group, GroupPlanner, Member, halves
+from txnstore.sending_fence import SendingFence
 from txnstore.store import Commit, CommitResult, LeaseGone
 from txnwire.errors import (
     InternalError,
@@ -28,7 +29,7 @@ from txnwire.errors import (
     Unauthorized,
 )
 from txnwire.histogram import SIZE_BOUNDS, Histogram, HistogramSnapshot
-from txnwire.ports import Clock
+from txnwire.ports import Clock, Random
 
 MAX_IN_FLIGHT: Final = 4
 SWEEP_S: Final = 0.05
@@ -72,12 +73,14 @@ class GroupCommit:
         self,
         backend: Backend,
         clock: Clock,
+        random: Random,
         *,
         max_in_flight: int = MAX_IN_FLIGHT,
         max_members: int = MAX_MEMBERS,
     ) -> None:
         self._backend = backend
         self._clock = clock
+        self._fence = SendingFence(backend, random)
         self._max_in_flight = max_in_flight
         self._planner = GroupPlanner[Outgoing](
             max_txn_ops=backend.max_txn_ops, max_bytes=GROUP_BYTES, max_members=max_members
@@ -180,19 +183,25 @@ class GroupCommit:
         """Stay with the group until every verdict is definite, apart and repeated as need be."""
         self._members += len(group.members)
         pause_s = 0.0
-        parts: deque[_Part] = deque([_Part(group.members, repeated=False)])
+        parts: deque[_Part] = deque([_Part(group.members)])
         while parts:
             part = parts.popleft()
             if pause_s:
                 await asyncio.sleep(pause_s)
             await self._backend.wait_ready()
-            part.drop_withdrawn()
-            if not part.members:
-                continue
             try:
-                results = await self._send(part)
+                # ▲ No earlier sending of it can land behind this one.
+                fence = await self._fence.under(dead=part.unanswered)
+                part.drop_withdrawn()
+                if not part.members:
+                    continue
+                results = await self._send(part, fence)
+            except Fenced:
+                self._fence.found_down(fence)
+                parts.appendleft(part)
+                pause_s = 0.0
             except Unanswered:
-                parts.appendleft(part.again(repeated=True))
+                parts.appendleft(_Part(part.members, unanswered=fence.revision))
                 pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             except Refused as refusal:
                 following = self._after_refusal(part, refusal)
@@ -203,14 +212,14 @@ class GroupCommit:
                 _resolve(part.members, results)
                 pause_s = 0.0
 
-    async def _send(self, part: _Part) -> list[CommitResult]:
+    async def _send(self, part: _Part, fence: Fence) -> list[CommitResult]:
         self._requests += 1
         self._repeats += part.repeated
         for member in part.members:
             member.sent = True
         self._sizes.observe(len(part.members))
         sent_at = self._clock.monotonic()
-        results = await self._backend.commit(part.members, repeated=part.repeated)
+        results = await self._backend.commit(part.members, repeated=part.repeated, fence=fence)
         self._latency.observe(self._clock.monotonic() - sent_at)
         self._revision = max(self._revision, results[-1].revision)
         return results
@@ -228,7 +237,7 @@ class GroupCommit:
             return []
         self._splits += 1
         first, second = halves(part.members)
-        return [_Part(first, repeated=part.repeated), _Part(second, repeated=part.repeated)]
+        return [_Part(first, part.unanswered), _Part(second, part.unanswered)]
 
     def _sweep(self) -> None:
         """The one place that keeps time limits."""
@@ -257,16 +266,19 @@ class GroupCommit:
 
 
 class _Part:
-    """Members sent together; `repeated` once an earlier sending of them went unanswered."""
+    """Members sent together. `unanswered`: the revision of the fence under which the last sending of them went
+    unanswered; 0 if none did."""
 
-    __slots__ = ("members", "repeated")
+    __slots__ = ("members", "unanswered")
 
-    def __init__(self, members: list[Outgoing], *, repeated: bool) -> None:
+    def __init__(self, members: list[Outgoing], unanswered: int = 0) -> None:
         self.members = members
-        self.repeated = repeated
+        self.unanswered = unanswered
 
-    def again(self, *, repeated: bool) -> _Part:
-        return _Part(self.members, repeated=repeated)
+    @property
+    def repeated(self) -> bool:
+        """Whether an earlier sending of them went unanswered."""
+        return self.unanswered != 0
 
     def drop_withdrawn(self) -> None:
         """Members given up on before they were sent must not be sent now; repeats go on for ever (▲ DESIGN §4)."""

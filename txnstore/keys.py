@@ -35,6 +35,7 @@ SEGMENT_IDS = b"/segment-ids"
 GC_HORIZON = b"/gc-horizon"
 INCARNATION = b"/incarnation"
 PIN = b"/pin/"
+SENDER = b"/sender/"
 COMPACTION = b"/compaction"
 
 OUTCOMES_PER_BLOCK = 4096

@@ -13,10 +13,10 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from txnstore.backend import Page, Refused, StoreStatus, Unanswered
+from txnstore.backend import Fence, Fenced, Page, Refused, StoreStatus, Unanswered
 from txnstore.grouping import Member
 from txnstore.memory_etcd import MemoryEtcd, MemoryWatchStream
-from txnstore.store import Commit, CommitResult, Compacted, KeyValue
+from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, unchanged_since
 from txnstore.store_client import StoreClient
 from txnwire.ports import Clock, Random
 
@@ -50,7 +50,7 @@ class Faults(Protocol):
     """Asked by every `MemoryStore` that is given one; `client` is the store's name."""
 
     def fate(self, request: str, client: str) -> Fate:
-        """`request`: commit, read, watch, grant, keep_alive, revoke, status, compact, defragment or disarm."""
+        """`request`: commit, fence, read, watch, grant, keep_alive, revoke, status, compact, defragment or disarm."""
 
     def watch_delay_s(self, client: str) -> float:
         """How long after a change its delivery to this client's watches starts."""
@@ -101,8 +101,12 @@ class MemoryBackend:
             parts += (put.key, put.value)
         return b"".join(parts)
 
-    async def commit(self, members: Sequence[Member], *, repeated: bool) -> list[CommitResult]:
+    async def commit(
+        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
+    ) -> list[CommitResult]:
         def apply() -> list[CommitResult]:
+            if fence is not None and self._fence_of(fence.key) != fence.revision:
+                raise Fenced(f"{fence} was raised before this request came")
             if any(member.commit.puts for member in members):
                 self._etcd.check_quota()
             return self._etcd.mvcc.commit([member.commit for member in members])
@@ -111,6 +115,19 @@ class MemoryBackend:
         if repeated:
             return [CommitResult(r.succeeded, r.revision, r.reads, True) for r in results]
         return results
+
+    async def raise_fence(self, fence: Fence, lease: int) -> int:
+        def apply() -> int:
+            self._etcd.check_quota()
+            put = Put(fence.key, b"", lease)
+            self._etcd.mvcc.commit([Commit((unchanged_since(fence.key, fence.revision),), (put,))])
+            return self._fence_of(fence.key)
+
+        return await self._request("fence", apply)
+
+    def _fence_of(self, key: bytes) -> int:
+        found = self._etcd.mvcc.get(key)
+        return 0 if found is None else found.mod_revision
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
         def apply() -> tuple[int, list[KeyValue | None]]:
@@ -222,10 +239,10 @@ class MemoryStore(StoreClient):
         self.etcd = etcd
 
 
-def _outcome_of(apply: Callable[[], T]) -> T | Refused | Compacted:
+def _outcome_of(apply: Callable[[], T]) -> T | Refused | Compacted | Fenced:
     try:
         return apply()
-    except (Refused, Compacted) as refusal:
+    except (Refused, Compacted, Fenced) as refusal:
         return refusal
 
 

@@ -47,7 +47,7 @@ class StoreClient:
         self._backend = backend
         self._clock = clock
         self._random = random
-        self._commits = GroupCommit(backend, clock)
+        self._commits = GroupCommit(backend, clock, random)
         self._soft_limit = SoftLimit(backend, quota_bytes)
         self._pins = Pins(self, random)
         self._leases: dict[KeptLease, None] = {}

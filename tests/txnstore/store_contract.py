@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from txnstore import store_client
+from txnstore import keys, store_client
+from txnstore.backend import Fence, Fenced
+from txnstore.grouping import Member
 from txnstore.store import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_OPS,
@@ -77,6 +79,27 @@ def summary(events: Sequence[Event]) -> list[tuple[str, bytes, bytes]]:
 
 class StoreContract:
     # --- commits ---
+
+    @pytest.mark.parametrize("members", [1, 3])
+    async def test_what_is_sent_under_a_fence_that_was_raised_is_refused(
+        self, store: StoreClient, members: int
+    ) -> None:
+        """▲ Below group commit: what keeps an earlier sending from landing behind a later one."""
+        backend = store._backend
+        key, (lease, _) = keys.SENDER + b"test", await backend.grant(60)
+        sent = [Member(commit, backend.encode(commit)) for commit in [put(b"/k/%d" % n) for n in range(members)]]
+        first = await backend.raise_fence(Fence(key, 0), lease)
+        second = await backend.raise_fence(Fence(key, first), lease)
+        assert 0 < first < second
+        assert await backend.raise_fence(Fence(key, first), lease) == second
+        with pytest.raises(Fenced):
+            await backend.commit(sent, repeated=False, fence=Fence(key, first))
+        assert await values(store) == {}
+        assert all(one.succeeded for one in await backend.commit(sent, repeated=False, fence=Fence(key, second)))
+        await backend.revoke(lease)
+        assert await backend.raise_fence(Fence(key, second), 0) == 0
+        with pytest.raises(Fenced):
+            await backend.commit(sent, repeated=False, fence=Fence(key, second))
 
     async def test_a_commit_writes_all_at_one_revision(self, store: StoreClient) -> None:
         await written(store, put(C))

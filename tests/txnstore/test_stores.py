@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.txnstore.store_contract import StoreContract
+from txnstore import keys
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
@@ -36,7 +37,9 @@ class TestEtcdStore(StoreContract):
         prefix = key_prefix.encode()
         await store.incarnation()
         found = await bare_store.range(prefix + b"/", prefix + b"0")
-        assert [record.key for record in found.records] == [prefix + b"/incarnation"]
+        first, second = [record.key for record in found.records]
+        assert first == prefix + b"/incarnation"
+        assert second.startswith(prefix + keys.SENDER)
 
 
 class TestMemoryStore(StoreContract):

@@ -9,13 +9,13 @@ from typing import Final
 import grpc
 import structlog
 
-from txnstore.backend import Page, Reason, Refused, StoreStatus, Unanswered
+from txnstore.backend import Fence, Fenced, Page, Reason, Refused, StoreStatus, Unanswered
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd import wire
 from txnstore.etcd.connection import Connection
 from txnstore.etcd.watch import EtcdWatchStream, record_of
 from txnstore.grouping import Member
-from txnstore.store import Commit, CommitResult, Compacted, KeyValue
+from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, Read, unchanged_since
 
 _RANGE: Final = "/etcdserverpb.KV/Range"
 _TXN: Final = "/etcdserverpb.KV/Txn"
@@ -46,6 +46,7 @@ class EtcdBackend:
         self._prefix = prefix
         self._encoder = wire.CommitEncoder(prefix)
         self._max_txn_ops = 0
+        self._fence: tuple[Fence | None, bytes] = (None, b"")
         self.encode: Callable[[Commit], bytes] = self._encoder.transaction
         self.wait_ready = connection.wait_ready
 
@@ -79,19 +80,41 @@ class EtcdBackend:
 
     # --- keys ---
 
-    async def commit(self, members: Sequence[Member], *, repeated: bool) -> list[CommitResult]:
-        if len(members) == 1:
+    async def commit(
+        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
+    ) -> list[CommitResult]:
+        if len(members) == 1 and fence is None:
             reply = await self._connection.unary(_TXN, members[0].wire)
             transaction = pb.TxnResponse.FromString(reply)
             return [self._verdict(transaction, transaction.header.revision, repeated)]
-        reply = await self._connection.unary(_TXN, wire.group([member.wire for member in members]))
+        group = wire.group([member.wire for member in members])
+        reply = await self._connection.unary(_TXN, group if fence is None else self._under(fence) + group)
         answer = pb.TxnResponse.FromString(reply)
+        if not answer.succeeded:
+            raise Fenced(f"{fence} was raised before this request came")
         revision = answer.header.revision
         success = CommitResult(True, revision, (), repeated)
         nested = [operation.response_txn for operation in answer.responses]
         if len(nested) != len(members):
             raise Unanswered(f"etcd answered {len(nested)} of {len(members)} nested transactions")
         return [success if one.succeeded else self._verdict(one, revision, repeated) for one in nested]
+
+    def _under(self, fence: Fence) -> bytes:
+        """The compare of the fence, as the beginning of a group."""
+        if self._fence[0] != fence:
+            compare = unchanged_since(fence.key, fence.revision)
+            self._fence = (fence, self._encoder.transaction(Commit(compares=(compare,))))
+        return self._fence[1]
+
+    async def raise_fence(self, fence: Fence, lease: int) -> int:
+        commit = Commit(
+            (unchanged_since(fence.key, fence.revision),), (Put(fence.key, b"", lease),), (), (Read(fence.key),)
+        )
+        reply = await self._connection.unary(_TXN, self._encoder.transaction(commit))
+        result = self._verdict(answer := pb.TxnResponse.FromString(reply), answer.header.revision, False)
+        if result.succeeded:
+            return result.revision
+        return result.reads[0][0].mod_revision if result.reads[0] else 0
 
     def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool) -> CommitResult:
         if answer.succeeded:
