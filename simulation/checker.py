@@ -216,7 +216,8 @@ def _poll_order(facts: _Facts) -> Iterator[Anomaly]:
                 reader = (operation.process, poll.subscription, poll.snapshot, key)
                 reading = readings.get(reader)
                 if reading is None or reading.assignment != poll.assignment:
-                    reading = readings[reader] = _Reading(poll.assignment)
+                    # What it has read before and acked in vain comes again under the next assignment, too.
+                    reading = readings[reader] = _Reading(poll.assignment, seen={} if reading is None else reading.seen)
                 for read in reads:
                     repeatable = read.place in reading.seen and read.value in returning[subscription]
                     if reading.highest is not None and not repeatable:
