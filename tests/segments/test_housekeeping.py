@@ -128,6 +128,37 @@ async def test_r3_aborted_records_leave_etcd_for_sidecars_and_are_aborted_all_th
     assert await aborted_in_store(cluster, segment) == 0
 
 
+async def test_no_sidecar_beside_a_ledger_that_is_not_decided(memory_cluster: Cluster) -> None:
+    """▲ It is immutable: what is aborted later would find no room in it, and stay in etcd."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    served_by = await cluster.connect(node)
+    producer = await served_by.producer(segment)
+    still_open, aborted = await cluster.begin(), await cluster.begin()
+    await producer.send("open", txn=still_open)
+    await producer.send("aborted", txn=aborted)
+    await cluster.abort(aborted)
+    await cluster.wait_no_ops(aborted)
+    served = node.broker.segments[segment]
+    await served.roll()
+    await served.keep(Retention())
+    assert files(cluster, segment, "sidecar") == []
+    assert await aborted_in_store(cluster, segment) == 1
+    await cluster.abort(still_open)
+    await cluster.wait_no_ops(still_open)
+
+    async def moved() -> bool:
+        await served.keep(Retention())
+        return await aborted_in_store(cluster, segment) == 0
+
+    await until(moved, "both records in the sidecar")
+    assert len(files(cluster, segment, "sidecar")) == 1
+    await node.crash()
+    again = await cluster.connect(await cluster.start(settings=QUIET))
+    assert await read_to_sentinel(again, segment, "s") == []
+
+
 @pytest.mark.parametrize("damage", ["gone", "flipped"])
 async def test_a_sidecar_that_is_listed_and_missing_or_damaged_is_corruption(
     memory_cluster: Cluster, damage: str

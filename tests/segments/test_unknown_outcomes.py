@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from segments.settings import BrokerSettings
-from tests.segments.brokering import Client, Cluster, Node, Producer, eventually
+from tests.segments.brokering import TOPIC, Client, Cluster, Node, Producer, eventually
+from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.store import MetadataStore
+from txnstore.records import SubscriptionRecord
+from txnstore.store import Commit, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import TxnConflict, TxnError
 from txnwire.ids import TxnId
@@ -78,6 +81,49 @@ async def test_e2_an_op_whose_answer_is_lost_is_neither_lost_nor_doubled(
         await producer.send("late", txn=late)
     await cluster.wait_no_ops(acking)
     assert await cluster.ops(late) == []
+    await cluster.close()
+
+
+LONG_AFTER = Fate(arrive_s=0.5, fail_s=0.01)
+"""Taken up by etcd when what it wrote is long gone, and a second sending answered."""
+
+
+@pytest.mark.parametrize("in_transaction", [False, True], ids=["cursor", "ack op"])
+async def test_p9_nothing_of_a_deleted_subscription_rises_from_the_dead(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path, in_transaction: bool
+) -> None:
+    """A late first sending, under an ownership that goes on: one of the same name would lose what that one acked."""
+    faults = Faults()
+    cluster = faulty_cluster(memory_etcd, memory_store, tmp_path, faults)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    await asyncio.sleep(0.05)  # nothing else of the broker is on its way
+    faults.script = [LONG_AFTER]
+    loop = asyncio.get_running_loop()
+    sent_at = loop.time()
+    txn = await cluster.begin() if in_transaction else None
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await eventually(lambda: not faults.script, timeout_s=5)
+    table = node.broker.segments[segment].subscriptions
+    if txn is None:
+        cursor = next(iter(table)).cursor
+        await eventually(lambda: not cursor.dirty, timeout_s=5)
+        sent_at = loop.time()
+    key = keys.subscription(TOPIC.path, "sub")
+    found = memory_etcd.mvcc.get(key)
+    assert found is not None
+    marked = structs.replace(records.decode(SubscriptionRecord, found.value, key=key), deleting_ms=1)
+    await memory_store.commit(Commit(puts=(Put(key, records.encode(marked)),)))
+    await table.drop("sub")
+    await memory_store.commit(Commit(deletes=(Delete(key),)))
+    assert loop.time() < sent_at + 0.45, "the first sending is still on its way"
+    await asyncio.sleep(0.7)
+    for prefix in (keys.CURSOR, keys.TXN_OP, keys.ACKS_BY_SEGMENT_SUBSCRIPTION):
+        assert memory_etcd.mvcc.range(prefix, keys.prefix_end(prefix))[0] == []
     await cluster.close()
 
 
