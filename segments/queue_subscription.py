@@ -131,14 +131,12 @@ class QueueSubscription(Subscription):
             self._dispatcher.remove_source(self)
             self._due.stop()
             self._ahead.stop()
+            self._stop_timer()
         self._dispatcher.wake()
 
     def close(self, error: TxnError) -> None:
         for consumer in list(self._consumers):
             self._give_up(consumer, error)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def add_permits(self, consumer: AttachedConsumer, permits: int, min_revision: int = 0) -> None:
         if consumer.detached:
@@ -156,11 +154,16 @@ class QueueSubscription(Subscription):
         self._set_timer()
         self._dispatcher.wake()
 
-    def _set_timer(self) -> None:
-        due_s = self._queue.next_expiry_s()
-        if self._timer is not None and (due_s is None or due_s < self._timer_s):
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _set_timer(self) -> None:
+        """For the earliest delay, while there is somebody to deliver to: a segment that has moved away is let go."""
+        due_s = self._queue.next_expiry_s() if self._consumers else None
+        if due_s is None or due_s < self._timer_s:
+            self._stop_timer()
         if due_s is not None and self._timer is None:
             self._timer_s = due_s
             delay_s = max(due_s - self._clock.monotonic(), 0.0)

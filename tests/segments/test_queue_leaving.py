@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from segments.queue_subscription import QueueSubscription
 from tests.segments.brokering import Cluster, Consumer
 
 
@@ -44,6 +45,7 @@ async def test_a_read_given_up_before_it_has_begun_does_not_stop_the_queue(memor
     await producer.send("m")
     going = await cluster.queue(client, segment, permits=0)
     subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+    assert isinstance(subscription, QueueSubscription)
     [attached] = subscription._consumers
     subscription.add_permits(attached, 10)
     for _ in range(turns):
@@ -52,3 +54,23 @@ async def test_a_read_given_up_before_it_has_begun_does_not_stop_the_queue(memor
     await going.close()
     again = await cluster.queue(client, segment)
     await again.wait("m")
+
+
+async def test_nobody_waits_for_delays_where_nobody_is_attached(memory_cluster: Cluster) -> None:
+    """Or a segment that has moved to another broker would stay in memory for as long as its longest delay."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    await consumer.nack(*consumer.messages, delay_ms=100)
+    subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+    assert isinstance(subscription, QueueSubscription)
+    assert subscription._timer is not None
+    await consumer.close()
+    assert subscription._timer is None
+    again = await cluster.queue(client, segment)
+    await again.wait("m")
+    assert counts(again) == {"m": 1}
