@@ -124,7 +124,9 @@ async def _erase(
 
 
 async def _commit(store: MetadataStore, commit: Commit) -> None:
-    check_owned(commit, await store.commit(commit))
+    """▲ Until its fate is definite, however long that takes: a deletion that is given up goes on being repeated, and
+    may find the cursor of a subscription made anew under the same name and ownership."""
+    check_owned(commit, await store.commit_nowait(commit))
 
 
 def _written(found: list[KeyValue]) -> SegmentRemains:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
+
+import structlog
 
 from segments.cursor import Cursor
 from segments.dispatch import Consumer, Isolation, Sink
@@ -24,6 +27,8 @@ from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import AckCleanUp, CleanUp
 from watchers.outcomes import Decision
 from watchers.pending_acks import PendingAcks
+
+log = structlog.get_logger(__name__)
 
 _TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
 
@@ -47,6 +52,7 @@ class SubscriptionTable:
         self._loading: dict[str, asyncio.Lock] = {}
         self._seeking: dict[str, asyncio.Lock] = {}
         """Held during a seek: nobody attaches meanwhile."""
+        self._dropping: dict[str, asyncio.Task[None]] = {}
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -294,6 +300,20 @@ class SubscriptionTable:
         every write of its own that was on its way has been answered. Acks pending in open transactions go. Idempotent.
         Raises `NotAllowed` where it is not marked, `NotOwner`, `StoreUnavailable`.
         """
+        # ▲ It goes on without who asked: the next controller, asking again, must not be told that all is gone while
+        # what this one has waited for, or its own deletions, may still land: on a subscription of the same name, say.
+        task = self._dropping.get(name)
+        if task is None:
+            task = self._dropping[name] = asyncio.create_task(self._drop(name), name=f"dropping {name}")
+            task.add_done_callback(partial(self._dropped, name))
+        await asyncio.shield(task)
+
+    def _dropped(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._dropping[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("subscription_not_dropped", segment=self._segment, subscription=name, error=str(error))
+
+    async def _drop(self, name: str) -> None:
         key = keys.subscription(self._topic_path, name)
         record = await self._store.get(key)
         if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:

@@ -84,6 +84,16 @@ async def test_e2_an_op_whose_answer_is_lost_is_neither_lost_nor_doubled(
     await cluster.close()
 
 
+async def mark_deleting(etcd: MemoryEtcd, store: MemoryStore) -> bytes:
+    """As the controller does; the key of the subscription."""
+    key = keys.subscription(TOPIC.path, "sub")
+    found = etcd.mvcc.get(key)
+    assert found is not None
+    marked = structs.replace(records.decode(SubscriptionRecord, found.value, key=key), deleting_ms=1)
+    await store.commit(Commit(puts=(Put(key, records.encode(marked)),)))
+    return key
+
+
 LONG_AFTER = Fate(arrive_s=0.5, fail_s=0.01)
 """Taken up by etcd when what it wrote is long gone, and a second sending answered."""
 
@@ -113,17 +123,41 @@ async def test_p9_nothing_of_a_deleted_subscription_rises_from_the_dead(
         cursor = next(iter(table)).cursor
         await eventually(lambda: not cursor.dirty, timeout_s=5)
         sent_at = loop.time()
-    key = keys.subscription(TOPIC.path, "sub")
-    found = memory_etcd.mvcc.get(key)
-    assert found is not None
-    marked = structs.replace(records.decode(SubscriptionRecord, found.value, key=key), deleting_ms=1)
-    await memory_store.commit(Commit(puts=(Put(key, records.encode(marked)),)))
+    key = await mark_deleting(memory_etcd, memory_store)
     await table.drop("sub")
     await memory_store.commit(Commit(deletes=(Delete(key),)))
     assert loop.time() < sent_at + 0.45, "the first sending is still on its way"
     await asyncio.sleep(0.7)
     for prefix in (keys.CURSOR, keys.TXN_OP, keys.ACKS_BY_SEGMENT_SUBSCRIPTION):
         assert memory_etcd.mvcc.range(prefix, keys.prefix_end(prefix))[0] == []
+    await cluster.close()
+
+
+async def test_p9_dropping_goes_on_without_who_asked_for_it(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    """The controller that asked dies while a cursor is on its way; the next one is told only when that has landed."""
+    faults = Faults()
+    cluster = faulty_cluster(memory_etcd, memory_store, tmp_path, faults)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    await asyncio.sleep(0.05)  # nothing else of the broker is on its way
+    faults.script = [Fate(arrive_s=0.4)]
+    await consumer.ack(consumer.messages[0])
+    await eventually(lambda: not faults.script, timeout_s=5)
+    await mark_deleting(memory_etcd, memory_store)
+    table = node.broker.segments[segment].subscriptions
+    asked = asyncio.create_task(table.drop("sub"))
+    await asyncio.sleep(0.1)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await table.drop("sub")
+    await asyncio.sleep(0.6)
+    assert memory_etcd.mvcc.range(keys.CURSOR, keys.prefix_end(keys.CURSOR))[0] == []
     await cluster.close()
 
 
