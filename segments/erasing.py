@@ -7,6 +7,7 @@ crash; the next owner does all of it again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -126,7 +127,7 @@ async def _erase(
 async def _commit(store: MetadataStore, commit: Commit) -> None:
     """▲ Until its fate is definite, however long that takes: a deletion that is given up goes on being repeated, and
     may find the cursor of a subscription made anew under the same name and ownership."""
-    check_owned(commit, await store.commit_nowait(commit))
+    check_owned(commit, await store.commit(commit, timeout_s=math.inf))
 
 
 def _written(found: list[KeyValue]) -> SegmentRemains:

@@ -28,13 +28,14 @@ from txnwire.errors import (
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
+NOT_OURS = (keys.LEADER, keys.INCARNATION, keys.SENDER)
 SEGMENTS = ("public/nyc/flights/0000-7fff-0", "public/nyc/flights/8000-ffff-1")
 
 
 def names(etcd: MemoryEtcd) -> list[str]:
-    """Of everything but elections."""
+    """Of everything but elections and fences."""
     found = etcd.mvcc.range(b"\0", b"\xff")[0]
-    return [record.key.decode() for record in found if not record.key.startswith((keys.LEADER, keys.INCARNATION))]
+    return [record.key.decode() for record in found if not record.key.startswith(NOT_OURS)]
 
 
 def topic_record(etcd: MemoryEtcd) -> TopicRecord:
