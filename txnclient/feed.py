@@ -75,7 +75,6 @@ class Feed:
     async def _stay_attached(self) -> None:
         backoff = Backoff(self._session.random)
         while not self._closed:
-            self._lost.clear()
             try:
                 await self._attach()
                 backoff.reset()
@@ -99,6 +98,7 @@ class Feed:
         request.segment = self.segment
         request.min_revision = max(session.commit_revision, self._min_revision)
         self._link, self._consumer_id = link, consumer_id
+        self._lost.clear()  # ▲ only now: what was to be left before there was anything must not attach us a second time
         link.consumers[consumer_id] = self
         try:
             reply = await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())

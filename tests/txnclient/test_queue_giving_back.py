@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import txnclient
+from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
 
 
@@ -81,3 +82,20 @@ async def test_an_ack_that_was_withdrawn_before_it_left_comes_again(client: txnc
         with pytest.raises(txnclient.InvalidTxnState):
             answers[0].result()
         assert len(await received(consumer, 2)) == 2
+
+
+@pytest.mark.parametrize("turns", [1, 5, 20])
+async def test_a_rewind_while_it_attaches_leaves_nobody_behind_at_the_broker(
+    cluster: InProcessCluster, client: txnclient.Client, turns: int
+) -> None:
+    """Attached twice, one of the two would keep for itself what was delivered to it, after the consumer's end too."""
+    values = await prepared(client, 10, segments=1)
+    async with cluster.connect() as other:  # it has yet to connect to the broker
+        consumer = await other.consumer(TOPIC, "workers", type="queue", prefetch=6)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        consumer.rewind()
+        await received(consumer, 3)
+        await consumer.close()
+        async with await client.consumer(TOPIC, "workers", type="queue") as second:
+            assert sorted(message.value for message in await received(second, 10)) == values

@@ -217,6 +217,33 @@ async def test_process_runs_its_handler_in_the_calling_thread(cluster: InProcess
     await asyncio.to_thread(work)
 
 
+@pytest.mark.parametrize("type", ["stream", "queue"])
+async def test_after_an_interrupted_loop_what_it_had_comes_before_all_else(
+    cluster: InProcessCluster, type: str
+) -> None:
+    """Whoever goes on receives nothing that lies behind what was not handled: a cumulative ack of it would lose that."""
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC, batch_bytes=1) as producer:
+                producer.send_many([b"%d" % number for number in range(9)])
+
+            def handler(message: txnclient.Message[bytes]) -> None:
+                if message.value == b"3":
+                    raise KeyboardInterrupt
+
+            with client.consumer(TOPIC, "sub", type=type) as consumer:
+                with pytest.raises(KeyboardInterrupt):
+                    txnclient.sync.process(consumer, handler, batch_messages=1)
+                received = [consumer.receive(timeout=10).value for _ in range(6)]
+                assert sorted(received) == [b"3", b"4", b"5", b"6", b"7", b"8"]
+                if type == "stream":
+                    assert received == sorted(received)
+
+    await asyncio.to_thread(work)
+
+
 SCRIPT = """
     import sys, txnclient.sync
     client = txnclient.sync.connect(sys.argv[1])

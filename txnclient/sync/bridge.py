@@ -27,6 +27,10 @@ EXIT_TIMEOUT_S = 5.0
 """How long the end of the interpreter waits for clients that nobody has closed."""
 
 
+CANCEL_TIMEOUT_S = 10.0
+"""How long an interrupt waits for what it has interrupted."""
+
+
 class RunInCaller(Protocol):
     """Runs a function in the thread that called the bridge, which has nothing else to do meanwhile."""
 
@@ -112,13 +116,24 @@ class Bridge:
             requests.put(lambda: self._answer(answer, function))
             return answer
 
-        done = self._submit(work(run_in_caller))
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await work(run_in_caller)
+            finally:
+                ended.set()
+
+        done = self._submit(run())
         done.add_done_callback(lambda _: requests.put(None))
         try:
             while (request := requests.get()) is not None:
                 request()
         except BaseException:
             done.cancel()
+            # ▲ What it has to undo is undone before the caller goes on: or a consumer would hand out what lies behind
+            # messages that are to be delivered again.
+            ended.wait(CANCEL_TIMEOUT_S)
             raise
         return self._result(done)
 
