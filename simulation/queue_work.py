@@ -134,7 +134,7 @@ class QueueDrain:
         async with txnclient.connect(
             self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
         ) as client:
-            log.outcomes = await _outcomes(client, [taken.txn_id for taken in log.taken])
+            log.outcomes = await outcomes_of(client, [taken.txn_id for taken in log.taken])
             async with client.reader(TOPIC, start="earliest", end="latest") as reader:
                 async for message in reader:
                     log.visible.append(message.value.decode())
@@ -144,7 +144,7 @@ class QueueDrain:
                     await consumer.ack(messages)
 
 
-async def _outcomes(client: txnclient.Client, txn_ids: Sequence[str]) -> dict[str, str]:
+async def outcomes_of(client: txnclient.Client, txn_ids: Sequence[str]) -> dict[str, str]:
     ids = [txnclient.TxnId.parse(text) for text in txn_ids]
     found: dict[str, str] = {}
     for start in range(0, len(ids), 200):

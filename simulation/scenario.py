@@ -17,11 +17,13 @@ from typing import Any, TextIO
 
 import structlog
 
+from segments.settings import BrokerSettings
 from simulation import guards
 from simulation.checker import check
 from simulation.history import History
 from simulation.loop import OWNER, SimLoop, SimulationStuck
 from simulation.nemesis import DATA, Nemesis
+from simulation.passing_work import PassingDrain, PassingLife, PassingLog
 from simulation.queue_work import QueueDrain, QueueLife, QueueLog
 from simulation.recorder import Recorder
 from simulation.sim_ledger import DiskFaults, SimLedgerStore
@@ -36,6 +38,7 @@ from txnctl.settings import ServerSettings
 from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
 
 CONTROL = "control:6650"
+PASSING = "client-passing"
 QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
 WORK_S = 60.0
 QUIET_S = 40.0
@@ -72,11 +75,21 @@ def server_settings(name: str, roles: str, listen: str) -> ServerSettings:
         lease_ttl_s=4.0,
         client_grace_s=5.0,
         header_retention_s=HEADER_RETENTION_S,
-        ledger_roll_bytes=1024 * 1024,
     )
 
 
-async def serve(ports: Ports, settings: ServerSettings) -> None:
+def broker_settings(ledger_roll_bytes: int) -> BrokerSettings:
+    """Of brokers that roll, trim and write sidecars all the time."""
+    return BrokerSettings(
+        ledger_roll_bytes=ledger_roll_bytes,
+        housekeeping_s=1.5,
+        roll_least_age_ms=400,
+        roll_least_bytes=2048,
+        aborted_in_store=8,
+    )
+
+
+async def serve(ports: Ports, settings: ServerSettings, brokers: BrokerSettings | None = None) -> None:
     """A server process: as `txnctl serve`, over simulated ports. Ends when a role cannot be taken up, or fails."""
     server = Server(
         settings,
@@ -85,6 +98,7 @@ async def serve(ports: Ports, settings: ServerSettings) -> None:
         transport=ports.transport,
         clock=ports.clock,
         random=ports.random,
+        broker_settings=brokers,
     )
     try:
         await server.start()
@@ -100,12 +114,13 @@ class Scenario:
         self._loop = loop
         self._work_s = work_s
         self._world = World(loop, seed)
-        shape = random.Random(f"{seed}/shape")
+        shape = self._shape = random.Random(f"{seed}/shape")
         self._world.disk(DATA).faults = DiskFaults(sync_s=shape.choice(((0.0002, 0.002), (0.002, 0.05))))
         self._brokers = ["broker-1", "broker-2"][: shape.choice((1, 1, 2))]
         pause_s = shape.choice((0.01, 0.05, 0.15))
         self.plan = Plan(f"txn://{CONTROL}", Recorder(loop.time), pause_s=pause_s)
         self.queue = QueueLog()
+        self.passing = PassingLog()
         self._add_processes()
         self.nemesis = Nemesis(self._world, pace_s=shape.choice((2.0, 6.0, 12.0)), only=faults)
         self.findings: list[str] = []
@@ -115,13 +130,15 @@ class Scenario:
     def _add_processes(self) -> None:
         control = server_settings("control", "coordinator,controller,admin", CONTROL)
         self._world.add("control", lambda ports: serve(ports, control))
+        brokers = broker_settings(self._shape.choice((4096, 64 * 1024, 1024 * 1024)))
         for name in self._brokers:
             settings = server_settings(name, "broker", f"{name}:6650")
-            self._world.add(name, partial(serve, settings=settings), disk=DATA)
+            self._world.add(name, partial(serve, settings=settings, brokers=brokers), disk=DATA)
         for name in ("client-1", "client-2"):
             self._world.add(name, lambda ports: ClientLife(ports, self.plan).live())
         for name in QUEUE_WORKERS:
             self._world.add(name, lambda ports: QueueLife(ports, self.plan, self.queue).live())
+        self._world.add(PASSING, lambda ports: PassingLife(ports, self.plan, self.passing).live())
 
     async def run(self) -> None:
         for process in self._world.processes.values():
@@ -135,7 +152,7 @@ class Scenario:
         self.nemesis.heal()
         await asyncio.sleep(2.0)
         self.plan.active = False
-        clients = [self._world.processes[name] for name in ("client-1", "client-2", *QUEUE_WORKERS)]
+        clients = [self._world.processes[name] for name in ("client-1", "client-2", *QUEUE_WORKERS, PASSING)]
         for process in clients:
             process.keep_down()
         await asyncio.sleep(QUIET_S)
@@ -153,6 +170,8 @@ class Scenario:
             await drains[-1].run()
             await QueueDrain(ports, self.plan, self.queue).run()
             self.findings += self.queue.findings()
+            await PassingDrain(ports, self.plan, self.passing).run()
+            self.findings += self.passing.findings()
             queue_drained.append(True)
 
         queue_drained: list[bool] = []

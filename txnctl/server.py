@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -52,8 +53,11 @@ class Server:
         transport: Transport,
         clock: Clock,
         random: Random,
+        broker_settings: BrokerSettings | None = None,
     ) -> None:
+        """`broker_settings`: where they are not the usual ones; the lease is told by `settings` all the same."""
         self._settings = settings
+        self._broker_settings = broker_settings
         self._store = store
         self._ledgers = ledgers
         self._transport = transport
@@ -179,9 +183,8 @@ class Server:
         self._services.append(ControllerService(self.controller))
 
     async def _start_broker(self, _: RoleCalls) -> None:
-        settings = BrokerSettings(
-            lease_ttl_s=self._settings.lease_ttl_s, ledger_roll_bytes=self._settings.ledger_roll_bytes
-        )
+        settings = BrokerSettings(ledger_roll_bytes=self._settings.ledger_roll_bytes)
+        settings = replace(self._broker_settings or settings, lease_ttl_s=self._settings.lease_ttl_s)
         self.broker = Broker(
             self._store,
             self._ledgers,
