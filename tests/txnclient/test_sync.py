@@ -221,7 +221,7 @@ async def test_process_runs_its_handler_in_the_calling_thread(cluster: InProcess
 async def test_after_an_interrupted_loop_what_it_had_comes_before_all_else(
     cluster: InProcessCluster, type: str
 ) -> None:
-    """Whoever goes on receives nothing that lies behind what was not handled: a cumulative ack of it would lose that."""
+    """Whoever goes on receives nothing behind what was not handled: a cumulative ack of it would lose that."""
 
     def work() -> None:
         with txnclient.sync.connect(cluster.url) as client:
