@@ -315,7 +315,9 @@ class SegmentLedgers:
         for index in range(bisect_right(self._ids, ledger_id), len(self._ids)):
             if self._lengths[self._ids[index]] != 0:
                 return Position(self._ids[index], 0)
-        if self.sealed or not self._ids:
+        if self.sealed or not self._ids or (entry_id < 0 and ledger_id > self._ids[-1]):
+            # ▲ The last case: behind what comes before a ledger that is not listed yet, as the log rolls, is its first
+            # place. Whoever looks again and again meanwhile must not get further, past a ledger that is to be read.
             return Position(ledger_id, entry_id + 1)
         return Position(max(self._ids[-1], ledger_id) + 1, 0)
 

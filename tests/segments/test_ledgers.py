@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerFenced, LedgerWriter
 from segments.ledgers import SegmentLedgers
+from tests.segments.gates import GatedStore
 from txnstore import keys, records
 from txnstore.memory_store import MemoryStore
 from txnstore.records import LedgerRecord, Owner
@@ -108,6 +110,28 @@ async def test_a_successor_that_lost_the_ownership_itself_does_not_touch_the_lis
     with pytest.raises(NotOwner):
         await stale.take_over()
     assert (await stored_record(memory_store)).ledgers == current.record.ledgers
+
+
+async def test_who_looks_again_and_again_as_the_log_rolls_gets_no_further(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """The next ledger is not listed yet: whoever got past its first place would never read it."""
+    gates = GatedStore(memory_store)
+    ledgers = SegmentLedgers(gates, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    await ledgers.take_over()
+    await append(ledgers, b"a", b"b")
+    gates.hold(lambda _: True)
+    rolling = asyncio.create_task(ledgers.roll(ledgers.footer(1, 2, b"{}")))
+    while not gates.waiting:
+        await asyncio.sleep(0)
+    at = Position(1, 2)
+    for _ in range(3):
+        at = ledgers.settle(at)
+        assert at == Position(2, 0)
+    gates.open()
+    await rolling
+    await append(ledgers, b"c")
+    assert ledgers.settle(at) == Position(2, 0) == ledgers.last_confirmed
 
 
 async def test_rolling_goes_on_in_the_next_ledger_and_readers_cross_over(
