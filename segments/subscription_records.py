@@ -95,4 +95,7 @@ def check_type(subscription: tuple[str, str], type: str, asked: str) -> None:
 
 def other_type(subscription: tuple[str, str], type: str, asked: str) -> InvalidArgument:
     topic_path, name = subscription
-    return InvalidArgument(f"subscription {name} of {topic_path} has type {type}, it cannot be joined as {asked}")
+    return InvalidArgument(
+        f"subscription {name} of {topic_path} has type {type}, it cannot be joined as {asked}: join it as {type}, or "
+        "under another name"
+    )

@@ -65,7 +65,7 @@ def connect(
         raise InvalidArgument("tls is not offered by this version: connect without it")
     if transaction_key is not None:
         raise InvalidArgument("transaction keys are not offered by this version: connect without one")
-    if not timeout > 0:
+    if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout is a positive number of seconds, not {timeout!r}")
     addresses = parse_url(url)
 
@@ -115,11 +115,15 @@ class Client(Openers):
             clock=clock, random=random, timeout_s=timeout, tasks=tasks, links=links, directory=self._directory
         )
         self._coordinators = Coordinators(self._session)
+        self._addresses = addresses
         self._opened: dict[Closable, None] = {}
         self._closed = False
 
     def _services(self) -> Services:
         return self
+
+    def __repr__(self) -> str:
+        return f"Client(txn://{','.join(self._addresses)}{', closed' * self._closed})"
 
     def _link_opened(self, link: Link) -> None:
         self._coordinators.link_opened(link)
@@ -157,8 +161,8 @@ class Client(Openers):
         """
         self._check_open()
         topic = str(TopicName.parse(topic))
-        if segments < 1:
-            raise InvalidArgument(f"a topic has at least one segment, not {segments}")
+        if not isinstance(segments, int) or segments < 1:
+            raise InvalidArgument(f"a topic has at least one segment, not {segments!r}")
         policies = {
             "retention_ms": retention_ms,
             "retention_bytes": retention_bytes,

@@ -21,8 +21,9 @@ from txnclient.serializers import Serializer, V
 from txnclient.session import Session
 from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
-from txnclient.transaction import Transaction
+from txnclient.transaction import Transaction, check_transaction
 from txnwire.errors import InvalidArgument, NotAllowed, TxnError
+from txnwire.ids import MessageId
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
 
@@ -109,6 +110,10 @@ class Consumer(Generic[V]):
             for topic in self.topics
         ]
 
+    def __repr__(self) -> str:
+        what = f"{self.subscription}: {self.type} of {', '.join(self.topics)}"
+        return f"Consumer({what}, {self.name}{', closed' * self._closed})"
+
     async def open(self, deadline: Deadline) -> None:
         """Join every topic's subscription. Raises `TopicNotFound`, `NotAllowed`, `Timeout`."""
         for topic in self.topics:
@@ -183,7 +188,7 @@ class Consumer(Generic[V]):
         passed."""
         deadline = self._session.deadline(timeout)
         while True:
-            messages = self._receiver.take(max_messages)
+            messages = self._receiver.take_many(max_messages)
             if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
@@ -233,7 +238,7 @@ class Consumer(Generic[V]):
         """As `ack`, without waiting for the answers, of which other callers may share some: not to be cancelled."""
         deadline = self._session.deadline()
         if txn is not None:
-            txn.check_open("ack")
+            check_transaction(txn, "ack")
         answers: list[asyncio.Future[None]] = []
         refused: TxnError | None = None
         for segment, group in _by_segment(messages).items():
@@ -253,7 +258,9 @@ class Consumer(Generic[V]):
         if self.type == "queue":
             raise InvalidArgument("a queue subscription has no order to ack up to: ack its messages one by one")
         if txn is not None:
-            txn.check_open("ack")
+            check_transaction(txn, "ack")
+        if not isinstance(message, Message):
+            raise _no_message(message)
         feed = self._feed(message.entry.segment, txn)
         await _all_answered(feed.acks.ack_cumulative(message, txn, self._session.deadline()))
 
@@ -342,9 +349,19 @@ class Consumer(Generic[V]):
 
 def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, list[Message[Any]]]:
     by_segment: dict[str, list[Message[Any]]] = {}
-    for message in (messages,) if isinstance(messages, Message) else messages:
-        by_segment.setdefault(message.entry.segment, []).append(message)
+    message: object = messages
+    try:
+        for message in (messages,) if isinstance(messages, Message) else messages:
+            by_segment.setdefault(message.entry.segment, []).append(message)
+    except (AttributeError, TypeError) as error:
+        if isinstance(message, Message):
+            raise  # by whatever makes the caller's messages
+        raise _no_message(messages if isinstance(messages, str | MessageId) else message) from error
     return by_segment
+
+
+def _no_message(found: object) -> InvalidArgument:
+    return InvalidArgument(f"expected a message as it was received, or several, not {type(found).__name__}")
 
 
 def share_bytes(message: Message[Any]) -> int:

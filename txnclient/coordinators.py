@@ -61,8 +61,7 @@ class Coordinators:
 
     async def begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
         """Begin at the next coordinator in turn. Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
-        if not timeout_s > 0:
-            raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+        _check_timeout(timeout_s)
         known = self._directory.coordinators
         if known:
             self._turn += 1
@@ -133,8 +132,7 @@ class Coordinators:
 
         Every begin of one name asks the same coordinator first, so joiners do not race each other; but any may answer.
         A lost begin is repeated under one attempt wherever it goes: what it has made is found under the name."""
-        if not timeout_s > 0:
-            raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+        _check_timeout(timeout_s)
         validate_txn_name(name)
         session = self._session
         attempt_id, writer_id = session.random_u64().to_bytes(8, "little"), session.random_u64()
@@ -337,3 +335,8 @@ class Coordinators:
 def _result(ok: pb.NewTxnOk) -> CommitResult | None:
     """How a named transaction has committed, None while it is open."""
     return CommitResult(ok.revision, listed(ok)) if ok.state == pb.TXN_STATE_COMMITTED else None
+
+
+def _check_timeout(timeout_s: object) -> None:
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")

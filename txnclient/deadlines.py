@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txnwire.errors import Timeout, TxnError
+from txnwire.errors import InvalidArgument, Timeout, TxnError
 from txnwire.ports import Clock, Random
 
 FIRST_PAUSE_S = 0.02
@@ -17,7 +17,10 @@ class Deadline:
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
         self.timeout_s = timeout_s
-        self.at = clock.monotonic() + timeout_s
+        try:
+            self.at = clock.monotonic() + timeout_s
+        except TypeError:
+            raise InvalidArgument(f"a timeout is a number of seconds, not {timeout_s!r}") from None
 
     def remaining(self) -> float:
         """Seconds, never negative."""

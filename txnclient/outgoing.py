@@ -32,6 +32,8 @@ def checked(
             if not isinstance(name, str) or not isinstance(text, str):
                 raise InvalidArgument("a message's properties map str to str")
             size += len(name) + len(text)
+    if event_time_ms is not None and not hasattr(event_time_ms, "__index__"):
+        raise InvalidArgument(f"event_time_ms is a whole number, of ms since 1970, not {type(event_time_ms).__name__}")
     return OutgoingMessage(value, key, properties or None, event_time_ms), size
 
 

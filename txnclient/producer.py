@@ -17,7 +17,7 @@ from txnclient.outgoing import checked, checked_value
 from txnclient.serializers import Serializer, V, encode
 from txnclient.session import Session
 from txnclient.topic_layout import SegmentInfo, TopicLayout
-from txnclient.transaction import Transaction
+from txnclient.transaction import Transaction, check_transaction
 from txnwire.compression import MAX_LEVEL
 from txnwire.entry import Columns, OutgoingMessage, Piece
 from txnwire.errors import (
@@ -92,6 +92,9 @@ class Producer(Generic[V]):
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: TxnError | None = None
         self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Producer({self.topic}, {self.name}{', closed' * self._closed})"
 
     @property
     def last_sequence_id(self) -> int:
@@ -316,7 +319,7 @@ class Producer(Generic[V]):
         if self._failure is not None:
             raise self._failure
         if txn is not None:
-            txn.check_open("send")
+            check_transaction(txn, "send")
 
     def _channel(self, key: bytes | None, txn: Transaction | None) -> Channel:
         if key is not None:

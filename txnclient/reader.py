@@ -132,6 +132,9 @@ class Reader(Generic[V]):
         self._on_closed = on_closed
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"Reader({', '.join(self.topics)}{', closed' * self._closed})"
+
     async def open(self, deadline: Deadline) -> None:
         """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`."""
         if self._span is not None:
@@ -256,7 +259,7 @@ class Reader(Generic[V]):
         """At least one message and at most `max_messages`; an empty list when the time is up or the end is reached."""
         deadline = self._session.deadline(timeout)
         while True:
-            messages = self._receiver.take(max_messages)
+            messages = self._receiver.take_many(max_messages)
             if messages or self.ended or not await self._receiver.wait(deadline.remaining()):
                 return messages
 

@@ -63,6 +63,13 @@ class Receiver:
 
     # ---- for the application ----------------------------------------------------------------------------------------
 
+    def take_many(self, max_messages: int) -> list[Message[Any]]:
+        """As `take`, of as many as the application asks for. Raises `InvalidArgument` for less than one: whoever waits
+        for none would look, and look again, without end."""
+        if not hasattr(max_messages, "__index__") or max_messages < 1:
+            raise InvalidArgument(f"max_messages is a positive number, not {max_messages!r}")
+        return self.take(max_messages)
+
     def take(self, at_most: int) -> list[Message[Any]]:
         """What is there, without waiting; perhaps nothing."""
         taken: list[Message[Any]] = []

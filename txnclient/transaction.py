@@ -188,13 +188,13 @@ class Transaction:
             return None
         if self.name is None:
             raise InvalidArgument(f"transaction {self.id} has no name, so it has no writers: commit it without a list")
-        counted = tuple(sorted(dict.fromkeys(writers)))
-        for writer in counted:
-            if not 0 <= writer < 1 << 64:
+        distinct = dict.fromkeys(writers)
+        for writer in distinct:
+            if not isinstance(writer, int) or not 0 <= writer < 1 << 64:
                 raise InvalidArgument(
-                    f"{writer} is no writer id: expected an unsigned 64-bit number, as `writer_id` is"
+                    f"{writer!r} is no writer id: expected an unsigned 64-bit number, as `writer_id` is"
                 )
-        return counted
+        return tuple(sorted(distinct))
 
     def _same_again(self, result: CommitResult, counted: tuple[int, ...] | None) -> CommitResult:
         if result.writers != counted:
@@ -332,6 +332,13 @@ class Transaction:
     def __repr__(self) -> str:
         named = "" if self.name is None else f", name={self.name!r}, writer_id={self.writer_id:#018x}"
         return f"Transaction({self.id}, {self._state.value}{named})"
+
+
+def check_transaction(txn: Transaction, doing: str) -> None:
+    """As `Transaction.check_open`, of what the application has given as `txn`: `InvalidArgument` if it is none."""
+    if not isinstance(txn, Transaction):
+        raise InvalidArgument(f"txn is a transaction, as begin() gives it, not {type(txn).__name__}")
+    txn.check_open(doing)
 
 
 def listed(reply: pb.EndTxnOk | pb.NewTxnOk) -> tuple[int, ...] | None:

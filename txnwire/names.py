@@ -33,6 +33,8 @@ def validate_name(name: str, *, part: str) -> str:
 
 def validate_txn_name(name: str) -> str:
     """Return `name` if it can name a transaction: free text, e.g. `job-7/42`. Raises `InvalidArgument`."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a transaction name is text, not {type(name).__name__}")
     try:
         length = len(name.encode())
     except UnicodeEncodeError as error:

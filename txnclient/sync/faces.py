@@ -689,7 +689,7 @@ class Client(Face[txnclient.client.Client]):
 
 
 def _inner_of(txn: Transaction | None) -> txnclient.transaction.Transaction | None:
-    return None if txn is None else txn._inner
+    return txn._inner if isinstance(txn, Transaction) else txn  # what is none is refused there
 
 
 def _refuse_name(name: str | None) -> None:

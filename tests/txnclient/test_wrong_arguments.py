@@ -1,0 +1,122 @@
+"""What an application gives by mistake is refused at once, in words that name it; and what things are called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import txnclient
+import txnclient.sync
+from tests.cluster import InProcessCluster
+from tests.segments.virtual_time import run
+from tests.txnclient.scripted_server import TOPIC, connected, until
+
+Call = Callable[[txnclient.Client, Any, Any, Any], Awaitable[object]]
+
+WRONG: dict[str, Call] = {
+    "max_messages is a positive number, not 0": lambda client, producer, consumer, txn: consumer.receive_many(0),
+    "max_messages is a positive number, not -1": lambda client, producer, consumer, txn: consumer.receive_many(-1),
+    "max_messages is a positive number, not '9'": lambda client, producer, consumer, txn: consumer.receive_many("9"),
+    "a timeout is a number of seconds, not '2'": lambda client, producer, consumer, txn: consumer.receive(timeout="2"),
+    "txn is a transaction, as begin.. gives it, not str": lambda client, producer, consumer, txn: producer.send(
+        b"x", txn="0003-0000000000000001"
+    ),
+    "txn is a transaction, as begin.. gives it, not TxnId": lambda client, producer, consumer, txn: consumer.ack(
+        [], txn=txn.id
+    ),
+    "several, not MessageId": lambda client, producer, consumer, txn: consumer.ack(
+        txnclient.MessageId.parse("public/default/t/0000-ffff-0@1:0:0")
+    ),
+    "several, not str": lambda client, producer, consumer, txn: consumer.ack(["public/default/t/0000-ffff-0@1:0:0"]),
+    "several, not NoneType": lambda client, producer, consumer, txn: consumer.ack_cumulative(None),
+    "several, not int": lambda client, producer, consumer, txn: consumer.ack(5),
+    "event_time_ms is a whole number, of ms since 1970, not datetime": lambda client, producer, consumer, txn: (
+        producer.send(b"x", event_time_ms=datetime.now(UTC))
+    ),
+    "event_time_ms is a whole number, of ms since 1970, not float": lambda client, producer, consumer, txn: (
+        producer.send_many([txnclient.OutgoingMessage(b"x", None, None, 0.5)])
+    ),
+    "a transaction's timeout is a positive number of seconds, not '5'": lambda client, producer, consumer, txn: (
+        client.begin(timeout="5")  # type: ignore[arg-type]
+    ),
+    "a transaction name is text, not int": lambda client, producer, consumer, txn: client.begin(name=5),  # type: ignore[arg-type]
+    "'x' is no writer id": lambda client, producer, consumer, txn: txn.commit(writers=["x"]),
+    "a topic has at least one segment, not 'x'": lambda client, producer, consumer, txn: client.create_topic(
+        TOPIC,
+        segments="x",  # type: ignore[arg-type]
+    ),
+}
+
+
+def test_wrong_arguments_are_refused_in_words_that_name_them() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            producer, consumer = await client.producer(TOPIC), await client.consumer(TOPIC, "sub")
+            txn = await client.begin(name="job/1")
+            for said, call in WRONG.items():
+                with pytest.raises(txnclient.InvalidArgument, match=said):
+                    await call(client, producer, consumer, txn)
+
+    run(scenario())
+
+
+def test_a_reader_asked_for_no_messages_refuses_too() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client), await client.reader(TOPIC) as reader:
+            with pytest.raises(txnclient.InvalidArgument, match="max_messages is a positive number, not 0"):
+                await reader.receive_many(0)
+
+    run(scenario())
+
+
+def test_what_a_caller_s_own_iterable_raises_is_not_hidden() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "sub")
+            await until(lambda: server.consumers and server.permits)
+            server.deliver(consumer.segments[0], 0, b"a")
+            message = await consumer.receive()
+
+            def messages() -> Any:
+                yield message
+                raise AttributeError("a slip in it")
+
+            with pytest.raises(AttributeError, match="a slip in it"):
+                await consumer.ack(messages())
+
+    run(scenario())
+
+
+def test_what_is_open_says_what_it_is() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            producer = await client.producer(TOPIC, name="p1")
+            consumer = await client.consumer(TOPIC, "sub", name="c1", type="queue")
+            reader = await client.reader(TOPIC)
+            assert repr(client) == "Client(txn://broker:1)"
+            assert repr(producer) == f"Producer({TOPIC}, p1)"
+            assert repr(consumer) == f"Consumer(sub: queue of {TOPIC}, c1)"
+            assert repr(reader) == f"Reader({TOPIC})"
+            await client.close()
+            assert all(repr(one).endswith(", closed)") for one in (client, producer, consumer, reader))
+
+    run(scenario())
+
+
+def test_a_timeout_that_is_none_is_refused_before_connecting() -> None:
+    with pytest.raises(txnclient.InvalidArgument, match="timeout is a positive number of seconds, not '3'"):
+        txnclient.connect("txn://broker:1", timeout="3")  # type: ignore[arg-type]
+
+
+async def test_without_await_a_wrong_transaction_is_refused_in_the_same_words(cluster: InProcessCluster) -> None:
+    def script() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer, pytest.raises(txnclient.InvalidArgument, match="not str"):
+                producer.send(b"x", txn="0003-0000000000000001")  # type: ignore[arg-type]
+
+    await asyncio.to_thread(script)
