@@ -123,8 +123,7 @@ async def recipe_output(cluster: InProcessCluster, recipe: str, shown: txnclient
     return out.decode()
 
 
-async def run_readme_example(cluster: InProcessCluster) -> str:
-    (example,) = blocks(ROOT / "README.md", "python")
+async def run_readme_example(cluster: InProcessCluster, example: str) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -137,8 +136,13 @@ async def run_readme_example(cluster: InProcessCluster) -> str:
     return output.decode()
 
 
-async def test_the_readme_example_runs(cluster: InProcessCluster) -> None:
-    assert "100 orders billed exactly once" in await run_readme_example(cluster)
+async def test_the_readme_examples_run(cluster: InProcessCluster) -> None:
+    """The second program goes on with what the first has made, as it says."""
+    billing, more = blocks(ROOT / "README.md", "python")
+    assert "100 orders billed exactly once" in await run_readme_example(cluster, billing)
+    shown = await run_readme_example(cluster, more)
+    assert re.search(r"^100 reminders in [1-9]\d* transactions$", shown, re.MULTILINE), shown
+    assert "100 messages since the snapshot" in shown
 
 
 @pytest.mark.parametrize("line", shell_lines("txnctl"))

@@ -41,6 +41,11 @@ async def test_it_is_sound_under_load_and_stopped_and_a_flipped_bit_is_found(clu
         load.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await load
+    whole = cluster.data_dir.parent / "dev"  # as `txnctl dev` has it: etcd beside the ledgers
+    (whole / "etcd").mkdir(parents=True)
+    (whole / "data").symlink_to(cluster.data_dir)
+    checked = await check(cluster, whole)
+    assert (checked.code, checked.out.startswith("sound at revision")) == (0, True), checked
     await cluster.restart_server("broker")  # which closes the ledgers of before
     await cluster.stop()
     checked = await check(cluster, cluster.data_dir)

@@ -121,6 +121,10 @@ async def test_transactions_are_listed_and_described(cluster: InProcessCluster, 
             "transactions", "list", "--segment", f"segment://{segment}", "-o", "json", url=cluster.url
         )
         await txn.commit()
+        await (await other.begin()).abort()
+        cut = await done("transactions", "list", "--limit", "1", url=cluster.url)
+    assert len(cut.out.splitlines()) == 2
+    assert "the first 1 only: --limit shows more" in cut.err
     (row,) = listed.json
     assert (row["txn"], row["state"], row["owner"]) == (str(txn.id), "OPEN", "anonymous")
     assert 0 < row["timeout_in_s"] <= 50
@@ -178,6 +182,8 @@ async def test_e6_hanging_names_the_oldest_open_transaction_and_a_forced_abort_f
         with pytest.raises(txnclient.InvalidTxnState):
             await oldest.commit()
     assert "nothing hangs" in (await hanging(cluster, 0)).err
+    usual = await done("transactions", "hanging", url=cluster.url)
+    assert usual.err == "nothing hangs that was begun more than 5 s ago (--older-than)\n"
 
 
 async def hanging(cluster: InProcessCluster, rows: int) -> Done:

@@ -20,17 +20,16 @@ Finding = tuple[str, str]
 async def check_everything(settings: ServerSettings, on_progress: Callable[[str], None]) -> tuple[int, list[Finding]]:
     """The revision of the picture, and (rule, what is wrong) of everything broken.
 
-    Raises `InvalidArgument` for a data folder that is none: nothing found there would look like nothing broken."""
-    if not settings.data_dir.is_dir():
-        raise InvalidArgument(f"--data-dir {settings.data_dir}: there is no such folder")
-    if (settings.data_dir / "etcd").is_dir() and (settings.data_dir / "data").is_dir():
-        raise InvalidArgument(
-            f"--data-dir {settings.data_dir} is a cluster's folder; ledgers are in its data folder: "
-            f"--data-dir {settings.data_dir / 'data'}"
-        )
+    The data folder may be that of `txnctl dev`, which has the ledgers in a folder of its own. Raises `InvalidArgument`
+    for one that is none: nothing found there would look like nothing broken."""
+    data_dir = settings.data_dir
+    if not data_dir.is_dir():
+        raise InvalidArgument(f"--data-dir {data_dir}: there is no such folder")
+    if (data_dir / "etcd").is_dir() and (data_dir / "data").is_dir():
+        data_dir /= "data"
     clock = SystemClock()
     store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=SystemRandom())
-    ledgers = FileLedgerStore(settings.data_dir)
+    ledgers = FileLedgerStore(data_dir)
     try:
         on_progress("etcd")
         picture = await take_picture(store)

@@ -197,6 +197,7 @@ def _show(row: dict[str, Any], output: Format) -> None:
     if output is Format.JSON:
         show_json(row)
         return
+    width = max(map(len, row)) + 2
     for name, value in row.items():
         shown = value
         if name == "latency_ms":
@@ -205,7 +206,7 @@ def _show(row: dict[str, Any], output: Format) -> None:
             shown = ", ".join(f"{error} {count:,}" for error, count in value.items()) or "none"
         else:
             shown = cell(value)
-        say(f"{name.replace('_', ' '):<18}{shown}")
+        say(f"{name.replace('_', ' '):<{width}}{shown}")
 
 
 async def _created(client: txnclient.Client, topic: str, segments: int | None) -> None:

@@ -141,6 +141,11 @@ def cell(value: Any, *, plain: bool = False) -> str:
     return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """As `1 message`, `2,000 messages`."""
+    return f"{cell(number)} {one if number == 1 else many}"
+
+
 def say(line: str) -> None:
     """A line as it stands: no markup, no folding."""
     console().print(escape(line), soft_wrap=True)

@@ -151,7 +151,7 @@ class _Sent:
         if output is Format.JSON:
             show_json({"topic": self.topic, "messages": self.messages, "transactions": self.transactions})
         else:
-            print(f"{self.messages} messages sent to {self.topic}", file=sys.stderr)
+            print(f"{self.messages} message{'s' * (self.messages != 1)} sent to {self.topic}", file=sys.stderr)
 
 
 async def _produce(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
-from txnctl.commands.output import Format, Output, cell, say, show_done, show_json, show_rows
+from txnctl.commands.output import Format, Output, cell, counted, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
 from txnwire.errors import InvalidArgument
 
@@ -172,7 +172,7 @@ def _draw_segment(segment: dict[str, Any], by_id: dict[int, dict[str, Any]], *, 
     say(f"{indent + segment['descriptor']:<20} {bar} {segment['state'].lower():<6}  {_facts(segment)}")
     for pin in segment["pinned_by"]:
         held = f"held at {pin['position']} by {pin['txn']} of {pin['owner']}"
-        say(f"{'':<20} {held}, {cell(pin['entries_behind'])} entries behind it")
+        say(f"{'':<20} {held}, {counted(pin['entries_behind'], 'entry', 'entries')} behind it")
     for child in segment["children"]:
         if min(by_id[child]["parents"]) == segment["id"]:  # a merged one is drawn once
             _draw_segment(by_id[child], by_id, depth=depth + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -38,6 +39,8 @@ def list_transactions(
         columns = ["txn", "state", "age_s", "timeout_in_s", "owner", "reason"]
         columns += ["name"] * any(row["name"] for row in answer["transactions"])
         show_rows(answer["transactions"], columns, output, empty="no such transactions")
+        if len(answer["transactions"]) == limit:
+            print(f"the first {limit:,} only: --limit shows more, --state OPEN what is open", file=sys.stderr)
 
     run(work())
 
@@ -77,7 +80,8 @@ def hanging(
         async with asking(url) as cluster:
             answer = await cluster.ask("transactions.hanging", older_than_s=older_than)
         columns = ["txn", "age_s", "owner", "segment", "held_at", "entries_behind", "waiting", "readers", "why"]
-        show_rows(answer["hanging"], columns, output, empty="nothing hangs")
+        nothing = f"nothing hangs that was begun more than {older_than:g} s ago (--older-than)"
+        show_rows(answer["hanging"], columns, output, empty=nothing)
 
     run(work())
 
