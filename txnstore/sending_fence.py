@@ -16,7 +16,7 @@ from txnstore import keys
 from txnstore.backend import Backend, Fence, Reason, Refused, Unanswered
 from txnwire.ports import Random
 
-TTL_S: Final = 600
+TTL_S: Final = 3600
 """Of the key's lease, which nobody keeps alive: a process that is gone leaves nothing, and one that is not is refused
 once and puts the key again."""
 PAUSE_S: Final = 0.05
