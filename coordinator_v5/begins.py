@@ -172,9 +172,7 @@ class Begins:
     def _begun(self, request: BeginRequest, txn: Transaction, future: asyncio.Future[CommitResult]) -> None:
         request.in_flight -= 1
         try:
-            result = future.result()
-            txn.repeated = result.repeated
-            landed = read_begin_verdict(result, txn.txn_id, txn.header.attempt)
+            landed = read_begin_verdict(future.result(), txn.txn_id, txn.header.attempt)
         except TxnError as error:
             self._refused(request, txn, error)
             return

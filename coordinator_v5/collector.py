@@ -96,10 +96,7 @@ class Collector:
         collected = 0
         for tc in list(self._state.tcids.values()):
             now = self._state.clock.monotonic()
-            settings = self._state.settings
-            due = tc.collectable(
-                now, settings.header_retention_s, settings.repeated_begin_retention_s, COLLECTED_AT_ONCE
-            )
+            due = tc.collectable(now, self._state.settings.header_retention_s, COLLECTED_AT_ONCE)
             left = {seen.final.counter: seen for seen in due}
             try:
                 for batch in batches_of([seen.final for seen in due if seen.name is None]):

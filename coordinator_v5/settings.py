@@ -11,8 +11,6 @@ class CoordinatorSettings:
     """Coordinator ids 0 … tcids - 1 of the whole cluster; each coordinator takes those that are free."""
     lease_ttl_s: float = 5.0
     header_retention_s: float = 60.0
-    repeated_begin_retention_s: float = 86_400.0
-    """Of headers whose begin was sent more than once, while their coordinator id stays with its owner."""
     """A decided header stays so long after this coordinator first saw it final, on the monotonic clock."""
     outcome_retention_s: float = 7 * 24 * 3600.0
     default_timeout_s: float = 60.0

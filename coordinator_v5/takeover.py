@@ -95,7 +95,7 @@ async def walk_finals(state: State, tc: OwnedTcid) -> None:
         found = await state.store.range(start, end)
         for record in found.records:
             counter = keys.txn_of(record.key).counter
-            if tc.find(counter) is None and not tc.retains(counter):
+            if tc.find(counter) is None and counter not in tc.finals:
                 if record.version == 1:
                     _missed(state, tc, record)
                 else:

@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from txnstore.collection_transitions import Collectable
@@ -71,7 +71,6 @@ class Transaction:
         "indexing",
         "on_heap",
         "phase",
-        "repeated",
         "session",
         "tc",
         "txn_id",
@@ -97,8 +96,6 @@ class Transaction:
         """Whether a deadline key may exist; then the end deletes it."""
         self.indexing = False
         self.on_heap = False
-        self.repeated = False
-        """Whether its begin was sent more than once."""
 
     def __lt__(self, other: Transaction) -> bool:
         return self.txn_id < other.txn_id
@@ -214,9 +211,6 @@ class OwnedTcid:
         self.aged: dict[int, Transaction] = {}
         self.finals: dict[int, Seen] = {}
         """By counter, in the order seen: what is to be collected when its retention is over."""
-        self.kept: dict[int, Seen] = {}
-        """The same, of those whose begin was sent more than once."""
-        self._repeated: dict[int, None] = {}
         self.waiting: deque[BeginRequest] = deque()
         self.lost = False
         self._deadlines: list[tuple[float, Transaction]] = []
@@ -234,8 +228,6 @@ class OwnedTcid:
 
     def remove(self, txn: Transaction) -> None:
         txn.phase = Phase.ENDED
-        if txn.repeated:
-            self._repeated[txn.txn_id.counter] = None
         if self.young.pop(txn.txn_id.counter, None) is None:
             self.aged.pop(txn.txn_id.counter, None)
 
@@ -330,29 +322,17 @@ class OwnedTcid:
         self, counter: int, committed: bool, revision: int, *, now: float, name: str | None, writers: int = 0
     ) -> None:
         """Start its retention, unless that has started before."""
-        if not self.retains(counter):
-            # ▲ L1: an earlier sending of its begin may still be on its way, and compares but "absent" and this owner's
-            # epoch: it would put the header of a collected transaction again, OPEN, for late operations to join. Under
-            # another owner of the TCID it is refused, so only this one has to keep the header.
-            retained = self.kept if counter in self._repeated else self.finals
-            retained[counter] = Seen(now, Collectable(counter, committed, revision), name, writers)
+        if counter not in self.finals:
+            self.finals[counter] = Seen(now, Collectable(counter, committed, revision), name, writers)
 
-    def retains(self, counter: int) -> bool:
-        """Whether a decided header waits to be collected."""
-        return counter in self.finals or counter in self.kept
-
-    def collectable(self, now: float, retention_s: float, kept_s: float, limit: int) -> list[Seen]:
-        """Remove and return what has waited long enough, in id order; `kept_s` is that of repeated begins."""
-        found = _waited(self.finals, now - retention_s, limit)
-        for seen in _waited(self.kept, now - kept_s, limit):
-            self._repeated.pop(seen.final.counter, None)
+    def collectable(self, now: float, retention_s: float, limit: int) -> list[Seen]:
+        """Remove and return what has waited long enough, in id order."""
+        found: list[Seen] = []
+        for seen in islice(self.finals.values(), limit):
+            if now - seen.seen_at < retention_s:
+                break
             found.append(seen)
+        for seen in found:
+            del self.finals[seen.final.counter]
         found.sort(key=lambda seen: seen.final.counter)
         return found
-
-
-def _waited(retained: dict[int, Seen], since: float, limit: int) -> list[Seen]:
-    found = list(takewhile(lambda seen: seen.seen_at <= since, islice(retained.values(), limit)))
-    for seen in found:
-        del retained[seen.final.counter]
-    return found

@@ -39,7 +39,6 @@ SETTINGS: Final = CoordinatorSettings(
     tcids=2,
     id_block=4,
     header_retention_s=4.0,
-    repeated_begin_retention_s=30.0,
     mark_every_s=0.5,
     client_grace_s=3.0,
 )

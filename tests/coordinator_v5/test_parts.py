@@ -107,10 +107,10 @@ def test_retention_starts_when_a_decision_is_first_seen() -> None:
     tc.saw_final(9, True, 100, now=0.0, name=None)
     tc.saw_final(4, False, 101, now=1.0, name=None)
     tc.saw_final(9, True, 100, now=50.0, name=None)
-    assert tc.collectable(59.0, 60.0, 900.0, 10) == []
-    found = tc.collectable(61.0, 60.0, 900.0, 10)
+    assert tc.collectable(59.0, 60.0, 10) == []
+    found = tc.collectable(61.0, 60.0, 10)
     assert [(seen.final.counter, seen.final.committed) for seen in found] == [(4, False), (9, True)]
-    assert tc.collectable(100.0, 60.0, 900.0, 10) == []
+    assert tc.collectable(100.0, 60.0, 10) == []
 
 
 def test_the_overdue_are_counted_without_being_taken() -> None:
