@@ -1,8 +1,10 @@
 """Group commit: concurrent conditional writes gather while requests are in flight and leave together (DESIGN §4).
 
 A few sender tasks each take what has gathered, send it as one request and stay with it until every member's verdict is
-definite; there is no timer before sending, so a lone caller waits for one round trip. What may share a request is
-decided in `txnstore.grouping`. Time limits are kept by one sweep over everything outstanding.
+definite; there is no timer before sending, so a lone caller waits for one round trip. While a request is in flight a
+few more wait for its answer, or for company, but not for long: a request of its own costs etcd and this process more
+than a dozen members do. What may share a request is decided in `txnstore.grouping`. Time limits are kept by one sweep
+over everything outstanding.
 """
 
 from __future__ import annotations
@@ -32,6 +34,10 @@ from txnwire.histogram import SIZE_BOUNDS, Histogram, HistogramSnapshot
 from txnwire.ports import Clock, Random
 
 MAX_IN_FLIGHT: Final = 4
+COMPANY: Final = 32
+"""So many do not wait for the answer to a request in flight."""
+COMPANY_S: Final = 0.005
+"""Nor does anybody for longer than this."""
 SWEEP_S: Final = 0.05
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
@@ -88,6 +94,9 @@ class GroupCommit:
         self._senders: list[asyncio.Task[None]] = []
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
+        self._company_timer: asyncio.TimerHandle | None = None
+        self._waited = False
+        """Whether what is queued has waited for company as long as it may."""
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._broken: str | None = None
@@ -128,8 +137,9 @@ class GroupCommit:
     async def close(self) -> None:
         """Fail what is waiting: `OutcomeUnknown` where a sending is unanswered, else `StoreUnavailable`."""
         self._closed = True
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        for timer in (self._sweep_timer, self._company_timer):
+            if timer is not None:
+                timer.cancel()
         for sender in self._senders:
             sender.cancel()
         await asyncio.gather(*self._senders, return_exceptions=True)
@@ -157,14 +167,37 @@ class GroupCommit:
 
     def _wake(self) -> None:
         """At most one sender is being woken at a time, so that it finds everything this turn of the loop brings."""
-        if not self._waking and self._idle:
+        if not self._waking and self._idle and self._may_send():
             self._waking = True
             self._idle.popleft().set_result(None)
+
+    def _may_send(self) -> bool:
+        """Whether what is queued goes now; if not, it goes with the next answer, or soon by itself."""
+        if self._waited or not self._planner.in_flight or self._planner.queued >= COMPANY:
+            return True
+        if self._company_timer is None and self._planner.has_queued:
+            self._company_timer = asyncio.get_running_loop().call_later(COMPANY_S, self._no_company)
+        return False
+
+    def _no_company(self) -> None:
+        self._company_timer = None
+        if self._planner.has_queued:
+            self._waited = True
+            self._wake()
+
+    def _take(self) -> Group[Outgoing] | None:
+        if not self._may_send():
+            return None
+        self._waited = False
+        if self._company_timer is not None:
+            self._company_timer.cancel()
+            self._company_timer = None
+        return self._planner.take()
 
     async def _run_sender(self) -> None:
         while True:
             await self._backend.wait_ready()  # before taking: what is not sent can still be withdrawn
-            group = self._planner.take()
+            group = self._take()
             if group is None:
                 await self._wait_for_work()
                 continue

@@ -189,6 +189,11 @@ class GroupPlanner(Generic[MemberT]):
     def queued(self) -> int:
         return len(self._queue)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not settled."""
+        return len(self._in_flight)
+
     def groups_in_flight(self) -> list[Group[MemberT]]:
         return list(self._in_flight)
 

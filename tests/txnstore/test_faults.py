@@ -11,7 +11,7 @@ import pytest
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys, pins
 from txnstore.backend import Backend, Fence, StoreStatus
-from txnstore.group_commit import GroupCommit
+from txnstore.group_commit import COMPANY, COMPANY_S, GroupCommit
 from txnstore.grouping import Member
 from txnstore.maintenance import CompactionPlan, Maintenance, worth_defragmenting
 from txnstore.memory_etcd import MemoryEtcd
@@ -121,6 +121,44 @@ def test_e2_a_caller_that_times_out_learns_that_the_outcome_is_open_and_the_stor
         assert follower.reads[0][0].value == b"mine"
         await asyncio.sleep(10)
         assert record(etcd, A).version == 1
+        await store.close()
+
+    run(scenario())
+
+
+def test_few_wait_for_the_answer_of_a_request_in_flight_but_not_for_long() -> None:
+    """Alone at once; behind a request in flight with its answer, together; after `COMPANY_S` by itself; many at once."""
+
+    async def scenario() -> None:
+        faults = Script(fates=[Fate(arrive_s=0.003)])
+        store, loop = client(MemoryEtcd(LoopClock()), faults), asyncio.get_running_loop()
+
+        async def put(key: str) -> float:
+            assert (await store.commit(create(key.encode(), b""))).succeeded
+            return loop.time()
+
+        first = asyncio.create_task(put("/first"))
+        await asyncio.sleep(0.001)
+        few = [asyncio.create_task(put(f"/few/{number}")) for number in range(3)]
+        await asyncio.sleep(0.001)
+        few.append(asyncio.create_task(put("/few/late")))
+        answered_s = await first
+        assert min([await one for one in few]) >= answered_s
+        assert faults.sent == 2, "what came meanwhile travelled together"
+
+        faults.fates = [Fate(arrive_s=1.0), Fate(arrive_s=1.0)]
+        stuck = asyncio.create_task(put("/stuck"))
+        await asyncio.sleep(0.001)
+        asked_s = loop.time()
+        soon = asyncio.create_task(put("/soon"))
+        await asyncio.sleep(COMPANY_S / 2)
+        assert faults.sent == 3
+        await asyncio.sleep(COMPANY_S)
+        assert faults.sent == 4, "it does not wait for a request that is not answered"
+        many = [asyncio.create_task(put(f"/many/{number}")) for number in range(COMPANY)]
+        await asyncio.wait(many)
+        assert loop.time() - asked_s < 2 * COMPANY_S
+        await asyncio.gather(stuck, soon)
         await store.close()
 
     run(scenario())
