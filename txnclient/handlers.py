@@ -140,6 +140,8 @@ class MessageWork:
 
     async def _send(self, output: Output, txn: Transaction) -> None:
         producer = self._producers.get(output.to)
+        if producer is None and not self._producers:
+            raise InvalidArgument("the handler gives something back, and there is no producer to send it with")
         if producer is None:
             known = ", ".join(repr(name) for name in self._producers if name is not None) or "none"
             raise InvalidArgument(f"the handler produces to {output.to!r}: the producers given by name are {known}")

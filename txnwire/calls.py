@@ -235,7 +235,7 @@ class Caller:
             future, _, timeout_s = self._waiting.pop(request_id)
             if not future.done():
                 future.set_exception(
-                    Timeout(f"{self.address} did not answer request {request_id} within {timeout_s:g} s")
+                    Timeout(f"{self.address} did not answer request {request_id} within {timeout_s:.3g} s")
                 )
         self._due = math.inf
         self._sweep_timer = None

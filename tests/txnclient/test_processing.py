@@ -104,6 +104,8 @@ async def test_an_output_to_nobody_says_who_there_is_and_leaves_nothing_behind(c
             await txnclient.process(
                 consumer, lambda _: txnclient.Output(b"", to="nobody"), {"somebody": producer}, max_messages=1
             )
+        with pytest.raises(txnclient.InvalidArgument, match="there is no producer to send it with"):
+            await txnclient.process(consumer, lambda _: b"for whom?", max_messages=1)
         assert await read_all(client, TARGET) == []
         assert len(await consumer.receive_many(1, timeout=10)) == 1
 
