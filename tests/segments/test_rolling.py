@@ -22,7 +22,7 @@ async def test_nobody_misses_the_next_ledger_however_long_the_log_rolls(memory_c
     async def make_gated() -> GatedStore:
         return GatedStore(await make_store())
 
-    cluster.make_store = make_gated  # type: ignore[assignment]
+    cluster.make_store = make_gated
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
