@@ -127,7 +127,7 @@ def test_e2_a_caller_that_times_out_learns_that_the_outcome_is_open_and_the_stor
 
 
 def test_few_wait_for_the_answer_of_a_request_in_flight_but_not_for_long() -> None:
-    """Alone at once; behind a request in flight with its answer, together; after `COMPANY_S` by itself; many at once."""
+    """Alone at once; behind a request in flight with its answer, together; after `COMPANY_S` by itself; not many."""
 
     async def scenario() -> None:
         faults = Script(fates=[Fate(arrive_s=0.003)])
