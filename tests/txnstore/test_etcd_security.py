@@ -241,7 +241,7 @@ async def test_a_changed_password_shuts_out_until_it_is_changed_back(guarded: Em
 async def test_what_a_user_may_not_touch_is_refused(guarded: EmbeddedEtcd) -> None:
     """Sent alone: etcd 3.4.23 checks no permissions inside nested transactions, so it refuses no grouped commit."""
     await etcdctl(guarded, "--user=root:secret", "role", "add", "narrow")
-    for prefix in ("/ours/k/", "/ours/probe"):
+    for prefix in ("/ours/k/", "/ours/probe", "/ours/sender/"):
         grant = ["role", "grant-permission", "narrow", "readwrite", "--prefix=true", prefix]
         await etcdctl(guarded, "--user=root:secret", *grant)
     await etcdctl(guarded, "--user=root:secret", "user", "add", "small:password")

@@ -83,28 +83,38 @@ class EtcdBackend:
     async def commit(
         self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
     ) -> list[CommitResult]:
-        if len(members) == 1 and fence is None:
-            reply = await self._connection.unary(_TXN, members[0].wire)
-            transaction = pb.TxnResponse.FromString(reply)
-            return [self._verdict(transaction, transaction.header.revision, repeated)]
-        group = wire.group([member.wire for member in members])
-        reply = await self._connection.unary(_TXN, group if fence is None else self._under(fence) + group)
-        answer = pb.TxnResponse.FromString(reply)
-        if not answer.succeeded:
-            raise Fenced(f"{fence} was raised before this request came")
+        alone = len(members) == 1
+        request = members[0].wire if alone else wire.group([member.wire for member in members])
+        answer = pb.TxnResponse.FromString(await self._connection.unary(_TXN, self._under(fence) + request))
         revision = answer.header.revision
+        if fence is not None and not answer.succeeded and self._is_down(fence, answer):
+            raise Fenced(f"{fence} was raised before this request came")
+        if alone:
+            # Not nested, so that etcd counts what it puts towards its quota.
+            return [self._verdict(answer, revision, repeated, skip=fence is not None)]
         success = CommitResult(True, revision, (), repeated)
         nested = [operation.response_txn for operation in answer.responses]
         if len(nested) != len(members):
             raise Unanswered(f"etcd answered {len(nested)} of {len(members)} nested transactions")
         return [success if one.succeeded else self._verdict(one, revision, repeated) for one in nested]
 
-    def _under(self, fence: Fence) -> bytes:
-        """The compare of the fence, as the beginning of a group."""
+    def _under(self, fence: Fence | None) -> bytes:
+        """The beginning of a request: the compare of its fence, and the read that tells whether it was that which
+        failed. Protobuf joins them with the compares and reads that follow."""
+        if fence is None:
+            return b""
         if self._fence[0] != fence:
             compare = unchanged_since(fence.key, fence.revision)
-            self._fence = (fence, self._encoder.transaction(Commit(compares=(compare,))))
+            commit = Commit(compares=(compare,), else_reads=(Read(fence.key),))
+            self._fence = (fence, self._encoder.transaction(commit))
         return self._fence[1]
+
+    @staticmethod
+    def _is_down(fence: Fence, answer: pb.TxnResponse) -> bool:
+        """▲ Told by the fence itself, read at the revision of the compares: a commit that lost a compare of its own has
+        a verdict, one that was sent under a fence that is down has none."""
+        found = answer.responses[0].response_range.kvs
+        return (found[0].mod_revision if found else 0) != fence.revision
 
     async def raise_fence(self, fence: Fence, lease: int) -> int:
         commit = Commit(
@@ -116,10 +126,11 @@ class EtcdBackend:
             return result.revision
         return result.reads[0][0].mod_revision if result.reads[0] else 0
 
-    def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool) -> CommitResult:
+    def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool, *, skip: bool = False) -> CommitResult:
+        """`skip`: its first read is that of the fence."""
         if answer.succeeded:
             return CommitResult(True, revision, (), repeated)
-        reads = tuple([self._records(operation.response_range.kvs) for operation in answer.responses])
+        reads = tuple([self._records(operation.response_range.kvs) for operation in answer.responses[skip:]])
         return CommitResult(False, revision, reads, repeated)
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
