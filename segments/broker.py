@@ -258,8 +258,7 @@ class Broker:
             path
             for topology in self._directory.topics().values()
             for path in topology.paths.values()
-            if path not in self._segments
-            and path not in (self._erased if topology.deleting else self._failed)
+            if path not in self._segments and path not in (self._erased if topology.deleting else self._failed)
         ]
 
     def _may_claim(self, path: str) -> bool:

@@ -34,7 +34,9 @@ class Decision(NamedTuple):
         if header.state not in (records.COMMITTED, records.ABORTED):
             raise DataCorrupt(f"/txn/{txn_id} was rewritten with state {header.state!r}: expected COMMITTED or ABORTED")
         writers = None if header.writers is None else frozenset(int(text, 16) for text in header.writers)
-        return Decision(txn_id, header.state == records.COMMITTED, revision, writers, header.reason, header.finalized_ms)
+        return Decision(
+            txn_id, header.state == records.COMMITTED, revision, writers, header.reason, header.finalized_ms
+        )
 
 
 class Participant(Protocol):
