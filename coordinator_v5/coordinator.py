@@ -298,6 +298,11 @@ class Coordinator:
     def owned_tcids(self) -> tuple[int, ...]:
         return tuple(sorted(self._state.tcids))
 
+    @property
+    def registered(self) -> bool:
+        """Whether its lease can be counted on; not while etcd does not answer."""
+        return self._ownership.registered
+
     def statistics(self) -> CoordinatorStatistics:
         state, counters = self._state, self._state.counters
         tcids = [state.tcids[tcid] for tcid in sorted(state.tcids)]

@@ -45,6 +45,11 @@ class TcidOwnership:
         self.settled = asyncio.Event()
         """Set once every TCID that was free at the start has been taken, or refused."""
 
+    @property
+    def registered(self) -> bool:
+        """Whether its lease can be counted on: etcd has answered within its time."""
+        return self._lease is not None and self._lease.valid()
+
     async def run(self) -> None:
         """Hold a lease and every free TCID, for ever; after a loss start anew."""
         while True:

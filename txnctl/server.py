@@ -245,6 +245,8 @@ class Server:
             return "its roles are being taken up"
         if self.broker is not None and not self.broker.registered:
             return "the broker's lease is lost, it is registering anew"
+        if self.coordinator is not None and not self.coordinator.registered:
+            return "the coordinator's lease is lost, is etcd answering? It goes on by itself once etcd does"
         return None
 
     def statistics(self) -> ProcessStatistics:

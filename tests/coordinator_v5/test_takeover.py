@@ -187,6 +187,19 @@ def test_a_coordinator_that_lost_its_tcids_can_begin_nothing() -> None:
     in_virtual_time(scenario)
 
 
+def test_a_coordinator_knows_that_etcd_has_not_answered_for_its_lease() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        assert one.coordinator.registered
+        etcd.crash()
+        await until(lambda: not one.coordinator.registered, limit_s=30)
+        etcd.restart()
+        await until(lambda: one.coordinator.registered, limit_s=30)
+        await one.close()
+
+    in_virtual_time(scenario)
+
+
 def test_lost_ids_of_lost_coordinators_are_not_reused() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         seen: dict[TxnId, None] = {}
