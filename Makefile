@@ -5,10 +5,16 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SEED ?= 1
 RUNS ?= 1
+EXAMPLES ?= 200
+MESSAGES ?= 100000
+SEEDS ?= 500
+SECONDS ?= 60
+FAULTS ?=
+ONLY ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
-PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient txnctl simulation
+PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup demo test check format proto sync sim bench clean help
+.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants copy-test chaos bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,17 +24,22 @@ setup: $(VENV)/.installed $(VENV)/.etcd  ## .venv with everything, and an etcd
 $(VENV)/.installed: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV) (a minute or two the first time)"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,demo]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,demo,spark]'
+	@# Spark looks for data sources in the folders of sys.path, where an editable install puts nothing.
+	@$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'txnstore-here.pth').write_text('$(CURDIR)\n')"
 	@touch $@
 
 $(VENV)/.etcd: $(VENV)/.installed tools/ensure_etcd.sh
 	@tools/ensure_etcd.sh $(VENV)
 	@touch $@
 
-demo: setup      ## the main job on real data
-	@$(BIN)/txnctl demo
+java: $(VENV)/.installed  # for Spark; quick where there is one
+	@tools/ensure_java.sh $(VENV)
 
-test: setup      ## all tests
+demo: setup java ## the main job on real data
+	@$(BIN)/txnctl demo --spark
+
+test: setup java ## all tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q tests
 
 check: setup     ## format, lint, types, import contracts, generated code fresh
@@ -46,14 +57,35 @@ format: setup    ## put the code into shape
 proto: setup     ## generate the protobuf modules
 	@$(BIN)/python tools/generate_proto.py
 
-sim: setup       ## one simulated cluster: make sim SEED=7 [RUNS=100]
-	@PYTHONHASHSEED=0 $(BIN)/python -m simulation --seed $(SEED) --runs $(RUNS)
+sim: setup       ## simulated clusters under faults: make sim SEED=7 [RUNS=100] [JOBS=2] [FAULTS=all|none|"cut,reset"] [ONLY=3,7] [REDUCE=40] [V=1] [OUT=FILE] [LOG=FILE]
+	@PYTHONHASHSEED=0 $(BIN)/python -m simulation $(if $(FRESH),--fresh) --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --seconds $(SECONDS) \
+		$(if $(FAULTS),--faults '$(FAULTS)') $(if $(SCHEDULE),--schedule '$(SCHEDULE)') $(if $(ONLY),--only $(ONLY)) \
+		$(if $(REDUCE),--reduce $(REDUCE)) $(if $(V),-v) $(if $(OUT),--out $(OUT)) $(if $(LOG),--log $(LOG)) $(if $(HISTORY),--history $(HISTORY))
+
+sim-fresh: RUNS = 200
+sim-fresh: FRESH = 1
+sim-fresh: sim   ## seeds that only this very code has: make sim-fresh [RUNS=200] [SEED=201]
+
+mutants: setup   ## rules broken on purpose, each caught: make mutants [ONLY=name] [SEEDS=500] [JOBS=2]
+	@$(BIN)/python -m simulation.mutants --only '$(ONLY)' --seeds $(SEEDS) --jobs $(JOBS) $(if $(OUT),--out $(OUT))
+
+machine: setup   ## splits, merges, sends, acks and restarts in any order against a model: make machine [EXAMPLES=500]
+	@LAYOUT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/test_layout_machine.py
+
+copy-test: setup ## a topic copied exactly once while everything is killed in turn: make copy-test [MESSAGES=100000] [SEED=1]
+	@$(BIN)/python -m tests.process.copying.run --messages $(MESSAGES) --seed $(SEED)
+
+chaos: setup     ## real processes killed, paused, cut off, then judged: make chaos SECONDS=60 [SEED=1] [RUNS=5] [FAULTS="kill,etcd kill"] [ONLY=3,7]
+	@$(BIN)/python -m tests.process.chaos --seconds $(SECONDS) --seed $(SEED) --runs $(RUNS) $(if $(FAULTS),--faults '$(FAULTS)') $(if $(ONLY),--only '$(ONLY)')
 
 sync: setup      ## generate the synchronous client from the asynchronous one
 	@$(BIN)/python tools/generate_sync.py
 
 bench: setup     ## the numbers; prints a table and writes bench.json
 	@$(BIN)/python -m benchmarks
+
+bench-spark: setup java  ## Spark's numbers, beside its own Parquet; prints a table and writes bench-spark.json
+	@$(BIN)/python -m benchmarks.spark
 
 clean:           ## forget everything installed and built here
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -72,5 +72,5 @@ async def bench_cluster(*, segments: int = 4, flags: Sequence[str] = (), brokers
             server_flags=flags,
         )
         async with DevCluster(settings) as cluster, txnclient.connect(cluster.url) as client:
-            await client.create_topic(TOPIC, segments=segments)
+            await client.create_topic(TOPIC, segments=segments, autoscale="off")
             yield Bench(cluster, client, EtcdMetrics(cluster.etcd_url), Path(folder))

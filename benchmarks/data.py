@@ -19,7 +19,9 @@ SMALL_TOPIC = "topic://public/bench/small"
 BATCH_BYTES = 128 * 1024
 BUFFER_BYTES = 128 * 1024 * 1024
 PIECE = 4096
-"""Messages a call of `send_many`: 4 MiB, and of a transaction."""
+"""Messages a call of `send_many`: 4 MiB."""
+LARGE = 8
+"""Calls in each of the larger transactions, one after the other: 32 MiB."""
 SENDERS = 16
 """Calls under way at once."""
 
@@ -50,10 +52,10 @@ class Slices:
         self.cpu_s: dict[str, float] = {}
 
     async def add(
-        self, bench: Bench, producer: txnclient.Producer, messages: list[bytes], pieces: int, *, in_transactions: bool
+        self, bench: Bench, producer: txnclient.Producer, messages: list[bytes], pieces: int, *, calls: int
     ) -> None:
         before = _cpu(bench)
-        rate = await _sent_per_s(bench.client, producer, messages, pieces, in_transactions=in_transactions)
+        rate = await _sent_per_s(bench.client, producer, messages, pieces, calls=calls)
         for name, used in _cpu(bench).items():
             self.cpu_s[name] = self.cpu_s.get(name, 0.0) + used - before[name]
         self.megabytes_per_s.append(rate * 1024 / 1e6)
@@ -66,39 +68,50 @@ class Slices:
 
 
 async def _kib(bench: Bench, slices: int, pieces: int) -> list[Result]:
-    """Nobody can compress random bytes. A slice in transactions follows each plain one, and is compared with that."""
+    """Nobody can compress random bytes. After each plain slice comes one in transactions of 4 MiB and one in those of
+    32 MiB; both are compared with that."""
     messages = [os.urandom(1024) for _ in range(PIECE)]
-    plain, transactional = Slices(), Slices()
+    plain, small, large = Slices(), Slices(), Slices()
     async with await bench.client.producer(KIB_TOPIC, batch_bytes=BATCH_BYTES, buffer_bytes=BUFFER_BYTES) as producer:
-        await _sent_per_s(bench.client, producer, messages, pieces // 2, in_transactions=True)  # warm-up
+        await _sent_per_s(bench.client, producer, messages, pieces // 2, calls=1)  # warm-up
         for _ in range(slices):
-            await plain.add(bench, producer, messages, pieces, in_transactions=False)
-            await transactional.add(bench, producer, messages, pieces, in_transactions=True)
+            await plain.add(bench, producer, messages, pieces, calls=0)
+            await small.add(bench, producer, messages, pieces, calls=1)
+            await large.add(bench, producer, messages, pieces, calls=LARGE)
     rates = plain.megabytes_per_s
-    shares = [100 * with_txn / without for with_txn, without in zip(transactional.megabytes_per_s, rates, strict=True)]
     detail = (
         f"random bytes, {BATCH_BYTES // 1024} KiB batches, {SENDERS} calls of send_many of 4 MiB at once; median of "
     )
     detail += (
         f"{slices} slices of {pieces * PIECE // 1024} MiB, {min(rates):.0f} to {max(rates):.0f}; {plain.cpu(pieces)}"
     )
-    beside = (
-        f"median of the pairs, {min(shares):.0f} to {max(shares):.0f}; {median(transactional.megabytes_per_s):.0f} "
-    )
-    beside += f"MB/s, a transaction for each 4 MiB; {transactional.cpu(pieces)}"
+    at_once = min(SENDERS, pieces // LARGE)
     return [
         at_least("1 KiB messages, plain", median(rates), "MB/s", 100, detail),
-        at_least("1 KiB messages in transactions, of plain", median(shares), "%", 90, beside),
+        _share("1 KiB messages in transactions of 4 MiB, of plain", small, plain, pieces, "a call in each"),
+        _share(
+            "1 KiB messages in transactions of 32 MiB, of plain",
+            large,
+            plain,
+            pieces,
+            f"{LARGE} calls in each, one after the other, {at_once} transactions at once",
+        ),
     ]
+
+
+def _share(name: str, transactional: Slices, plain: Slices, pieces: int, what: str) -> Result:
+    rates = zip(transactional.megabytes_per_s, plain.megabytes_per_s, strict=True)
+    shares = [100 * with_txn / without for with_txn, without in rates]
+    detail = f"median of the pairs, {min(shares):.0f} to {max(shares):.0f}; "
+    detail += f"{median(transactional.megabytes_per_s):.0f} MB/s, {what}; {transactional.cpu(pieces)}"
+    return at_least(name, median(shares), "%", 90, detail)
 
 
 async def _small(bench: Bench, slices: int, pieces: int) -> Result:
     messages = [os.urandom(100) for _ in range(4 * PIECE)]
     async with await bench.client.producer(SMALL_TOPIC, batch_bytes=BATCH_BYTES, buffer_bytes=BUFFER_BYTES) as producer:
-        await _sent_per_s(bench.client, producer, messages, pieces // 2, in_transactions=False)
-        rates = [
-            await _sent_per_s(bench.client, producer, messages, pieces, in_transactions=False) for _ in range(slices)
-        ]
+        await _sent_per_s(bench.client, producer, messages, pieces // 2, calls=0)
+        rates = [await _sent_per_s(bench.client, producer, messages, pieces, calls=0) for _ in range(slices)]
     detail = (
         f"random bytes, {SENDERS} calls of send_many of {4 * PIECE} at once; {min(rates):,.0f} to {max(rates):,.0f}"
     )
@@ -106,21 +119,17 @@ async def _small(bench: Bench, slices: int, pieces: int) -> Result:
 
 
 async def _sent_per_s(
-    client: txnclient.Client,
-    producer: txnclient.Producer,
-    messages: list[bytes],
-    pieces: int,
-    *,
-    in_transactions: bool,
+    client: txnclient.Client, producer: txnclient.Producer, messages: list[bytes], pieces: int, *, calls: int
 ) -> float:
-    """Messages stored a second; with transactions also committed."""
-    to_send = iter(range(pieces))
+    """Messages stored a second; with so many `calls` in a transaction, also committed (0: outside of transactions)."""
+    to_send = iter(range(pieces // max(calls, 1)))
 
     async def send() -> None:
         for _ in to_send:
-            if in_transactions:
+            if calls:
                 async with client.transaction() as txn:
-                    await producer.send_many(messages, txn=txn)
+                    for _ in range(calls):
+                        await producer.send_many(messages, txn=txn)
             else:
                 await producer.send_many(messages)
 

@@ -117,9 +117,7 @@ class Begins:
         """A counter that nobody else gets, for a begin made elsewhere (`coordinator_v5.names`). Raises `NotOwner`, or
         why no block of ids could be taken."""
         while True:
-            counter = tc.ids.take()
-            if tc.ids.wants_more:
-                self.take_block(tc)
+            counter = self._take_id(tc)
             if counter is not None:
                 return counter
             if tc.lost:
@@ -148,9 +146,7 @@ class Begins:
 
     def _try(self, request: BeginRequest) -> None:
         tc, state = request.tc, self._state
-        counter = tc.ids.take()
-        if tc.ids.wants_more:
-            self.take_block(tc)
+        counter = self._take_id(tc)
         if counter is None:
             request.queued = True
             tc.waiting.append(request)
@@ -222,6 +218,13 @@ class Begins:
             reply(error)
 
     # ---- /txn-seq: blocks of ids and the late-index mark, one record with one writer ----
+
+    def _take_id(self, tc: OwnedTcid) -> int | None:
+        """▲ The next block is asked for first: with it goes the late-index mark, which would pass an id that is taken
+        and not among the transactions yet."""
+        if tc.ids.wants_more:
+            self.take_block(tc)
+        return tc.ids.take()
 
     def take_block(self, tc: OwnedTcid) -> None:
         """Ask for the next block of ids, ahead of time."""

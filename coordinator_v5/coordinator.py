@@ -24,13 +24,14 @@ from coordinator_v5.state import State
 from coordinator_v5.statistics import CoordinatorStatistics
 from coordinator_v5.sweeper import Sweeper
 from coordinator_v5.takeover import load, walk_finals
+from coordinator_v5.transaction_keys import KeyConnection, TransactionKeys
 from coordinator_v5.transactions import EndReply, OwnedTcid, Phase, Transaction
 from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, Registration
 from txnstore.store import MetadataStore
 from txnstore.transitions import Decision
 from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, TxnError
 from txnwire.ids import TxnId
-from txnwire.names import validate_txn_name
+from txnwire.names import validate_transaction_key, validate_txn_name
 from txnwire.ports import Clock, Random
 
 log = structlog.get_logger()
@@ -63,6 +64,7 @@ class Coordinator:
         self._ends = Ends(self._state)
         self._begins = Begins(self._state, self._ends)
         self._names = Names(self._state, self._begins, self._ends)
+        self._keys = TransactionKeys(self._state, self._begins, self._ends)
         self._sweeper = Sweeper(self._state, self._begins, self._ends)
         self._collector = Collector(self._state)
         self._ownership = TcidOwnership(
@@ -147,6 +149,7 @@ class Coordinator:
         tc = self._state.tcids.get(tcid)
         if tc is not None:
             self._begins.lost(tc)
+        self._keys.lost(tcid)
         self._collector.forget(tcid)
 
     # ---- begin ----
@@ -213,6 +216,36 @@ class Coordinator:
             tc, name=name, timeout_ms=self._timeout_ms(timeout_ms), attempt=self._attempt(attempt), owner=owner
         )
 
+    async def begin_keyed(
+        self,
+        tcid: int,
+        *,
+        key: str,
+        epoch: int,
+        number: int,
+        connection: SessionConnection,
+        timeout_ms: int = 0,
+        attempt: bytes = b"",
+    ) -> Begun:
+        """Begin a transaction of a transaction key, the `number`th (from 1) of the holder that was given `epoch`. The
+        same one again finds what it has made; one that has ended by then is told as ended (`Begun.decision`).
+
+        Raises `ExpiredTransaction` (fenced), `InvalidTxnState` (one at a time), `NotAllowed` (it comes late),
+        `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `Overloaded`.
+        """
+        validate_transaction_key(key)
+        if number < 1:
+            raise InvalidArgument(f"begin {number} of the transaction key {key!r}: they count from 1")
+        return await self._keys.begin(
+            self._tcid(tcid),
+            key=key,
+            epoch=epoch,
+            number=number,
+            timeout_ms=self._timeout_ms(timeout_ms),
+            attempt=self._attempt(attempt),
+            connection=connection,
+        )
+
     def _tcid(self, tcid: int) -> OwnedTcid:
         tc = self._state.tcids.get(tcid)
         if tc is None or self._closed:
@@ -274,6 +307,23 @@ class Coordinator:
         state, reason = _wanted(commit, forced)
         return await self._ends.end_by_store(txn_id, state, reason=reason, writers=writers, name=name)
 
+    # ---- transaction keys ----
+
+    async def connect_key(self, tcid: int, *, key: str, epoch: int, attempt: bytes, connection: KeyConnection) -> int:
+        """Take a transaction key, naming the epoch it was read with: the epoch given. Whoever held it is fenced.
+
+        Without an `attempt` only the epoch is told, -1 of a key that was never used. `tcid`: the one the key hashes to,
+        where its holders meet. Raises `NotAllowed` (the key has moved on), `NotOwner`, `InvalidArgument`, `Timeout`,
+        `StoreUnavailable`, `StoreFull`.
+        """
+        validate_transaction_key(key)
+        self._tcid(tcid)
+        if not attempt:
+            return await self._keys.epoch(key, connection.owner)
+        return await self._keys.connect(
+            key, tcid=tcid, epoch=epoch, attempt=self._attempt(attempt), connection=connection
+        )
+
     # ---- sessions ----
 
     def announce(self, connection: SessionConnection, open_ids: Sequence[TxnId]) -> None:
@@ -288,8 +338,9 @@ class Coordinator:
                 unknown.append(txn_id)
         self._state.sessions.announced(connection, known, unknown, self._state.awake_s)
 
-    def disconnected(self, connection: SessionConnection) -> None:
+    def disconnected(self, connection: KeyConnection) -> None:
         """A connection has ended; with the last of its session the grace begins."""
+        self._keys.disconnected(connection)
         self._state.sessions.disconnected(connection, self._state.awake_s)
 
     # ---- what there is to know ----
@@ -302,6 +353,10 @@ class Coordinator:
     def registered(self) -> bool:
         """Whether its lease can be counted on; not while etcd does not answer."""
         return self._ownership.registered
+
+    def key_epoch_held(self, owner: str, key: str) -> int | None:
+        """The epoch of a transaction key's holder that is connected here; None: it is not, or nobody holds it."""
+        return self._keys.epoch_held(owner, key)
 
     def statistics(self) -> CoordinatorStatistics:
         state, counters = self._state, self._state.counters
@@ -331,6 +386,8 @@ class Coordinator:
             begin_latency=counters.begin_latency.snapshot(),
             commit_latency=counters.commit_latency.snapshot(),
             abort_latency=counters.abort_latency.snapshot(),
+            transaction_keys=len(self._keys),
+            held_keys=self._keys.held(),
         )
 
 

@@ -87,8 +87,10 @@ class Ends:
         wall_ms = self._state.clock.wall_ms()
         decided = decide(txn.header, state, finalized_ms=wall_ms, reason=reason, writers=writers)
         self._state.counters.sweeping += reason in SWEPT
-        # A late index put may be on its way: then its key may land before this end, which has to delete it.
-        commit = plan_end(txn.txn_id, decided, deadline_key=txn.deadline_key, tc_epoch=tc_epoch)
+        # A late index put may be on its way: then its key may land before this end, which has to delete it. So may one
+        # of a successor that this coordinator, asleep, has not heard of.
+        old = self._state.clock.monotonic() - txn.begun_at >= self._state.settings.index_after_s
+        commit = plan_end(txn.txn_id, decided, deadline_key=txn.deadline_key or old, tc_epoch=tc_epoch)
         txn.ending = decided
         self._state.submit(commit, partial(self._ended, txn, commit, decided))
 

@@ -1,26 +1,32 @@
-"""Who owns which TCID: keys on a lease, taken whenever they are free. Source: DESIGN §9.
+"""Who owns which TCID: keys on a lease, shared out evenly among the coordinators there are. Source: DESIGN §9.
 
 `/tc/<tcid>` is mine only if its *lease id* is mine; its create revision is the TCID epoch that every write for it
-compares. Losing the lease therefore only means to stop acting: nothing acted upon later can do harm.
+compares. Losing the lease therefore only means to stop acting: nothing acted upon later can do harm. Giving a TCID up
+to another coordinator is no more than that either: it decides nothing, and the clients of its open transactions
+announce them to the new owner.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
+from coordinator_v5.balance import share
 from coordinator_v5.settings import CoordinatorSettings
 from txnstore import keys, records
 from txnstore.records import Registration
-from txnstore.store import EventKind, Lease, MetadataStore, RangeResult, WatchBatch
-from txnstore.transitions import plan_take_tcid, read_take_verdict
+from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
+from txnstore.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
 from txnwire.errors import TxnError
 
 log = structlog.get_logger()
 
 RETRY_S = 0.5
+
+_FIRST, _END = keys.TC_MEMBER, keys.prefix_end(keys.TC)
+"""One range: who is there, and who has what."""
 
 
 class TcidOwnership:
@@ -41,9 +47,14 @@ class TcidOwnership:
         self._on_taken = on_taken
         self._on_lost = on_lost
         self._mine: dict[int, int] = {}
+        self._holders: dict[int, str] = {}
+        """Who has which TCID, as last heard of."""
+        self._members: dict[str, None] = {}
         self._lease: Lease | None = None
+        self._joined_or_left = asyncio.Event()
         self.settled = asyncio.Event()
-        """Set once every TCID that was free at the start has been taken, or refused."""
+        """Set once the TCIDs that were free at the start and are this coordinator's share have been taken, or refused.
+        """
 
     @property
     def registered(self) -> bool:
@@ -76,15 +87,17 @@ class TcidOwnership:
 
     async def _hold(self, lease: Lease) -> None:
         """Returns when the lease is lost."""
-        end = keys.prefix_end(keys.TC)
-        present = await self._store.range(keys.TC, end)
+        # First: whoever sees what a predecessor of this id has left sees that it is back, and leaves it its share.
+        await self._store.commit(plan_join(self._registration, lease.id))
+        present = await self._store.range(_FIRST, _END)
         if await self._revoke_predecessor(present, lease):
-            present = await self._store.range(keys.TC, end)
-        held = {_tcid_of(record.key) for record in present.records}
-        await self._take([tcid for tcid in range(self._settings.tcids) if tcid not in held], lease)
+            present = await self._store.range(_FIRST, _END)
+        self._learn(present.records)
+        await self._take_share(lease)
         self.settled.set()
         tasks = [
             asyncio.ensure_future(self._follow(lease, present.revision + 1)),
+            asyncio.ensure_future(self._give_up_excess(lease)),
             asyncio.ensure_future(lease.wait_lost()),
         ]
         try:
@@ -102,16 +115,35 @@ class TcidOwnership:
         old = {
             record.lease: None
             for record in present.records
-            if record.lease != lease.id
-            and records.decode(Registration, record.value, key=record.key).id == self._registration.id
+            if record.lease != lease.id and _registered(record).id == self._registration.id
         }
         for lease_id in old:
             await self._store.revoke_lease(lease_id)
         return bool(old)
 
+    def _learn(self, present: Iterable[KeyValue]) -> None:
+        """All there is, at one revision."""
+        self._holders.clear()
+        self._members = {self._registration.id: None}
+        for record in present:
+            if record.key.startswith(keys.TC):
+                self._holders[_tcid_of(record.key)] = _registered(record).id
+            else:
+                self._members[_registered(record).id] = None
+        self._joined_or_left.set()
+
+    # ---- taking ----
+
+    async def _take_share(self, lease: Lease) -> None:
+        """Take what is free and ours to take."""
+        mine, tcids = self._registration.id, self._settings.tcids
+        wanted = share(tcids, list(self._members), self._holders, mine).take
+        if wanted:
+            await self._take(wanted, lease)
+
     async def _take(self, tcids: list[int], lease: Lease) -> None:
-        epochs = await asyncio.gather(*(self._take_one(tcid, lease) for tcid in tcids))
-        taken = {tcid: epoch for tcid, epoch in zip(tcids, epochs, strict=True) if epoch is not None}
+        results = await asyncio.gather(*(self._take_one(tcid, lease) for tcid in tcids))
+        taken = {tcid: epoch for tcid, epoch in zip(tcids, results, strict=True) if epoch is not None}
         if taken:
             log.info("coordinator ids taken", tcids=sorted(taken))
             self._mine.update(taken)
@@ -119,36 +151,71 @@ class TcidOwnership:
 
     async def _take_one(self, tcid: int, lease: Lease) -> int | None:
         result = await self._store.commit(plan_take_tcid(tcid, self._registration, lease.id))
-        return read_take_verdict(result, lease.id)
+        epoch = read_take_verdict(result, lease.id)
+        if epoch is not None:
+            self._holders[tcid] = self._registration.id
+        return epoch
 
     async def _follow(self, lease: Lease, from_revision: int) -> None:
-        """Take what becomes free; notice what is taken from us."""
-        watch = self._store.watch(keys.TC, keys.prefix_end(keys.TC), from_revision=from_revision)
+        """Take what becomes free; notice what is taken from us, and who comes and goes."""
+        watch = self._store.watch(_FIRST, _END, from_revision=from_revision)
         try:
             async for batch in watch:
-                free = self._freed(batch)
-                await self._take(free, lease)
+                self._heard(batch)
+                await self._take_share(lease)
         finally:
             await watch.close()
 
-    def _freed(self, batch: WatchBatch) -> list[int]:
-        """TCIDs that are free now; ours among them, and ours that are somebody else's, are lost first."""
-        latest = {_tcid_of(event.record.key): event for event in batch.events}
-        free = []
-        for tcid in range(self._settings.tcids):
-            event = latest.get(tcid)
-            if event is None:
-                gone = batch.resync
-            elif event.kind is EventKind.DELETE:
-                gone = event.record.mod_revision > self._mine.get(tcid, 0)
-            else:
-                gone = False
-                if event.record.create_revision > self._mine.get(tcid, event.record.create_revision):
+    def _heard(self, batch: WatchBatch) -> None:
+        if batch.resync:
+            self._learn(event.record for event in batch.events)
+            for tcid in sorted(self._mine):
+                if self._holders.get(tcid) != self._registration.id:
                     self._lose(tcid)
-            if gone:
+        for event in batch.events:
+            if event.record.key.startswith(keys.TC):
+                self._heard_of_tcid(_tcid_of(event.record.key), event)
+            elif event.kind is EventKind.DELETE:
+                self._members.pop(event.record.key[len(keys.TC_MEMBER) :].decode(), None)
+                self._joined_or_left.set()
+            else:
+                self._members[_registered(event.record).id] = None
+                self._joined_or_left.set()
+
+    def _heard_of_tcid(self, tcid: int, event: Event) -> None:
+        """▲ What is older than our own taking says nothing about it."""
+        taken_at, record = self._mine.get(tcid, 0), event.record
+        if event.kind is EventKind.DELETE:
+            if record.mod_revision > taken_at:
+                self._holders.pop(tcid, None)
                 self._lose(tcid)
-                free.append(tcid)
-        return free
+        elif record.create_revision >= taken_at:
+            self._holders[tcid] = _registered(record).id
+            if taken_at and record.create_revision > taken_at:
+                self._lose(tcid)
+
+    # ---- giving up ----
+
+    async def _give_up_excess(self, lease: Lease) -> None:
+        """Once coordinators have stopped coming and going, leave to others what is more than our share."""
+        while True:
+            await self._joined_or_left.wait()
+            self._joined_or_left.clear()
+            await asyncio.sleep(self._settings.balance_after_s)
+            if not self._joined_or_left.is_set():
+                await self._give_up_now(lease)
+
+    async def _give_up_now(self, lease: Lease) -> None:
+        tcids = share(self._settings.tcids, list(self._members), self._holders, self._registration.id).give_up
+        given = {tcid: self._mine[tcid] for tcid in tcids if tcid in self._mine}
+        if not given or not lease.valid():
+            return
+        log.info("coordinator ids given up", tcids=sorted(given), coordinators=sorted(self._members))
+        for tcid in given:
+            # ▲ No more begins of it first; those on their way compare its epoch, and land before it is free or never.
+            del self._mine[tcid]
+            self._on_lost(tcid)
+        await asyncio.gather(*(self._store.commit(plan_give_up_tcid(*one)) for one in given.items()))
 
     def _lose(self, tcid: int) -> None:
         if self._mine.pop(tcid, None) is not None:
@@ -159,6 +226,10 @@ class TcidOwnership:
         mine, self._mine = self._mine, {}
         for tcid in sorted(mine):
             self._on_lost(tcid)
+
+
+def _registered(record: KeyValue) -> Registration:
+    return records.decode(Registration, record.value, key=record.key)
 
 
 def _tcid_of(key: bytes) -> int:

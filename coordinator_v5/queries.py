@@ -14,7 +14,7 @@ from typing import Final
 from txnstore import keys, records
 from txnstore.collection_transitions import block_of, read_outcomes
 from txnstore.name_transitions import outcome_by_name
-from txnstore.records import OPEN, Header, Op, TxnName
+from txnstore.records import OPEN, Header, Op, TransactionKey, TxnName
 from txnstore.store import KeyValue, MetadataStore
 from txnstore.transitions import Decision, decision_of
 from txnwire.ids import TxnId
@@ -50,6 +50,16 @@ class Hanging:
     writes: dict[str, int]
     acks: dict[tuple[str, str], int]
     ownerless: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDescription:
+    """A transaction key; `header`: of the newest transaction of its holder, None where there is none, or no more."""
+
+    owner: str
+    key: str
+    record: TransactionKey
+    header: Header | None
 
 
 PAGE_HEADERS: Final = 1000
@@ -109,6 +119,7 @@ async def list_transactions(
     older_than_ms: int = 0,
     owner: str | None = None,
     segment: str | None = None,
+    transaction_key: str | None = None,
     limit: int = 1000,
 ) -> list[TransactionRecord]:
     """Headers that match all that is given, in id order; `segment` (path form): with ops in it."""
@@ -120,6 +131,8 @@ async def list_transactions(
             if state is not None and header.state != state:
                 continue
             if owner is not None and header.owner != owner:
+                continue
+            if transaction_key is not None and header.txn_key != transaction_key:
                 continue
             if now_ms - header.created_ms < older_than_ms:
                 continue
@@ -160,6 +173,39 @@ async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[Decis
     _, found = await store.get_many(list(wanted))
     by_key = dict(zip(wanted, found, strict=True))
     return [_outcome(one, by_key[keys.txn(one)], by_key[keys.outcome_block(one)]) for one in txn_ids]
+
+
+async def transaction_keys(
+    store: MetadataStore, *, owner: str | None = None, deleted: bool = False, limit: int = 1000
+) -> list[KeyDescription]:
+    """Transaction keys in the order of owner and key, those of one `owner` or all; `deleted`: tombstones too."""
+    prefix = keys.TXN_KEY if owner is None else keys.txn_key(owner, "")
+    listed = await store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+    found: list[KeyDescription] = []
+    for at in range(0, len(listed.records), PAGE_HEADERS):
+        page = listed.records[at : at + PAGE_HEADERS]
+        records_of_page = (await store.range(page[0].key, page[-1].key + b"\0")).records
+        found += [one for one in await _keys_of(store, records_of_page) if deleted or not one.record.deleted_ms]
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+async def transaction_key(store: MetadataStore, owner: str, key: str) -> KeyDescription | None:
+    """One transaction key, also a deleted one; None: it was never used."""
+    record = await store.get(keys.txn_key(owner, key))
+    return None if record is None else (await _keys_of(store, [record]))[0]
+
+
+async def _keys_of(store: MetadataStore, found: Sequence[KeyValue]) -> list[KeyDescription]:
+    decoded = [records.decode(TransactionKey, one.value, key=one.key) for one in found]
+    wanted = [keys.TXN + one.txn_id.encode() for one in decoded if one.txn_id is not None]
+    headers_of = (await store.get_many(wanted))[1] if wanted else []
+    by_key = {one.key: records.decode(Header, one.value, key=one.key) for one in headers_of if one is not None}
+    return [
+        KeyDescription(*keys.txn_key_parts(one.key), record, by_key.get(keys.TXN + (record.txn_id or "").encode()))
+        for one, record in zip(found, decoded, strict=True)
+    ]
 
 
 async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limit: int = 100) -> list[Hanging]:

@@ -14,7 +14,7 @@ from coordinator_v5.names import Begun
 from txnstore.records import COMMITTED
 from txnstore.transitions import Decision
 from txnwire.calls import Handler, Peer
-from txnwire.errors import InvalidArgument, NotAllowed, TxnError
+from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MAX_TCID, TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -46,6 +46,8 @@ class CoordinatorService:
         request = command.new_txn
         if request.tc_id > MAX_TCID:
             raise InvalidArgument(f"coordinator id {request.tc_id} is above {MAX_TCID}")
+        if request.transaction_key:
+            return self._begin_keyed(request, peer)
         if request.name:
             return self._begin_named(request.tc_id, request.name, request.timeout_ms, request.attempt, peer.owner)
         self._coordinator.begin_nowait(
@@ -73,6 +75,29 @@ class CoordinatorService:
             ok.state = _state(begun.decision)
             ok.revision = begun.decision.revision
             _fill_writers(ok, begun.decision)
+        return pb.Command(new_txn_ok=ok)
+
+    async def _begin_keyed(self, request: pb.NewTxn, peer: Peer) -> pb.Command:
+        if request.name:
+            raise InvalidArgument(
+                "a transaction has a name or a transaction key, not both: nobody could fence the name"
+            )
+        begun = await self._coordinator.begin_keyed(
+            request.tc_id,
+            key=request.transaction_key,
+            epoch=request.key_epoch,
+            number=request.key_begin,
+            timeout_ms=request.timeout_ms,
+            attempt=request.attempt,
+            connection=peer,
+        )
+        ok = pb.NewTxnOk(
+            txnid_most_bits=begun.txn_id.most_bits,
+            txnid_least_bits=begun.txn_id.least_bits,
+            state=pb.TXN_STATE_OPEN if begun.decision is None else _state(begun.decision),
+            deadline_ms=begun.deadline_ms,
+            joined=begun.joined,
+        )
         return pb.Command(new_txn_ok=ok)
 
     def _begun(self, peer: Peer, request_id: int, answer: Begun | TxnError) -> None:
@@ -126,8 +151,16 @@ class CoordinatorService:
         self._coordinator.announce(peer, ids)
         return pb.Command(ok=pb.Ok())
 
-    def _tc_client_connect(self, peer: Peer, command: pb.Command) -> pb.Command:
-        raise NotAllowed("transaction keys come with a later version: connect without one")
+    async def _tc_client_connect(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.tc_client_connect
+        epoch = await self._coordinator.connect_key(
+            request.tc_id,
+            key=request.transaction_key,
+            epoch=request.epoch,
+            attempt=request.attempt,
+            connection=peer,
+        )
+        return pb.Command(tc_client_connect_ok=pb.TcClientConnectOk(epoch=epoch))
 
 
 def _fill(reply: pb.Command, decision: Decision) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
     tcids: int = 16
-    """Coordinator ids 0 … tcids - 1 of the whole cluster; each coordinator takes those that are free."""
+    """Coordinator ids 0 … tcids - 1 of the whole cluster, shared out evenly among its coordinators."""
     lease_ttl_s: float = 5.0
+    balance_after_s: float = 2.0
+    """So long no coordinator has come or gone when one with more than its share gives some up: a restart moves none."""
     header_retention_s: float = 60.0
     """A decided header stays so long after this coordinator first saw it final, on the monotonic clock."""
     outcome_retention_s: float = 7 * 24 * 3600.0

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from txnwire.histogram import Histogram, HistogramSnapshot
+
+
+class HeldKey(NamedTuple):
+    """A transaction key whose holder is connected here; `age_s`: since it was given its epoch, by the wall
+    clock."""
+
+    owner: str
+    key: str
+    epoch: int
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +59,10 @@ class CoordinatorStatistics:
     commit_latency: HistogramSnapshot
     abort_latency: HistogramSnapshot
     """From the arrival of an end to its answer, in seconds; of transactions that are open here."""
+    transaction_keys: int = 0
+    """Transaction keys whose holders are connected here."""
+    held_keys: Sequence[HeldKey] = ()
+    """The first thousand of them."""
 
 
 class Counters:

@@ -15,6 +15,7 @@ from segments.measures import Measures
 from segments.sending import Item, Line, PipelineEvents, SendReply
 from segments.settings import BrokerSettings
 from segments.tail_cache import LogEntry, TailCache
+from txnstore.store import KeyValue
 from txnwire.errors import InternalError, NotOwner, SegmentSealed, TxnError
 from txnwire.ids import Position
 from txnwire.ports import Clock
@@ -58,6 +59,8 @@ class Appender:
         self._task: asyncio.Task[None] | None = None
         self.stored = 0
         """Entries since this broker owns the segment."""
+        self.stored_messages = self.stored_bytes = 0
+        """The same in messages and bytes."""
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +145,7 @@ class Appender:
     def _confirm(self, batch: list[Item]) -> None:
         """▲ Only here, behind the sync and the fence check, does anybody hear of an entry (L5)."""
         now_s, measures = self._clock.monotonic(), self._measures
+        messages_before, bytes_before = measures.messages_stored, measures.bytes_stored
         self._buffer.confirmed(batch[-1].position)
         for item in batch:
             entry, position = item.entry, item.position
@@ -155,6 +159,8 @@ class Appender:
             if entry.txn_id is not None and (applied := self._buffer.op_finished(entry.txn_id)) is not None:
                 self._events.applied(applied)
         self.stored += len(batch)
+        self.stored_messages += measures.messages_stored - messages_before
+        self.stored_bytes += measures.bytes_stored - bytes_before
         measures.entries_stored += len(batch)
         self._checkpoint_due -= len(batch)
         self._events.confirmed()
@@ -179,8 +185,8 @@ class Appender:
         await done
 
     async def _do_asked(self) -> None:
-        asked, self._asked = self._asked, []
-        for work, done in asked:
+        while self._asked:  # ▲ one by one: where one fails, `stop` answers the rest
+            work, done = self._asked.pop(0)
             try:
                 await work()
             except BaseException:
@@ -201,8 +207,30 @@ class Appender:
         if self._ledgers.writer is not None and self._ledgers.writer.last_confirmed >= 0:
             await self._roll()
 
+    async def seal(self, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> None:
+        """See `SegmentLedgers.seal`; whether it was sealed is seen there: a segment that is handed over at the moment
+        is not. Nothing may be in flight, nor come."""
+
+        async def work() -> None:
+            if self._ledgers.writer is None:
+                return
+            await self._ledgers.seal(self.footer(), change_id, look)
+            self._events.rolled()
+
+        await self._ask(work)
+
+    async def unseal(self, topic: KeyValue) -> None:
+        """See `SegmentLedgers.unseal`."""
+
+        async def work() -> None:
+            await self._ledgers.unseal(topic)
+
+        await self._ask(work)
+
     async def _checkpoint(self) -> None:
         writer = self._ledgers.writer
+        if self._ledgers.sealed:
+            return  # since it was asked for; its footer says all that a checkpoint could
         if writer is None:
             raise self._over()
         self._checkpoint_due = self._settings.checkpoint_entries

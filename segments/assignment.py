@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
-from segments.topology import Topology
+from segments.topology import SEALED, Topology
 
 
 def consumer_id(name: str, incarnation: int) -> str:
@@ -17,14 +17,30 @@ def consumer_name(consumer: str) -> str:
     return consumer.partition("@")[0]
 
 
-def assignable(topology: Topology, drained: Collection[int] = ()) -> tuple[str, ...]:
+def undrained(topology: Topology, drained: Container[int] = ()) -> tuple[str, ...]:
+    """Paths of the segments that a subscription has not drained, in id order.
+
+    ▲ Only what is sealed counts as drained: a layout that lags behind `drained` must not lose its active segments."""
+    return tuple(
+        topology.paths[entry.id]
+        for entry in topology.segments.values()
+        if entry.state != SEALED or entry.id not in drained
+    )
+
+
+def assignable(topology: Topology, drained: Container[int] = ()) -> tuple[str, ...]:
     """Paths of the segments that may be read now, in id order: those the subscription has not drained yet but whose
     ancestors it all has. A child is thus read only after its parents, which keeps order per key (DESIGN §8)."""
-    return tuple(
-        path
-        for segment_id, path in topology.paths.items()
-        if segment_id not in drained and all(ancestor in drained for ancestor in topology.ancestors(segment_id))
-    )
+    behind: dict[int, None] = {}
+    found = []
+    for entry in topology.segments.values():  # parents before children
+        waits = any(parent in behind for parent in entry.parents)
+        done = entry.state == SEALED and entry.id in drained
+        if waits or not done:
+            behind[entry.id] = None
+        if not waits and not done:
+            found.append(topology.paths[entry.id])
+    return tuple(found)
 
 
 def assign(

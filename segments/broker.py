@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
 
 import structlog
 
-from segments.claims import Claims
-from segments.directory import Directory, DirectoryChange, topic_path_of
-from segments.erasing import anything_left, erase_segment, find_topic
+from segments.broker_statistics import BrokerStatistics
+from segments.broker_wide import Shared
+from segments.data_folder import expect_shared_folder
+from segments.directory import Directory, DirectoryChange
+from segments.erasing import SegmentGone
 from segments.housekeeping import Housekeeper
 from segments.ledger import LedgerStore
-from segments.measures import Measures, MeasuresSnapshot
+from segments.load_samples import LoadReporter
+from segments.measures import Measures
+from segments.owned_segments import OwnedSegments
 from segments.ownership import Registration
-from segments.segment import PINNING_SHOWN, Segment, SegmentStatistics, Shared
+from segments.segment import Segment
+from segments.segment_statistics import PINNING_SHOWN
 from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.shares import CacheShares, DeliveryShares
-from segments.take_over import take_over_segment
+from segments.waiting import cancel_all
 from txnstore.store import MetadataStore
-from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, TopicNotFound, TxnError
+from txnwire.errors import InvalidArgument, NotOwner, TopicNotFound, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
-from watchers.clean_up import CleanUp, CleanUpStatistics
-from watchers.decisions import DecisionStatistics, DecisionWatch
+from txnwire.snapshot import OF_ANOTHER_STORE
+from watchers.clean_up import CleanUp
+from watchers.decisions import DecisionWatch
 
 __all__ = ["Broker", "BrokerSettings", "BrokerStatistics"]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStatistics:
-    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text."""
-
-    broker_id: str
-    registered: bool
-    segments: tuple[SegmentStatistics, ...]
-    taking: tuple[str, ...]
-    failed: dict[str, str]
-    decisions: DecisionStatistics
-    clean_up: CleanUpStatistics
-    inflight_bytes: int
-    measures: MeasuresSnapshot
 
 
 class Broker:
@@ -82,7 +70,10 @@ class Broker:
         self._on_failed = on_failed
         # ▲ One counter for the process, never restarted: it is part of every op key.
         counter: Iterator[int] = count(1)
-        self._housekeeper = Housekeeper(directory, self.settings, lambda: self._segments)
+        self._housekeeper = Housekeeper(directory, self.settings, lambda: self._owned.serving)
+        self._load = LoadReporter(
+            store, clock, lambda: self._owned.serving.values(), every_s=self.settings.load_sample_s
+        )
         self._shared = Shared(
             store=store,
             clock=clock,
@@ -94,22 +85,10 @@ class Broker:
             caches=CacheShares(self.settings),
             measures=Measures(),
             op_counter=counter.__next__,
+            topology=lambda topic_path: directory.topics().get(topic_path),
             wake_housekeeping=self._housekeeper.wake,
         )
-        self._claims = Claims(broker_id, settle_s=self.settings.settle_s)
-        self._incarnation = ""
-        self._registration: Registration | None = None
-        self._segments: dict[str, Segment] = {}
-        self._taking: dict[str, asyncio.Task[None]] = {}
-        self._failed: dict[str, DataCorrupt] = {}
-        self._to_release: dict[str, int] = {}
-        """Epochs under which this broker owns segments that it cannot serve under them any more."""
-        self._handing_over: dict[str, None] = {}
-        self._erased: dict[str, None] = {}
-        """Segments of topics that are being deleted, with nothing left that this broker could erase."""
-        self._waiters: dict[str, asyncio.Future[Segment]] = {}
-        self._endings: dict[asyncio.Task[None], None] = {}
-        self._changed = asyncio.Event()
+        self._owned = OwnedSegments(self._shared, ledgers, directory, broker_id=broker_id)
         self._main: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
@@ -117,20 +96,30 @@ class Broker:
     @property
     def segments(self) -> dict[str, Segment]:
         """Those being served, by path."""
-        return dict(self._segments)
+        return dict(self._owned.serving)
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises `StoreUnavailable`."""
-        self._incarnation = await self._store.incarnation()
+        """Raises `StoreUnavailable`; `NotAllowed` where the cluster keeps its ledgers elsewhere. Nothing is left
+        behind then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close(graceful=False)
+            raise
+
+    async def _start(self) -> None:
+        await expect_shared_folder(self._store, self._ledgers, self._random, broker_id=self.broker_id)
+        self._owned.incarnation = await self._store.incarnation()
         await self._shared.decisions.start()
         await self._shared.clean_up.start()
-        self._registration = await self._register()
+        self._owned.registration = await self._register()
         self._unsubscribe = self._directory.add_listener(self._directory_changed)
         self._main = asyncio.create_task(self._run(), name=f"broker {self.broker_id}")
         self._main.add_done_callback(self._main_ended)
         self._housekeeper.start(self._main_ended)
+        self._load.start(self._main_ended)
 
     async def close(self, *, graceful: bool = True) -> None:
         """Idempotent, bounded. Ungraceful: leave everything as a crash would, but end tasks and watches."""
@@ -139,17 +128,20 @@ class Broker:
         self._closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
+        await self._load.close()
         await self._housekeeper.close(timeout_s=self.settings.hand_over_s if graceful else 0.0)
-        await _cancel(([self._main] if self._main is not None else []) + list(self._taking.values()))
-        segments, self._segments = list(self._segments.values()), {}
+        await cancel_all([self._main] if self._main is not None else [])
+        await self._owned.cancel_taking()
         if graceful:
-            await asyncio.gather(*(self._hand_over(segment) for segment in segments))
+            if self._owned.registration is not None:
+                await self._owned.registration.leave()  # others claim what is released from now on, not all at the end
+            await self._owned.hand_over_all()
         else:
-            self._stop_all(segments, NotOwner(f"broker {self.broker_id} is going down, look up the owner again"))
-        self._fail_waiters(NotOwner(f"broker {self.broker_id} is shutting down, look up the owner again"))
-        await asyncio.gather(*self._endings, return_exceptions=True)
-        if graceful and self._registration is not None:
-            await self._registration.close()
+            self._owned.stop_all(NotOwner(f"broker {self.broker_id} is going down, look up the owner again"))
+        self._owned.waiters.fail_all(NotOwner(f"broker {self.broker_id} is shutting down, look up the owner again"))
+        await self._owned.wait_ended()
+        if graceful and self._owned.registration is not None:
+            await self._owned.registration.close()
         await self._shared.clean_up.close()
         await self._shared.decisions.close()
 
@@ -157,7 +149,7 @@ class Broker:
         """Of no use any more, as it hears of no decision, say: its lease goes, and others take its segments."""
         log.critical("broker_gives_up", broker=self.broker_id, error=repr(error))
         if not self._closed:
-            self._own(self._give_up())
+            self._owned.own(self._give_up())
             self._on_failed(error)
 
     def _main_ended(self, task: asyncio.Task[None]) -> None:
@@ -166,27 +158,12 @@ class Broker:
             self._broken(error)
 
     async def _give_up(self) -> None:
-        registration = self._registration
+        registration = self._owned.registration
         if self._main is not None:
-            await _cancel([self._main])
-        await self._drop_all(NotOwner(f"broker {self.broker_id} follows no decisions, look up the owner again"))
+            await cancel_all([self._main])
+        await self._owned.drop_all(NotOwner(f"broker {self.broker_id} follows no decisions, look up the owner again"))
         if registration is not None:
             await registration.close()
-
-    async def _hand_over(self, segment: Segment) -> None:
-        # ▲ Not claimed here meanwhile, whoever joins or leaves: it would be served a second time under one epoch, and
-        # would know nothing of what is still in flight under it.
-        self._handing_over[segment.path] = None
-        try:
-            await segment.hand_over(timeout_s=self.settings.hand_over_s)
-            if self._registration is not None:
-                await self._registration.release(segment.path, segment.epoch)
-        except TxnError as error:
-            log.warning("owner_key_left", segment=segment.path, error=str(error))
-            self._to_release[segment.path] = segment.epoch
-        finally:
-            del self._handing_over[segment.path]
-            self._changed.set()
 
     async def _register(self) -> Registration:
         return await Registration.register(
@@ -196,10 +173,10 @@ class Broker:
     async def _run(self) -> None:
         """Claim while the lease holds; when it is lost, drop everything at once and register anew."""
         while True:
-            registration = self._registration
+            registration = self._owned.registration
             if registration is None:
                 try:
-                    registration = self._registration = await self._register()
+                    registration = self._owned.registration = await self._register()
                 except TxnError as error:
                     log.warning("registration_failed", broker=self.broker_id, error=str(error))
                     await asyncio.sleep(self.settings.claim_retry_s)
@@ -207,230 +184,79 @@ class Broker:
             lost = asyncio.create_task(registration.wait_lost(), name=f"lease of {self.broker_id}")
             try:
                 while not lost.done():
-                    self._changed.clear()
-                    self._claim_all(registration)
-                    await self._wait_change(lost)
+                    self._owned.changed.clear()
+                    await self._wait_change(lost, self._owned.claim_all(registration))
             finally:
                 lost.cancel()
                 await asyncio.gather(lost, return_exceptions=True)
-            log.warning("lease_lost", broker=self.broker_id, segments=len(self._segments))
-            self._registration = None
-            await self._drop_all(NotOwner(f"broker {self.broker_id} lost its lease, look up the owner again"))
+            log.warning("lease_lost", broker=self.broker_id, segments=len(self._owned.serving))
+            self._owned.registration = None
+            await self._owned.drop_all(NotOwner(f"broker {self.broker_id} lost its lease, look up the owner again"))
 
-    async def _wait_change(self, lost: asyncio.Task[None]) -> None:
-        changed = asyncio.create_task(self._changed.wait(), name="broker change")
-        await asyncio.wait([lost, changed], timeout=self.settings.claim_retry_s, return_when=asyncio.FIRST_COMPLETED)
-        await _cancel([changed])
-
-    async def _drop_all(self, error: NotOwner) -> None:
-        await _cancel(list(self._taking.values()))
-        segments, self._segments = list(self._segments.values()), {}
-        self._stop_all(segments, error)
-        self._to_release.clear()  # their keys went with the lease
-
-    def _stop_all(self, segments: Sequence[Segment], error: NotOwner) -> None:
-        for segment in segments:
-            segment.stop(error)
-            self._own(segment.wait_stopped())
-
-    # ---- claims -----------------------------------------------------------------------------------------------------
-
-    def _claim_all(self, registration: Registration) -> None:
-        now_s = self._clock.monotonic()
-        brokers = list(self._directory.brokers())
-        owners = {path: owner.broker for path, owner in self._directory.owners().items()}
-        busy = [*self._taking, *self._handing_over]
-        for path in self._claims.to_take(self._unserved(), owners, brokers, busy, now_s, stale=self._to_release):
-            task = asyncio.create_task(self._take(path, registration), name=f"take over {path}")
-            self._taking[path] = task
-            task.add_done_callback(partial(self._taken, path))
-        for path in self._claims.to_yield(list(self._segments), brokers, now_s):
-            log.info("segment_yielded", segment=path, broker=self.broker_id)
-            self._own(self._hand_over(self._segments.pop(path)))
-
-    def _taken(self, path: str, task: asyncio.Task[None]) -> None:
-        if self._taking.get(path) is task:
-            del self._taking[path]
-            self._changed.set()
-
-    def _unserved(self) -> list[str]:
-        return [
-            path
-            for topology in self._directory.topics().values()
-            for path in topology.paths.values()
-            if path not in self._segments and path not in (self._erased if topology.deleting else self._failed)
-        ]
-
-    def _may_claim(self, path: str) -> bool:
-        """Nobody owns it; or this broker does, and failed to take it over."""
-        owner = self._directory.owner(path)
-        return owner is None or owner.broker == self.broker_id
-
-    async def _take(self, path: str, registration: Registration) -> None:
-        epoch: int | None = None
+    async def _wait_change(self, lost: asyncio.Task[None], timeout_s: float) -> None:
+        changed = asyncio.create_task(self._owned.changed.wait(), name="broker change")
         try:
-            topic = await find_topic(self._store, path)
-            if (stale := self._to_release.get(path)) is not None:
-                await registration.release(path, stale)
-                self._to_release.pop(path, None)
-            if topic.deleting and not await anything_left(self._store, path):
-                self._erased[path] = None
-                raise topic.gone()
-            epoch = await registration.claim(path, topic=topic.record)
-            if epoch is None:
-                raise NotOwner(f"{path} is owned by another broker, or has changed: look up the owner again")
-            if topic.deleting:
-                await erase_segment(self._store, self._ledgers, path, epoch)
-                self._erased[path] = None
-                raise topic.gone()
-            segment = await take_over_segment(
-                path,
-                epoch,
-                self._shared,
-                self._ledgers,
-                incarnation=self._incarnation,
-                may_ack=registration.valid,
-                on_lost=self._segment_lost,
-                on_doubt=self._segment_in_doubt,
-            )
-        except asyncio.CancelledError:
-            self._fail_waiter(path, NotOwner(f"{path} is being given up by {self.broker_id}, look up the owner again"))
-            raise
-        except TopicNotFound as error:
-            self._claims.failed(path, self._clock.monotonic())  # the directory may not have heard of it yet
-            self._fail_waiter(path, error)
-        except DataCorrupt as error:
-            log.error("segment_corrupt", segment=path, error=str(error))
-            self._failed[path] = error
-            self._fail_waiter(path, error)
-        except TxnError as error:
-            log.warning("take_over_failed", segment=path, error=str(error))
-            self._claims.failed(path, self._clock.monotonic())
-            if epoch is not None:
-                self._to_release[path] = epoch  # ▲ tried again under a new epoch: late writes of this try must fail
-            self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error}): look up the owner again"))
-        except Exception as error:  # a defect of ours, in one segment: the others go on
-            log.error("take_over_broken", segment=path, exc_info=error)
-            self._claims.failed(path, self._clock.monotonic())
-            if epoch is not None:
-                self._to_release[path] = epoch
-            self._fail_waiter(path, NotOwner(f"{path} could not be taken over ({error!r}): look up the owner again"))
-        else:
-            self._claims.succeeded(path)
-            if self._is_deleting(path):  # it was marked while it was being taken over
-                self._fail_waiter(path, topic.gone())
-                self._own(self._give_up_deleted(segment))
-                return
-            self._segments[path] = segment
-            self._housekeeper.wake(path)  # what a predecessor has left half done
-            waiter = self._waiters.pop(path, None)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(segment)
-
-    def _segment_lost(self, segment: Segment, error: TxnError) -> None:
-        if self._segments.get(segment.path) is segment:
-            del self._segments[segment.path]
-        if not isinstance(error, NotOwner):
-            # ▲ Served again only under a new epoch: ops of this one that are still on their way are then refused.
-            self._to_release[segment.path] = segment.epoch
-        self._own(segment.wait_stopped())
-        self._changed.set()
-
-    def _segment_in_doubt(self, segment: Segment) -> None:
-        self._own(self._check(segment))
-
-    async def _check(self, segment: Segment) -> None:
-        registration = self._registration
-        if registration is not None and self._segments.get(segment.path) is segment:
-            try:
-                await registration.check(segment.path, segment.epoch)
-            except NotOwner as error:
-                segment.lost(error)
-            except TxnError as error:
-                log.warning("ownership_not_checked", segment=segment.path, error=str(error))
-
-    def _own(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work, name=f"ending of broker {self.broker_id}")
-        self._endings[task] = None
-        task.add_done_callback(self._endings.pop)
+            await asyncio.wait([lost, changed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_all([changed])
 
     def _directory_changed(self, change: DirectoryChange) -> None:
         for name in change.topics:
             self._topic_changed(name)
         for path in change.owners:
-            owner, segment = self._directory.owner(path), self._segments.get(path)
-            if segment is not None and (owner is None or owner.epoch != segment.epoch):
-                self._segment_in_doubt(segment)  # perhaps only an older change: the store is asked
-            if segment is None and owner is not None and owner.broker != self.broker_id:
-                self._fail_waiter(path, NotOwner(f"{path} is owned by {owner.broker} by now, look up the owner again"))
+            self._owned.owner_changed(path)
         for name in change.assignments:
             self._assignment_changed(name)
-        self._changed.set()
+        self._owned.changed.set()
 
     def _topic_changed(self, name: str) -> None:
         topology = self._directory.topics().get(name)
         if topology is None:
-            for known in (self._erased, self._failed):
-                for path in [path for path in known if topic_path_of(path) == name]:
-                    del known[path]
-        elif topology.deleting:
-            for path in topology.paths.values():
-                if (segment := self._segments.pop(path, None)) is not None:
-                    self._own(self._give_up_deleted(segment))
-        else:
-            for path in topology.paths.values():  # its policies may have changed
-                self._housekeeper.wake(path)
-
-    def _is_deleting(self, path: str) -> bool:
-        topology = self._directory.topics().get(topic_path_of(path))
-        return topology is not None and topology.deleting
-
-    async def _give_up_deleted(self, segment: Segment) -> None:
-        """Stop a segment that is to be erased. ▲ What is in flight under its epoch may still land: it is erased under
-        the next one, and not before everything here has ended."""
-        self._handing_over[segment.path] = None
-        try:
-            segment.stop(TopicNotFound(f"{SegmentName.from_path(segment.path).topic} is being deleted"))
-            await segment.wait_stopped()
-        finally:
-            self._to_release[segment.path] = segment.epoch
-            del self._handing_over[segment.path]
-            self._changed.set()
+            self._owned.holdings.forget_topic(name)
+            return
+        self._owned.holdings.forget_pruned(name, topology.paths.values())
+        self._owned.topic_changed(topology)
 
     def _assignment_changed(self, name: str) -> None:
         topic_path, _, subscription = name.rpartition("/")
         topology = self._directory.topics().get(topic_path)
         record = self._directory.assignment(topic_path, subscription)
         for path in () if topology is None else topology.paths.values():
-            segment = self._segments.get(path)
+            segment = self._owned.serving.get(path)
             if segment is not None:
                 segment.subscriptions.assignment_changed(subscription, record)
 
     # ---- look-ups ---------------------------------------------------------------------------------------------------
 
+    def check_store(self, identity: str) -> None:
+        """Raises `InvalidArgument` where a snapshot is of another store, or of what a repair has since put right: ▲ its
+        revision is none of this one's."""
+        if identity and identity != self._owned.incarnation:
+            raise InvalidArgument(OF_ANOTHER_STORE)
+
     async def segment(self, path: str) -> Segment:
         """The segment, waiting while it is being taken over (at most `recover_wait_s`).
 
-        Raises `NotOwner`; `TopicNotFound`, `InvalidArgument`; `DataCorrupt` where its recovery ended in one."""
-        if (found := self._segments.get(path)) is not None:
+        Raises `NotOwner`; `TopicNotFound`, also where the topic stands without this segment; `DataCorrupt` where its
+        recovery ended in one."""
+        if (found := self._owned.serving.get(path)) is not None:
             return found
-        if path in self._failed:
-            raise self._failed[path]
+        if path in self._owned.holdings.failed:
+            raise self._owned.holdings.failed[path]
         topic = SegmentName.from_path(path).topic
         topology = await self._directory.fetch_topic(topic.path)
-        if (found := self._segments.get(path)) is not None:
+        if (found := self._owned.serving.get(path)) is not None:
             return found  # taken over meanwhile: nobody would wake a waiter any more
         if topology is None or topology.deleting:
             raise TopicNotFound(f"{topic} does not exist")
-        if path not in topology.paths.values():
-            raise InvalidArgument(f"{topic} has no segment {path} at layout epoch {topology.epoch}")
-        if self._closed or not self._may_claim(path):
+        segment_id = SegmentName.from_path(path).segment_id
+        if topology.paths.get(segment_id) != path or topology.is_going(segment_id):
+            # Who asks may know an older layout, or a newer one: it looks it up again.
+            raise SegmentGone(f"{topic} has no segment {path} at layout epoch {topology.epoch}")
+        if self._closed or not self._owned.may_claim(path):
             raise NotOwner(f"{path} is not owned by {self.broker_id}: look up the owner again")
-        waiter = self._waiters.get(path)
-        if waiter is None:
-            waiter = self._waiters[path] = asyncio.get_running_loop().create_future()
-            waiter.add_done_callback(_retrieve)
-        self._changed.set()
+        waiter = self._owned.waiters.join(path)
+        self._owned.changed.set()
         try:
             async with asyncio.timeout(self.settings.recover_wait_s):
                 return await asyncio.shield(waiter)
@@ -439,49 +265,28 @@ class Broker:
 
     def serving(self, path: str) -> Segment:
         """As `segment`, without waiting. Raises `NotOwner`, `DataCorrupt`."""
-        found = self._segments.get(path)
+        found = self._owned.serving.get(path)
         if found is None:
-            raise self._failed.get(path) or NotOwner(
+            raise self._owned.holdings.failed.get(path) or NotOwner(
                 f"{path} is not owned by {self.broker_id}, look up its owner again"
             )
         return found
 
-    def _fail_waiter(self, path: str, error: TxnError) -> None:
-        waiter = self._waiters.pop(path, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)
-
-    def _fail_waiters(self, error: NotOwner) -> None:
-        for path in list(self._waiters):
-            self._fail_waiter(path, error)
-
     @property
     def registered(self) -> bool:
         """Whether its lease surely holds."""
-        return self._registration is not None and self._registration.valid()
+        return self._owned.registration is not None and self._owned.registration.valid()
 
     def statistics(self, *, pins: int = PINNING_SHOWN) -> BrokerStatistics:
         """`pins`: of each segment, how many transactions that hold readers back are told at most."""
         return BrokerStatistics(
             broker_id=self.broker_id,
             registered=self.registered,
-            segments=tuple(segment.statistics(pins=pins) for _, segment in sorted(self._segments.items())),
-            taking=tuple(self._taking),
-            failed={path: str(error) for path, error in self._failed.items()},
+            segments=tuple(segment.statistics(pins=pins) for _, segment in sorted(self._owned.serving.items())),
+            taking=tuple(self._owned.taking),
+            failed={path: str(error) for path, error in self._owned.holdings.failed.items()},
             decisions=self._shared.decisions.statistics(),
             clean_up=self._shared.clean_up.statistics(),
             inflight_bytes=self._shared.budget.bytes,
             measures=self._shared.measures.snapshot(),
         )
-
-
-def _retrieve(future: asyncio.Future[Segment]) -> None:
-    """A failure nobody waits for any more is not an error of the event loop."""
-    if not future.cancelled():
-        future.exception()
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,6 +10,7 @@ import msgspec
 from segments.broker import Broker
 from segments.consuming import ConsumingService
 from segments.producers import ProducerSession
+from segments.scanning import PAGE_ENTRIES, scan
 from segments.sending import Outgoing
 from segments.tail_cache import chunk_key
 from txnwire.entry import parse_metadata, verify
@@ -23,7 +24,6 @@ from txnwire.serving import Handler, Peer
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _OK = pb.Command(ok=pb.Ok())
-MAX_PERMITS = 1_000_000
 
 
 class _SendReply:
@@ -68,7 +68,8 @@ class BrokerService:
     `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path} → {"segments": {path: …}},
     "subscription.stats" {"segment": path, "subscription"?: name} → {"subscriptions": {name: …}}, "broker.stats" {},
     "segment.users" {"segment": path, "subscription"?: name} → {"producers": n, "consumers": n}, "subscription.drop"
-    {"segment": path, "subscription": name} (of one that is marked as being deleted).
+    {"segment": path, "subscription": name} (of one that is marked as being deleted), "segment.forgotten" {"segment":
+    path} → {"forgotten": whether nothing is left that keeps it from being pruned}.
     Values are the frozen statistics; positions and transaction ids are arrays of two numbers.
     """
 
@@ -83,12 +84,15 @@ class BrokerService:
             "close_producer": self._close_producer,
             "segment_positions": self._segment_positions,
             "segment_cut": self._segment_cut,
+            "scan_entries": self._scan_entries,
+            "seal_segment": self._seal_segment,
         }
         self.admin: Mapping[str, AdminAnswer] = {
             "segment.stats": self._segment_stats,
             "subscription.stats": self._subscription_stats,
             "segment.users": self._segment_users,
             "subscription.drop": self._drop_subscription,
+            "segment.forgotten": self._segment_forgotten,
             "broker.stats": self._broker_stats,
         }
 
@@ -117,10 +121,16 @@ class BrokerService:
         if earlier is not None and earlier.session.error is None:
             raise InvalidArgument(f"producer id {request.producer_id} is open already on this connection")
 
-        def closed(error: TxnError) -> None:
-            push = pb.ProducerClosed(producer_id=request.producer_id, error=to_wire(error))
+        def closed(error: TxnError, last_sequence_id: int) -> None:
+            push = pb.ProducerClosed(
+                producer_id=request.producer_id, error=to_wire(error), last_sequence_id=last_sequence_id
+            )
             peer.push(pb.Command(producer_closed=push))
 
+        if segment.ledgers.sealed:
+            last = segment.last_sequence_id(name, request.incarnation)
+            answer = pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=segment.epoch, sealed=True)
+            return pb.Command(open_producer_ok=answer)
         session, last = segment.open_producer(name, request.incarnation, closed)
         producers[request.producer_id] = _Producing(name, request.incarnation, session)
         return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=segment.epoch))
@@ -176,6 +186,32 @@ class BrokerService:
             )
         )
 
+    async def _scan_entries(self, _: Peer, command: pb.Command) -> pb.Command:
+        request = command.scan_entries
+        segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
+        if request.min_revision:
+            await segment.wait_followed(request.min_revision)
+        page = await scan(
+            segment,
+            Position(request.after.ledger_id, request.after.entry_id),
+            Position(request.end.ledger_id, request.end.entry_id),
+            max_entries=min(request.max_entries or PAGE_ENTRIES, PAGE_ENTRIES),
+            skip_trimmed=request.trimmed == pb.TRIMMED_DATA_SKIP,
+            read_bytes=segment.dispatcher.shares.read_bytes,
+        )
+        answer = pb.ScanEntriesOk(heads=page.heads, through=_position(page.through), ended=page.ended)
+        return pb.Command(scan_entries_ok=answer)
+
+    async def _seal_segment(self, _: Peer, command: pb.Command) -> pb.Command:
+        request = command.seal_segment
+        segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
+        seal = await segment.sealing.seal(request.change_id)
+        return pb.Command(
+            seal_segment_ok=pb.SealSegmentOk(
+                end=_position(seal.end), ledger_revision=seal.ledger_revision, ownership_epoch=seal.epoch
+            )
+        )
+
     async def _segment_stats(self, args: Mapping[str, Any]) -> dict[str, Any]:
         path = args.get("segment")
         segments = [await self._broker.segment(str(path))] if path else list(self._broker.segments.values())
@@ -191,6 +227,10 @@ class BrokerService:
         segment = await self._broker.segment(str(args.get("segment", "")))
         producers, consumers = segment.users(args.get("subscription"))
         return {"producers": producers, "consumers": consumers}
+
+    async def _segment_forgotten(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        segment = await self._broker.segment(str(args.get("segment", "")))
+        return {"forgotten": await segment.forgotten()}
 
     async def _drop_subscription(self, args: Mapping[str, Any]) -> dict[str, Any]:
         segment = await self._broker.segment(str(args.get("segment", "")))

@@ -16,12 +16,14 @@ from txnwire.errors import InvalidArgument, NotAllowed, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_PERMITS
 from txnwire.serving import Handler, Peer
 from watchers import acks
 
 _OK = pb.Command(ok=pb.Ok())
-MAX_PERMITS = 1_000_000
 MAX_DELAY_MS = 30 * 24 * 3600 * 1000
+CLOSED_KEPT = 64
+"""Consumers of a connection that were closed here: why is remembered of so many."""
 
 
 class _ConsumerSink:
@@ -118,6 +120,7 @@ class ConsumingService:
         request = command.subscribe
         path = SegmentName.from_path(request.segment).path
         isolation = _isolation(request)
+        self._broker.check_store(request.store)
         segment = await self._broker.segment(path)
         consumers = self._connections.setdefault(peer, {})
         earlier = consumers.get(request.consumer_id)
@@ -132,6 +135,7 @@ class ConsumingService:
             consuming = await _attach_to_queue(segment, sink, request, isolation)
         else:
             raise InvalidArgument(f"subscription type {request.type} is unknown: expected stream or queue")
+        _forget_closed(consumers)
         consumers[request.consumer_id] = consuming
         seeks = 0 if consuming.subscription is None else consuming.subscription.cursor.seeks
         return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch, seeks=seeks))
@@ -207,12 +211,26 @@ class ConsumingService:
         return _OK
 
 
+def _forget_closed(consumers: dict[int, _Consuming]) -> None:
+    """What comes for one that was closed here is answered with why, for those closed last."""
+    closed = [closed_id for closed_id, one in consumers.items() if one.sink.error is not None]
+    for closed_id in closed[:-CLOSED_KEPT]:
+        consumers.pop(closed_id).close()
+
+
 async def _attach_reader(
     segment: Segment, sink: _ConsumerSink, request: pb.Subscribe, isolation: Isolation
 ) -> _Consuming:
     end = Position(request.end.ledger_id, request.end.entry_id) if request.HasField("end") else None
     consumer = await segment.attach_reader(
-        sink, start=Start.from_wire(request.start), end=end, min_revision=request.min_revision, isolation=isolation
+        sink,
+        start=Start.from_wire(request.start),
+        end=end,
+        min_revision=request.min_revision,
+        isolation=isolation,
+        of_snapshot=bool(request.store),
+        whole=_WHOLE.get(request.trimmed),
+        permits_are_kib=request.permits_are_kib,
     )
     dispatcher = segment.dispatcher
     return _Consuming(sink, flow=partial(dispatcher.add_permits, consumer), close=partial(dispatcher.detach, consumer))
@@ -261,6 +279,8 @@ async def _attach_to_queue(
 def _holder(request: pb.Subscribe) -> str:
     return consumer_id(validate_name(request.consumer, part="consumer name"), request.incarnation)
 
+
+_WHOLE: Mapping[int, bool] = {pb.TRIMMED_DATA_REFUSE: True, pb.TRIMMED_DATA_SKIP: False}
 
 _ISOLATIONS: Mapping[int, Isolation] = {
     pb.ISOLATION_READ_COMMITTED: Isolation.READ_COMMITTED,

@@ -10,25 +10,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import structlog
 
 from segments.assignment import consumer_id
+from segments.autoscaling import AutoscaleStatistics, Autoscaling
 from segments.deletions import Deletions, OwnerCalls
 from segments.directory import CONTROLLER, Directory, DirectoryChange
+from segments.layout_changes import LayoutChanges, LayoutStatistics, SealCalls
+from segments.layout_transitions import Changed
+from segments.pruning import PruneCalls, Pruning
 from segments.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
 from segments.stream_group import Link
 from segments.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
-from segments.subscription_records import start_record, subscription_type
+from segments.subscription_records import subscription_type
 from segments.topics import Created, parse_changes, parse_policies, plan_create, plan_policies, read_created
 from txnstore import keys
 from txnstore.deletion_transitions import read_step
 from txnstore.election import Election, Leadership
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
-from txnwire.names import TopicName, validate_name
+from txnwire.names import SegmentName, TopicName, validate_name
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
 from txnwire.snapshot import Snapshot
@@ -38,16 +42,26 @@ log = structlog.get_logger(__name__)
 _LOAD_RETRY_S = (0.1, 0.5)
 
 
+class SegmentOwners(OwnerCalls, SealCalls, PruneCalls, Protocol):
+    """What the controller asks of segments' owners."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Seconds. `lease_ttl_s`: a dead controller is followed after this at most. `consumer_grace_s`: a consumer whose
     connection dropped has this long to join again; `failover_grace_s`: the same after the controller has changed.
-    `request_timeout_s`: a request that the store has not confirmed by then fails with `Timeout`."""
+    `request_timeout_s`: a request that the store has not confirmed by then fails with `Timeout`.
+    `layout_patience_s`: a split or merge one of whose parents cannot be sealed by then is given up.
+    `prune_s`: how often it is looked for sealed segments that are empty and forgotten. `autoscale_s`:
+    between looks at the load of topics, 0: no topic is split or merged by itself."""
 
     lease_ttl_s: float = 10.0
     consumer_grace_s: float = 2.0
     failover_grace_s: float = 10.0
     request_timeout_s: float = 10.0
+    layout_patience_s: float = 10.0
+    prune_s: float = 60.0
+    autoscale_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,9 @@ class ControllerStatistics:
     subscriptions: int
     connected_consumers: int
     snapshots: SnapshotStatistics
+    layouts: LayoutStatistics = field(default_factory=LayoutStatistics)
+    autoscale: AutoscaleStatistics = field(default_factory=AutoscaleStatistics)
+    pruned_segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,9 @@ class _Term:
     deposed: asyncio.Event
     groups: StreamGroups
     deletions: Deletions
+    layouts: LayoutChanges
+    autoscaling: Autoscaling
+    pruning: Pruning
 
 
 class Controller:
@@ -84,7 +104,7 @@ class Controller:
         address: str,
         segment_positions: PositionLookup,
         segment_questions: SegmentQuestions,
-        owner_calls: OwnerCalls,
+        owner_calls: SegmentOwners,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -141,6 +161,9 @@ class Controller:
             subscriptions=len(term.groups) if term else 0,
             connected_consumers=sum(len(links) for links in self._links.values()),
             snapshots=self._snapshots.statistics(),
+            layouts=term.layouts.statistics() if term else LayoutStatistics(),
+            autoscale=term.autoscaling.statistics() if term else AutoscaleStatistics(),
+            pruned_segments=term.pruning.pruned if term else 0,
         )
 
     async def _run(self) -> None:
@@ -162,7 +185,27 @@ class Controller:
             groups=groups,
             on_deposed=deposed.set,
         )
-        return _Term(leadership, deposed, groups, deletions)
+        layouts = LayoutChanges(
+            self._store,
+            self._clock,
+            self._random,
+            self._owner_calls,
+            leadership=leadership,
+            patience_s=self._settings.layout_patience_s,
+            on_deposed=deposed.set,
+        )
+        autoscaling = Autoscaling(
+            self._store, self._directory, self._clock, layouts, every_s=self._settings.autoscale_s
+        )
+        pruning = Pruning(
+            self._store,
+            self._directory,
+            self._owner_calls,
+            leadership=leadership,
+            pause_s=self._settings.prune_s,
+            on_deposed=deposed.set,
+        )
+        return _Term(leadership, deposed, groups, deletions, layouts, autoscaling, pruning)
 
     async def _lead(self, term: _Term) -> None:
         """One term, from the election to the loss of it."""
@@ -184,6 +227,7 @@ class Controller:
             try:
                 found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
                 await term.deletions.take_up()
+                await term.layouts.take_up()
                 break
             except TxnError as error:
                 log.warning("controller_load_retry", error=str(error))
@@ -195,19 +239,29 @@ class Controller:
                 term.groups.take_up(record)
             except DataCorrupt as error:
                 log.error("assignment_unreadable", error=str(error))
+        term.pruning.start()
         self._term = term
+        term.autoscaling.start()
         self._leading.set()
 
     async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
         lost.cancel()
         await asyncio.gather(lost, return_exceptions=True)
+        await term.autoscaling.close()
         await term.deletions.close()
+        await term.layouts.close()
+        await term.pruning.close()
         await term.groups.close(NotOwner("this process is the controller no longer; look it up again"))
         await term.leadership.resign()
 
     def _directory_changed(self, change: DirectoryChange) -> None:
         if self._term is not None and change.topics:
             self._term.groups.layouts_changed(dict.fromkeys(change.topics))
+            topologies = self._directory.topics()
+            for topology in (topologies[name] for name in change.topics if name in topologies):
+                self._term.layouts.follow(topology)
+        if self._term is not None and change.drained:
+            self._term.groups.drained_changed(change.drained)
 
     def _require_term(self) -> _Term:
         term = self._term
@@ -280,6 +334,18 @@ class Controller:
         async with self._request(f"deleting subscription {name} of {topic}") as term:
             await term.deletions.delete_subscription(topic, name, force=force)
 
+    # ---- layouts ----------------------------------------------------------------------------------------------------
+
+    async def split_segment(self, segment: SegmentName, at: int | None) -> Changed:
+        """Answers once the new layout stands. Raises as `LayoutChanges.split`; `Timeout` while it goes on."""
+        async with self._request(f"splitting {segment}") as term:
+            return await term.layouts.split(segment, at)
+
+    async def merge_segments(self, segment_a: SegmentName, segment_b: SegmentName) -> Changed:
+        """As `split_segment`."""
+        async with self._request(f"merging {segment_a} and {segment_b}") as term:
+            return await term.layouts.merge(segment_a, segment_b)
+
     # ---- snapshots --------------------------------------------------------------------------------------------------
 
     async def take_snapshot(self, topics: Sequence[TopicName]) -> Snapshot:
@@ -306,11 +372,10 @@ class Controller:
             topology = await self._directory.fetch_topic(topic.path)
             if topology is None or topology.deleting:
                 raise TopicNotFound(f"{topic} does not exist")
-            start = start_record(request.start, topology)
             key = (topic.path, name)
-            group = await term.groups.open(key, topology, asked, start)
+            group = await term.groups.open(key, asked, request.start)
             self._joined.setdefault(link, {})[key, consumer] = None
-            return await group.join(consumer, link)
+            return await group.join(consumer, link, again=request.again)
 
     async def leave(self, request: pb.LeaveSubscription, link: Link) -> None:
         """Take a consumer out; answers once no assignment names it. Fine if it is not in. Raises as `join`."""

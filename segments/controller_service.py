@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from segments.controller import Controller
+from segments.layout_transitions import Changed
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument
-from txnwire.names import TopicName, validate_name
+from txnwire.names import SegmentName, TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
 
 
 class ControllerService:
-    """Handlers of `CreateTopic`, `JoinSubscription`, `LeaveSubscription` and `TakeSnapshot`."""
+    """Handlers of what changes topics, their layouts and subscriptions, and of `TakeSnapshot`."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -24,6 +25,8 @@ class ControllerService:
             "join_subscription": self._join_subscription,
             "leave_subscription": self._leave_subscription,
             "take_snapshot": self._take_snapshot,
+            "split_segment": self._split_segment,
+            "merge_segments": self._merge_segments,
         }
 
     @property
@@ -54,6 +57,17 @@ class ControllerService:
         await self._controller.delete_subscription(TopicName.parse(request.topic), name, force=request.force)
         return pb.Command(ok=pb.Ok())
 
+    async def _split_segment(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.split_segment
+        return _layout_changed(
+            await self._controller.split_segment(SegmentName.from_path(request.segment), request.at or None)
+        )
+
+    async def _merge_segments(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request = command.merge_segments
+        first, second = (SegmentName.from_path(path) for path in (request.segment_a, request.segment_b))
+        return _layout_changed(await self._controller.merge_segments(first, second))
+
     async def _join_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(assignment=await self._controller.join(command.join_subscription, peer))
 
@@ -68,3 +82,9 @@ class ControllerService:
         # `min_revision` needs no look: the cut's revision is read from the store after this request was sent.
         snapshot = await self._controller.take_snapshot(topics)
         return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=snapshot.to_json()))
+
+
+def _layout_changed(changed: Changed) -> pb.Command:
+    return pb.Command(
+        layout_changed=pb.LayoutChanged(epoch=changed.epoch, parents=changed.parents, children=changed.children)
+    )

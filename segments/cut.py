@@ -1,8 +1,11 @@
 """A snapshot cut over the segments of some topics, as a pure core (DESIGN §10).
 
-    topic records ──► every owner's read position: *resolved* ──► R, by a linearizable read
+    topic records ──► every owner's read position: *resolved* ──► R and the layouts at R, by one linearizable read
         ──► every owner, once it has followed decisions to R: *end*, and who has entries behind *resolved*
         ──► one final read at one revision: those transactions' headers, the topic records, the owners, the horizon
+
+A layout that changes meanwhile disturbs nothing: what is made after R holds nothing that was committed by then, and
+what is made between the first question and R is asked before R is read again, unless nobody has owned it yet.
 
 Everything up to the ends, minus pending, minus aborted, is exactly what was committed at R. Each step is sent only when
 the one before it is answered whole; `segments.snapshots` does the sending. Source: DESIGN §10; the idea is Chandy and
@@ -12,15 +15,15 @@ Lamport's, with the metadata store's revision in the place of their markers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from segments.topology import Topology
+from segments.topology import SEALED, Topology
 from txnstore import keys, records
 from txnstore.records import GcHorizon, Header, TopicRecord
 from txnstore.store import KeyValue
 from txnwire.errors import TopicNotFound
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 from watchers.outcomes import Decision
@@ -58,17 +61,54 @@ class Layout(NamedTuple):
     created: int
     topology: Topology
 
+    @property
+    def paths(self) -> Mapping[str, int]:
+        """The ids of its segments by path, without those that are on their way out of the graph: nothing is left in
+        them, and nobody serves them."""
+        topology = self.topology
+        return {path: number for number, path in topology.paths.items() if not topology.is_going(number)}
+
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The topics to be cut, by name, in order."""
+    """The topics to be cut, by name, in order. `settled`: segments that need not be asked, and their ends: those of
+    `settled_in`, and those that nobody has owned yet."""
 
     topics: Mapping[TopicName, Layout]
+    settled: Mapping[str, Position] = field(default_factory=dict)
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Paths of all segments, sealed ones too: they hold what was written before."""
-        return tuple(path for layout in self.topics.values() for path in layout.topology.paths.values())
+        """Paths of all segments to be asked, sealed ones too: they hold what was written before."""
+        return tuple(path for layout in self.topics.values() for path in layout.paths if path not in self.settled)
+
+    def knowing(self, settled: Mapping[str, Position]) -> Layouts:
+        """Without asking those of `settled` that are in these layouts, besides what is settled already."""
+        paths = (path for layout in self.topics.values() for path in layout.paths)
+        known = {path: settled[path] for path in paths if path in settled}
+        return Layouts(self.topics, {**self.settled, **known})
+
+    def unanswered(self, resolved: Mapping[str, Resolved]) -> tuple[str, ...]:
+        """Segments whose owners have yet to be asked."""
+        return tuple(path for path in self.segments if path not in resolved)
+
+
+def never_owned(paths: Sequence[str], ledgers: Sequence[KeyValue | None]) -> dict[str, Position]:
+    """Those of `paths` that nobody had owned at the revision at which `ledgers`, their `/ledger` records, were read.
+
+    ▲ Whoever owns a segment lists its ledger before anything else. So there is nothing in it then, nor an op of any
+    transaction that could have been committed by then."""
+    return {path: EARLIEST for path, record in zip(paths, ledgers, strict=True) if record is None}
+
+
+def settled_in(snapshot: Snapshot) -> dict[str, Position]:
+    """Segments that no later cut has to ask, with their ends: sealed, and everything decided.
+
+    ▲ Sealed by the topic's record, where it stays so, not by the segment's own: a seal without it may be undone.
+    Nothing is appended to such a segment any more and no transaction is open in it, so its bounds are the same for
+    ever; what a cut costs does not grow with a topic's history.
+    """
+    return {path: one.end for path, one in snapshot.segments.items() if one.sealed and one.resolved == one.end}
 
 
 def topic_keys(topics: Sequence[TopicName]) -> list[bytes]:
@@ -103,7 +143,7 @@ class Cut:
     @property
     def final_keys(self) -> list[bytes]:
         """▲ To be read together, at one revision, behind every answer: only then did every owner answer as the owner
-        for the whole time, and no layout changed between the first answer and the last."""
+        for the whole time."""
         return [
             *topic_keys(list(self._layouts.topics)),
             *(keys.owner(path) for path in self._layouts.segments),
@@ -116,20 +156,17 @@ class Cut:
         topics, paths = list(self._layouts.topics), self._layouts.segments
         owners = found[len(topics) : len(topics) + len(paths)]
         headers = found[len(topics) + len(paths) + 1 :]
-        moved = self._layout_moved(found[: len(topics)]) or self._owner_moved(paths, owners)
+        moved = self._topic_gone(found[: len(topics)]) or self._owner_moved(paths, owners)
         moved = moved or self._collected(headers, found[len(topics) + len(paths)])
         return moved or self._snapshot(headers)
 
-    def _layout_moved(self, found: Sequence[KeyValue | None]) -> StartOver | None:
-        # ▲ Segments made by a split or merge meanwhile would be missing, with what was committed into them.
+    def _topic_gone(self, found: Sequence[KeyValue | None]) -> StartOver | None:
         for (topic, layout), record in zip(self._layouts.topics.items(), found, strict=True):
             if record is None or record.create_revision != layout.created:
                 return StartOver(f"{topic} was deleted meanwhile")
             now = records.decode(TopicRecord, record.value, key=record.key)
             if now.deleting_ms:
                 return StartOver(f"{topic} is being deleted")  # its owners may have let go of entries already
-            if now.epoch != layout.topology.epoch:
-                return StartOver(f"{topic} went from layout epoch {layout.topology.epoch} to {now.epoch}")
         return None
 
     def _owner_moved(self, paths: Sequence[str], found: Sequence[KeyValue | None]) -> StartOver | None:
@@ -180,8 +217,11 @@ class Cut:
         return Decision.from_header(txn_id, header, record.mod_revision)
 
     def _bounds(self, layout: Layout) -> TopicBounds:
-        bounds = {
-            path: SegmentBounds(self._resolved[path].position, self._tails[path].end)
-            for path in layout.topology.paths.values()
-        }
-        return TopicBounds(layout.topology.epoch, bounds)
+        bounds: dict[str, SegmentBounds] = {}
+        for path, segment_id in layout.paths.items():
+            sealed = layout.topology.segments[segment_id].state == SEALED
+            if (end := self._layouts.settled.get(path)) is not None:
+                bounds[path] = SegmentBounds(end, end, sealed=sealed)
+            else:
+                bounds[path] = SegmentBounds(self._resolved[path].position, self._tails[path].end, sealed=sealed)
+        return TopicBounds(layout.topology.epoch, bounds, layout.topology.record.lost_id)

@@ -283,5 +283,9 @@ async def _all(limit: int, paths: tuple[str, ...], call: Callable[[str], Awaitab
 
 
 def _report_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    if task.cancelled() or (error := task.exception()) is None:
+        return
+    if isinstance(error, NotOwner):  # the term is over, and whoever leads next goes on
+        log.info("deletion_left", task=task.get_name())
+    else:
         log.error("deletion_stopped", task=task.get_name(), error=repr(error))

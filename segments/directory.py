@@ -1,5 +1,5 @@
-"""What every role process knows of the cluster, from memory: topics, owners, coordinators, brokers, leaders and
-assignments.
+"""What every role process knows of the cluster, from memory: topics, owners, coordinators, brokers, leaders,
+assignments, and which sealed segments a subscription has drained.
 
 One range read and one watch per prefix. The directory may lag behind etcd; whoever acts on it writes under a compare.
 """
@@ -7,7 +7,7 @@ One range read and one watch per prefix. The directory may lag behind etcd; whoe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import structlog
 from segments.followed_table import FollowedTable
 from segments.topology import Topology
 from txnstore import keys
-from txnstore.records import AssignmentRecord, Owner, Registration, TopicRecord, decode
+from txnstore.records import AssignmentRecord, BrokerRegistration, Drained, Owner, Registration, TopicRecord, decode
 from txnstore.store import Event, EventKind, KeyValue, MetadataStore, WatchBatch
 from txnwire.errors import InvalidArgument, Timeout, TxnError
 from txnwire.names import TopicName
@@ -44,12 +44,14 @@ class OwnerInfo:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A registered broker, the coordinator of a TCID, the holder of an election; `epoch`: its key's create revision."""
+    """A registered broker, the coordinator of a TCID, the holder of an election; `epoch`: its key's create revision.
+    `leaving`: a broker that hands its segments over and claims none any more."""
 
     id: str
     address: str
     epoch: int
     lease: int
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class DirectoryChange:
     leaders: tuple[str, ...] = ()
     assignments: tuple[str, ...] = ()
     """`<topic path>/<subscription>`"""
+    drained: tuple[str, ...] = ()
+    """`<topic path>/<subscription>/<segment id>`"""
 
 
 Listener = Callable[[DirectoryChange], None]
@@ -79,9 +83,10 @@ class Directory:
         self._topics = FollowedTable(keys.TOPIC, _parse_topic)
         self._owners = FollowedTable(keys.OWNER, _parse_owner)
         self._coordinators = FollowedTable(keys.TC, _parse_member)
-        self._brokers = FollowedTable(keys.BROKER, _parse_member)
+        self._brokers = FollowedTable(keys.BROKER, _parse_broker)
         self._leaders = FollowedTable(keys.LEADER, _parse_member)
         self._assignments = FollowedTable(keys.ASSIGNMENT, _parse_assignment)
+        self._drained = FollowedTable(keys.DRAINED, _parse_drained)
         self._tables: dict[str, FollowedTable[Any]] = {
             "topics": self._topics,
             "owners": self._owners,
@@ -89,6 +94,7 @@ class Directory:
             "brokers": self._brokers,
             "leaders": self._leaders,
             "assignments": self._assignments,
+            "drained": self._drained,
         }
         self._layout_revisions: dict[str, int] = {}
         self._listeners: dict[int, Listener] = {}
@@ -242,7 +248,7 @@ class Directory:
         return {int(name, 16): self._coordinators.entries[name] for name in sorted(self._coordinators.entries)}
 
     def brokers(self) -> dict[str, MemberInfo]:
-        """The live brokers, in order of their ids."""
+        """The live brokers, those about to leave included, in order of their ids."""
         return dict(sorted(self._brokers.entries.items()))
 
     def leader(self, what: str) -> MemberInfo | None:
@@ -252,6 +258,14 @@ class Directory:
         """The assignment of a stream subscription. Raises `DataCorrupt` if its record cannot be read."""
         return self._assignments.get(f"{topic_path}/{subscription}")
 
+    def drained(self, topic_path: str, subscription: str) -> Container[int]:
+        """Ids of the segments that a subscription has drained, as followed so far; it stays true to what is followed.
+
+        ▲ It may lag behind a seek, or a subscription made anew: whoever serves what comes behind a drained segment asks
+        the store (`SubscriptionTable.attach`).
+        """
+        return _Drained(self._drained.entries, f"{topic_path}/{subscription}/")
+
     def layout_revision(self, path: str) -> int:
         """Rises with every change of this topic's layout or its segments' owners that is seen here; whoever is told of
         one by several processes may keep the higher."""
@@ -260,6 +274,15 @@ class Directory:
     def cluster_revision(self) -> int:
         """As `layout_revision`, of coordinators, brokers and leaders."""
         return max(table.revision for table in (self._coordinators, self._brokers, self._leaders))
+
+
+class _Drained(Container[int]):
+    def __init__(self, entries: Mapping[str, Drained], prefix: str) -> None:
+        self._entries = entries
+        self._prefix = prefix
+
+    def __contains__(self, segment_id: object) -> bool:
+        return f"{self._prefix}{segment_id}" in self._entries
 
 
 def topic_path_of(segment: str) -> str:
@@ -286,6 +309,15 @@ def _parse_owner(record: KeyValue) -> OwnerInfo:
 def _parse_member(record: KeyValue) -> MemberInfo:
     member = decode(Registration, record.value, key=record.key)
     return MemberInfo(member.id, member.address, record.create_revision, record.lease)
+
+
+def _parse_drained(record: KeyValue) -> Drained:
+    return decode(Drained, record.value, key=record.key)
+
+
+def _parse_broker(record: KeyValue) -> MemberInfo:
+    broker = decode(BrokerRegistration, record.value, key=record.key)
+    return MemberInfo(broker.id, broker.address, record.create_revision, record.lease, broker.leaving)
 
 
 def _parse_assignment(record: KeyValue) -> AssignmentRecord:

@@ -20,7 +20,7 @@ from segments.ledgers import SegmentLedgers
 from segments.shares import DeliveryShares
 from segments.tail_cache import LogEntry, TailCache, chunk_key
 from txnwire.entry import parse_metadata, txn_of
-from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
+from txnwire.errors import ConnectionLost, DataTrimmed, InvalidArgument, TxnError
 from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, bitmap_bytes
 
@@ -86,9 +86,6 @@ class AckState(Protocol):
     def pass_over(self, position: Position, messages: int) -> None:
         """An aborted entry: nobody will ever ack it."""
 
-    def drained(self, end: Position) -> bool:
-        """Whether everything up to `end` is acked for good."""
-
 
 class Consumer:
     """One attached stream consumer or reader and how far it has read. Created by `Dispatcher.attach`'s callers."""
@@ -104,8 +101,13 @@ class Consumer:
         min_revision: int = 0,
         isolation: Isolation = Isolation.READ_COMMITTED,
         holder: str = "",
+        whole: bool = False,
+        permits_are_kib: bool = False,
     ) -> None:
+        """`whole`: it fails, rather than go on behind what was trimmed before it was read. `permits_are_kib`: of
+        entries, not messages."""
         self.holder = holder
+        self.whole = whole
         self.sink = sink
         self.acks = acks
         self.isolation = isolation
@@ -114,6 +116,7 @@ class Consumer:
         self.first_entry = (next_read, left_out)
         self.min_revision = min_revision
         self.permits = 0
+        self.permits_are_kib = permits_are_kib
         self.ended = False
         self.detached = False
         self.delivered = 0
@@ -221,7 +224,7 @@ class Dispatcher:
         if consumer.sink.pending_bytes > self.shares.pending_bytes:
             self._wait(consumer, partial(consumer.sink.drain, self.shares.pending_bytes // 2))
             return
-        if consumer.isolation is Isolation.SNAPSHOT and self._has_lost_some(consumer):
+        if consumer.whole and self._has_lost_some(consumer):
             self._fail(consumer, trimmed_from_snapshot(self._ledgers.trimmed_through))
             return
         consumer.next_read = self._ledgers.settle(consumer.next_read)
@@ -233,7 +236,7 @@ class Dispatcher:
             self._tell_end(consumer)
 
     def _has_lost_some(self, consumer: Consumer) -> bool:
-        """▲ A read of a snapshot that goes on behind a gap would show a part of a transaction."""
+        """▲ A read of a snapshot, or from one on, that goes on behind a gap would show a part of a transaction."""
         end = consumer.end or consumer.next_read
         return not consumer.ended and consumer.next_read <= min(end, self._ledgers.trimmed_through)
 
@@ -291,20 +294,20 @@ class Dispatcher:
         shown = entry.messages - skip.bit_count()
         if shown <= 0:
             return None
-        consumer.permits -= shown
+        consumer.permits -= (len(entry.data) + 1023) // 1024 if consumer.permits_are_kib else shown
         consumer.delivered += shown
         count = acks.redelivery_count(entry.position) if acks is not None else 0
         return Delivery(entry.position, entry.data, bitmap_bytes(skip), count)
 
     def _tell_end(self, consumer: Consumer) -> None:
-        sealed = self._ledgers.record.sealed
         if consumer.end is not None and consumer.next_read > consumer.end:
             consumer.ended = True
             consumer.sink.end_of_segment(sealed=False)
-        elif sealed is not None and consumer.next_read > (end := Position(*sealed)):
-            consumer.ended = consumer.acks is None or consumer.acks.drained(end)
-            if consumer.ended:
-                consumer.sink.end_of_segment(sealed=True)
+        elif (end := self._ledgers.end) is not None and consumer.next_read > end:
+            # Told again behind a rewind. Of a subscription it says that all was delivered, not that all is acked: what
+            # of a value in pieces has come by now is all there is of it.
+            consumer.ended = True
+            consumer.sink.end_of_segment(sealed=True)
 
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -381,8 +384,8 @@ def to_log_entry(position: Position, data: bytes) -> LogEntry:
     return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer, chunk_key(metadata))
 
 
-def trimmed_from_snapshot(through: Position) -> InvalidArgument:
+def trimmed_from_snapshot(through: Position) -> DataTrimmed:
     """For a reader between snapshots that has yet to read what is gone."""
-    return InvalidArgument(
+    return DataTrimmed(
         f"what was to be read has been trimmed, up to {through}: take a snapshot and read it from the earliest on"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import structlog
@@ -27,20 +28,36 @@ from txnstore.deletion_transitions import (
 )
 from txnstore.records import LedgerRecord, TopicRecord
 from txnstore.store import Commit, KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, TopicNotFound
-from txnwire.names import SegmentName
+from txnwire.errors import DataCorrupt, NotOwner, TopicNotFound, TxnError
+from txnwire.names import SegmentName, TopicName
 
 log = structlog.get_logger(__name__)
 
 
+class SegmentGone(TopicNotFound):
+    """The topic stands, without this segment."""
+
+
 class TopicFound(NamedTuple):
-    """The topic of a segment, straight from the store."""
+    """The topic of a segment, straight from the store. `going`: the segment is to be erased, with its topic
+    (`deleting`) or by itself."""
 
     record: KeyValue
     deleting: bool
+    going: bool
 
     def gone(self) -> TopicNotFound:
-        return TopicNotFound(f"topic://{self.record.key[len(keys.TOPIC) :].decode()} is being deleted")
+        topic = f"topic://{self.record.key[len(keys.TOPIC) :].decode()}"
+        if self.deleting:
+            return TopicNotFound(f"{topic} is being deleted")
+        return SegmentGone(f"the segment of {topic} is sealed and empty, and is being forgotten")
+
+
+def why_gone(path: str, topology: Topology) -> TxnError:
+    """What those are told who use a segment that is to be erased."""
+    if topology.deleting:
+        return TopicNotFound(f"{topology.topic} is being deleted")
+    return NotOwner(f"{path} is sealed and empty, and is being forgotten: look up the layout again")
 
 
 async def find_topic(store: MetadataStore, segment: str) -> TopicFound:
@@ -49,10 +66,18 @@ async def find_topic(store: MetadataStore, segment: str) -> TopicFound:
     found = await store.get(keys.topic(topic.path))
     if found is None:
         raise TopicNotFound(f"{topic} does not exist")
-    topology = Topology(topic, records.decode(TopicRecord, found.value, key=found.key))
-    if segment not in topology.paths.values():
-        raise TopicNotFound(f"{topic} has no segment {segment} at layout epoch {topology.epoch}")
-    return TopicFound(found, topology.deleting)
+    topology = _layout(topic, found.value)
+    segment_id = SegmentName.from_path(segment).segment_id
+    if topology.paths.get(segment_id) != segment:
+        raise SegmentGone(f"{topic} has no segment {segment} at layout epoch {topology.epoch}")
+    return TopicFound(found, topology.deleting, topology.is_going(segment_id))
+
+
+@lru_cache(maxsize=16)
+def _layout(topic: TopicName, record: bytes) -> Topology:
+    """Read once for all of a topic's segments that are taken over in a row: each would cost as much as there are
+    segments. Raises `DataCorrupt`."""
+    return Topology(topic, records.decode(TopicRecord, record, key=keys.topic(topic.path)))
 
 
 async def anything_left(store: MetadataStore, segment: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from segments import ledger_files, ledger_format
 from segments.file_ledger_writer import FileLedgerWriter, fenced_by
-from segments.ledger import LedgerFailed, LedgerFenced, Recovered
+from segments.ledger import LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
 from segments.ledger_files import Fence, LedgerPaths, OpenFile, reader_of
 from segments.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan
 from txnwire.errors import DataCorrupt, InvalidArgument
@@ -171,16 +171,30 @@ class FileLedgerStore:
         where the caller is cancelled, `discard` takes what it will have opened."""
         return await self._result(self.submit(job), what, discard)
 
-    async def _result(self, future: asyncio.Future[T], what: str, discard: Callable[[T], None] | None = None) -> T:
+    async def _look(self, job: Callable[[], T], what: str, discard: Callable[[T], None] | None = None) -> T:
+        """`run` for a job that only reads: `LedgerUnreadable`."""
+        return await self._result(self.submit(job), what, discard, LedgerUnreadable)
+
+    async def _result(
+        self,
+        future: asyncio.Future[T],
+        what: str,
+        discard: Callable[[T], None] | None = None,
+        failure: type[LedgerFailed] = LedgerFailed,
+    ) -> T:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if future.cancelled():
-                raise LedgerFailed(f"{what}: the ledger store was closed") from None
+                raise failure(f"{what}: the ledger store was closed") from None
             future.add_done_callback(partial(_discard_result, discard))
             raise
         except OSError as error:
-            raise LedgerFailed(f"{what}: {error}") from error
+            raise failure(f"{what}: {error}") from error
+
+    async def identity(self, mark: str | None) -> LedgerPlace:
+        found = await self.run(partial(ledger_files.mark_folder, self._root, mark), f"marking {self._root}")
+        return LedgerPlace(found, str(self._root.absolute()))
 
     async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> FileLedgerWriter:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
@@ -252,13 +266,13 @@ class FileLedgerStore:
 
         job = self.submit(read)
         job.add_done_callback(lambda _: file.done())
-        return await self._result(job, f"reading {where}")
+        return await self._result(job, f"reading {where}", failure=LedgerUnreadable)
 
     async def _load(self, segment: str, ledger_id: int, last: int) -> _EndedLedger:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         try:
             job = partial(_load_ledger, paths, segment, last)
-            ledger = await self.run(job, f"opening {paths.ledger}", discard=_release)
+            ledger = await self._look(job, f"opening {paths.ledger}", discard=_release)
         except LedgerFailed as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise InvalidArgument(f"{paths.ledger} is not there: no such ledger, or deleted") from error
@@ -280,7 +294,7 @@ class FileLedgerStore:
 
     async def read_footer(self, segment: str, ledger_id: int) -> bytes | None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
-        footer = await self.run(partial(_load_footer, paths), f"reading {paths.footer}")
+        footer = await self._look(partial(_load_footer, paths), f"reading {paths.footer}")
         return None if footer is None else footer.payload
 
     async def write_footer(self, segment: str, ledger_id: int, footer: bytes) -> None:
@@ -291,7 +305,7 @@ class FileLedgerStore:
 
     async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
-        return await self.run(partial(_load_sidecar, paths), f"reading {paths.sidecar}")
+        return await self._look(partial(_load_sidecar, paths), f"reading {paths.sidecar}")
 
     async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
@@ -305,6 +319,22 @@ class FileLedgerStore:
             return _load_sidecar(paths) or b""
 
         return await self.run(write, f"writing {paths.sidecar}")
+
+    async def present(self, segment: str) -> Sequence[int]:
+        """Ids of the ledgers of a segment whose own files stand, rising: for a repair."""
+        return await self.run(partial(ledger_files.present_ledgers, self._root, segment), f"listing {segment}")
+
+    async def discard_sidecar(self, segment: str, ledger_id: int) -> None:
+        """▲ For a repair, and only while no broker serves: sidecars are immutable to everybody else."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        await self.run(partial(ledger_files.discard_sidecar, paths), f"deleting {paths.sidecar}")
+
+    async def set_aside(self, segment: str, folder: str) -> Path:
+        """For a repair: move all of a segment into `<data_dir>/set-aside/<folder>`, whole; returns where to."""
+        to = self._root.parent / "set-aside" / folder
+        for key in [key for key in self._ended if key[0] == segment]:
+            self._let_go(key)
+        return await self.run(partial(ledger_files.set_aside, self._root, segment, to), f"setting aside {segment}")
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)

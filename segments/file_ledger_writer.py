@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from segments import ledger_files, ledger_format
-from segments.ledger import LedgerFailed, LedgerFenced, Recovered
+from segments.ledger import LedgerFailed, LedgerFenced, LedgerUnreadable, Recovered
 from segments.ledger_files import Fence, LedgerPaths, OpenFile
 from segments.ledger_format import EncodedGroups, Footer, OpenedHeader, Scan, SparseIndex
 from txnwire.errors import InvalidArgument
@@ -204,7 +204,7 @@ class FileLedgerWriter:
             )
         if self._closed:
             return await self._store.read(self._header.segment, self.ledger_id, first, last, max_bytes=max_bytes)
-        raise LedgerFailed(f"{self._paths.ledger} has been given up by this process")
+        raise LedgerUnreadable(f"{self._paths.ledger} has been given up by this process")
 
     async def close(self, footer: bytes) -> Recovered:
         self._check_alive()

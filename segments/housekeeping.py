@@ -15,10 +15,11 @@ import structlog
 
 from segments.directory import Directory, topic_path_of
 from segments.ledgers import SegmentLedgers
-from segments.retention import Least, Retention, expired, first_kept, retention_of, roll_due
+from segments.retention import Least, Retention, expired, first_kept, retention_of, roll_due, share_left
 from segments.settings import BrokerSettings
-from txnstore import keys
+from txnstore import keys, records
 from txnstore.op_transitions import clean_up_ops, plan_clean_up, read_clean_up_verdict
+from txnstore.records import LedgerInfo, LedgerRecord
 from txnstore.store import MAX_COMMIT_OPS, MetadataStore
 from txnwire.errors import DataCorrupt, InternalError, OutcomeUnknown, TxnError
 from txnwire.ids import Position
@@ -57,7 +58,9 @@ class KeptSegment(Protocol):
     def check(self) -> None: ...
     def lost(self, error: TxnError) -> None: ...
     async def roll(self) -> None: ...
-    async def checkpoint(self) -> None: ...
+    async def checkpoint(self) -> None:
+        """What is known of producers goes beside the newest ledger; of a sealed segment beside an empty one."""
+
     async def drained(self) -> Position | None:
         """The last position that every subscription of the topic is done with; None where there is none."""
 
@@ -93,7 +96,37 @@ class Housekeeping:
         await self._finish_trim()
         await self._move_to_sidecar()
         await self._roll(retention)
-        await self._trim(retention)
+        await self._trim(await self._with_share_left(retention))
+
+    async def _with_share_left(self, retention: Retention) -> Retention:
+        """▲ A sealed segment has what those behind it leave of the share of its hash range (`share_left`)."""
+        if retention.bytes_kept is None or not self._ledgers.ended:
+            return retention
+        segment = SegmentName.from_path(self._segment.path)
+        prefix = keys.ledger(segment.topic.path) + b"/"
+        others = [
+            (
+                SegmentName.from_path(one.key[len(keys.LEDGER) :].decode()),
+                records.decode(LedgerRecord, one.value, key=one.key),
+            )
+            for one in (await self._store.range(prefix, keys.prefix_end(prefix))).records
+        ]
+        return retention._replace(bytes_kept=share_left(retention.bytes_kept, segment, others))
+
+    async def forgotten(self, producers: int) -> bool:
+        """See `Segment.forgotten`; `producers`: how many are remembered here, which wall-clock time ends too, as in
+        `expired`: what is remembered begins its idle time anew with every owner."""
+        record = self._ledgers.record
+        sealed_ms = max((info.closed_ms for info in record.ledgers), default=0)
+        age_ms = self._clock.wall_ms() - sealed_ms
+        remembered_ms = self._settings.producer_idle_s * 1000 if producers else self._settings.prune_least_age_ms
+        if self._ledgers.to_delete or any(info.closed_length != 0 for info in record.ledgers) or age_ms < remembered_ms:
+            return False
+        path = self._segment.path
+        for prefix in (keys.aborted_records(path), keys.writes_by_segment(path), keys.acks_by_segment(path)):
+            if (await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True, limit=1)).records:
+                return False
+        return True
 
     # ---- sidecars ---------------------------------------------------------------------------------------------------
 
@@ -151,13 +184,15 @@ class Housekeeping:
     # ---- trimming ---------------------------------------------------------------------------------------------------
 
     async def _trim(self, retention: Retention) -> None:
-        going = expired(
-            self._ledgers.record,
-            retention,
-            open_bytes=self._segment.open_bytes,
-            now_ms=self._clock.wall_ms(),
-            last_sealed_ms=int(self._settings.producer_idle_s * 1000),
-        )
+        if self._ledgers.sealed and not self._ledgers.ended:
+            # ▲ The seal may yet be taken back, or its layout be late: there is no place for another footer, and the
+            # newest one stands beside a ledger that is closed, so that time, or a stepped clock, would take it.
+            return
+        if self._ledgers.ended and self._ledgers.record.ledgers:
+            every = self._expired(retention, last_sealed_ms=-1)
+            if every and every[-1] is self._ledgers.record.ledgers[-1]:
+                await self._segment.checkpoint()
+        going = self._expired(retention, last_sealed_ms=int(self._settings.producer_idle_s * 1000))
         if not going:
             return
         bound = self._buffer.watermark
@@ -174,6 +209,15 @@ class Housekeeping:
         self._skipped += unread
         self._segment.follow_trim()
         await self._finish_trim()
+
+    def _expired(self, retention: Retention, *, last_sealed_ms: int) -> list[LedgerInfo]:
+        return expired(
+            self._ledgers.record,
+            retention,
+            open_bytes=self._segment.open_bytes,
+            now_ms=self._clock.wall_ms(),
+            last_sealed_ms=last_sealed_ms,
+        )
 
     async def _finish_trim(self) -> None:
         """What is trimmed is read no more; its files go, then its aborted records, then its place in the list.

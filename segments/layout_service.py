@@ -149,6 +149,8 @@ class LayoutService:
         )
         if topology is not None:
             layout.epoch = topology.epoch
+            if topology.record.lost_id >= 0:
+                layout.lost_segment_id = topology.record.lost_id
             for entry in topology.segments.values():
                 segment_path = topology.paths[entry.id]
                 owner = self._directory.owner(segment_path)

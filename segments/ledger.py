@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from txnwire.errors import ServiceError
+from txnwire.errors import ServiceError, StoreUnavailable
 
 
 class LedgerFenced(ServiceError):
@@ -19,6 +19,17 @@ class LedgerFenced(ServiceError):
 
 class LedgerFailed(ServiceError):
     """A sync or write failed; the ledger is dead (▲ §7: never retried). The caller gives the segment up or rolls."""
+
+
+class LedgerUnreadable(LedgerFailed):
+    """The disk did not let a file be read; names it. Nothing is wrong with what is in it, as far as anybody knows.
+
+    ▲ To clients it is `StoreUnavailable`: nothing was done, and the next try may succeed, here or at the next owner.
+    They wait within the time of their call, and are told which file it was when that is up."""
+
+    code = StoreUnavailable.code
+    grpc_status = StoreUnavailable.grpc_status
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,14 @@ class Recovered:
 
     entries: int
     bytes: int
+
+
+class LedgerPlace(NamedTuple):
+    """Where ledgers are kept: `id` for ever and for every process that sees it, None where it has none; `place` for
+    people."""
+
+    id: str | None
+    place: str
 
 
 class LedgerWriter(Protocol):
@@ -74,6 +93,10 @@ class LedgerStore(Protocol):
     def kind(self) -> str:
         """The `store` field of `/ledger`: "file", "memory"."""
 
+    async def identity(self, mark: str | None) -> LedgerPlace:
+        """Which place this is. One that has no id is given `mark`, durably, if there is one; of several that mark it at
+        once the first counts. Raises `LedgerFailed`."""
+
     async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> LedgerWriter:
         """A new, empty ledger, durable before this returns. Raises `LedgerFailed` if it already exists."""
 
@@ -89,7 +112,7 @@ class LedgerStore(Protocol):
         self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
     ) -> Sequence[tuple[int, bytes]]:
         """Entries of a closed ledger, as `LedgerWriter.read`; `last` never passes its closed length. Raises
-        `DataCorrupt` naming file and offset, `InvalidArgument` for a ledger that is not there."""
+        `DataCorrupt` naming file and offset, `InvalidArgument` for a ledger that is not there, `LedgerUnreadable`."""
 
     async def read_footer(self, segment: str, ledger_id: int) -> bytes | None:
         """What `close` wrote; None where the owner died before. Raises `DataCorrupt` if it is damaged."""

@@ -62,6 +62,32 @@ def _ledgers_below(root: Path) -> Iterator[tuple[str, int]]:
             yield "/".join(path.parts[-5:-1]), int(stem)
 
 
+def present_ledgers(root: Path, segment: str) -> list[int]:
+    """Ids of the ledgers of a segment whose own files stand, rising."""
+    directory = paths_of(root, segment, 0).directory
+    stems = [path.stem for path in directory.glob("*.ledger")]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def discard_sidecar(paths: LedgerPaths) -> None:
+    """For a repair alone: of a sidecar that nobody has listed nothing has been believed yet."""
+    paths.sidecar.unlink(missing_ok=True)
+    if paths.directory.is_dir():
+        sync_directory(paths.directory)
+
+
+def set_aside(root: Path, segment: str, to: Path) -> Path:
+    """Move a segment's folder below `to`, out of reach of everybody; returns where it stands. Repeatable."""
+    directory = paths_of(root, segment, 0).directory
+    target = to.joinpath(*directory.parts[-4:])
+    if directory.is_dir():
+        make_directories(target.parent)
+        directory.rename(target)
+        sync_directory(target.parent)
+        sync_directory(directory.parent)
+    return target
+
+
 class OpenFile:
     """A file descriptor shared by jobs in threads: closed when the last one has ended, never under a running one.
     Used from the event loop's thread only."""
@@ -168,6 +194,23 @@ def replace_file(target: Path, data: bytes) -> None:
     sync_directory(target.parent)
 
 
+FOLDER_MARK = "folder-id"
+
+
+def mark_folder(root: Path, mark: str | None) -> str | None:
+    """What the folder is marked with; `mark` from now on where it was not. Whoever marks it first counts."""
+    path = root / FOLDER_MARK
+    if mark is not None:
+        try:
+            os.close(create_file(path, f"{mark}\n".encode()))
+        except FileExistsError:
+            sync_directory(root)  # ▲ whoever gave it its name may have died before this
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
 class Fence(msgspec.Struct, frozen=True):
     """The fence file. `entries`: how many the ledger holds, once somebody has counted; None before."""
 
@@ -235,4 +278,7 @@ def delete_segment(root: Path, segment: str) -> None:
             empty.rmdir()
         except OSError:
             return  # it holds something, or another segment's deletion was quicker
-        sync_directory(empty.parent)
+        try:
+            sync_directory(empty.parent)
+        except FileNotFoundError:
+            return  # another segment's deletion has removed that, too, and made it durable

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -67,6 +67,8 @@ class SegmentLedgers:
         self._ids: list[int] = []
         self._lengths: dict[int, int] = {}
         self.writer: LedgerWriter | None = None
+        self.ended = False
+        """Whether the topic's layout has the segment as sealed; set by the broker, for good."""
         self._last_confirmed = EARLIEST
         self._floor = EARLIEST
         """The place before the first position kept."""
@@ -77,7 +79,19 @@ class SegmentLedgers:
 
     @property
     def sealed(self) -> bool:
+        """Whether the seal stands. It may still be taken back, until the layout says so too (`ended`)."""
         return self._record.sealed is not None
+
+    @property
+    def revision(self) -> int:
+        """The mod revision of `/ledger/<segment>`."""
+        return self._mod_revision
+
+    @property
+    def end(self) -> Position | None:
+        """The last entry this segment will ever have, once that is final: the seal stands and the layout has it as
+        sealed. ▲ Until then nobody who reads is told of an end: the seal may be taken back."""
+        return Position(*self._record.sealed) if self.ended and self._record.sealed is not None else None
 
     @property
     def last_confirmed(self) -> Position:
@@ -98,7 +112,11 @@ class SegmentLedgers:
         ▲ The closed length stands in `/ledger` before this returns, hence before anything is served from it.
         Raises `NotOwner`, `DataCorrupt`, `LedgerFailed`, `StoreUnavailable`.
         """
-        found = await self._store.get(self._key)
+        owner = keys.owner(self._segment)
+        _, (found, held) = await self._store.get_many([self._key, owner])
+        if held is None or held.create_revision != self._epoch:
+            # ▲ Before anything is fenced: a broker that slept since it claimed would fence its successor's ledger.
+            raise NotOwner(f"{self._segment}: ownership epoch {self._epoch} is over, look up the owner again")
         record = LedgerRecord(ledgers=[])
         if found is not None:
             record = records.decode(LedgerRecord, found.value, key=self._key)
@@ -142,18 +160,52 @@ class SegmentLedgers:
     async def roll(self, footer: bytes) -> None:
         """Close the open ledger with `footer` and open the next. Nothing may be appended meanwhile."""
         async with self._rewriting:
-            closed = await self._close_writer(footer)
-            opened = self._opened(closed[-1].ledger_id + 1)
-            await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
-            self.writer = await self._ledger_store.create(
-                self._segment, opened.ledger_id, incarnation=self._incarnation
-            )
+            await self._go_on(await self._close_writer(footer))
 
-    async def close(self, footer: bytes) -> None:
-        """Graceful end of this ownership: a successor finds the ledger closed and its footer whole."""
+    async def seal(self, footer: bytes, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> bool:
+        """Close the open ledger with `footer`, and write the seal for a layout change. Nothing may be appended
+        meanwhile. `look`: the topic's record, from the store, as long as it tells of the change.
+
+        ▲ The seal compares that record as unchanged since it told of the change: a late request of one that was given
+        up seals nothing. False then: the log goes on in the next ledger. Raises as `roll`.
+        """
+        async with self._rewriting:
+            closed = await self._close_writer(footer)
+            end = tuple(self._last_confirmed)
+            while (topic := await look()) is not None:
+                record = msgspec.structs.replace(self._record, ledgers=closed, sealed=end, sealed_by=change_id)
+                if await self._rewrite_while(record, topic):
+                    return True
+            await self._go_on(closed)
+            return False
+
+    async def unseal(self, topic: KeyValue) -> bool:
+        """Take the seal back and go on in a new ledger, ▲ if `topic`, whose record tells of its change no more and has
+        the segment as active, still stands as it was read. Raises as `roll`."""
+        async with self._rewriting:
+            first = max([FIRST_LEDGER_ID, *(info.ledger_id + 1 for info in self._record.ledgers)])
+            if self._record.trimmed_below is not None:
+                first = max(first, self._record.trimmed_below[0])
+            record = msgspec.structs.replace(
+                self._record, ledgers=[*self._record.ledgers, self._opened(first)], sealed=None, sealed_by=None
+            )
+            if not await self._rewrite_while(record, topic):
+                return False
+            self.writer = await self._ledger_store.create(self._segment, first, incarnation=self._incarnation)
+            return True
+
+    async def _go_on(self, closed: list[LedgerInfo]) -> None:
+        """Open the ledger behind the one that was just closed."""
+        opened = self._opened(closed[-1].ledger_id + 1)
+        await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
+        self.writer = await self._ledger_store.create(self._segment, opened.ledger_id, incarnation=self._incarnation)
+
+    async def close(self, footer: Callable[[], bytes]) -> None:
+        """Graceful end of this ownership: a successor finds the ledger closed and its footer whole. ▲ `footer` is asked
+        once nothing else goes on here: the log may have rolled, and beside another ledger a footer is corruption."""
         async with self._rewriting:
             if self.writer is not None:
-                await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer)))
+                await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer())))
 
     async def _close_writer(self, footer: bytes) -> list[LedgerInfo]:
         writer = self.writer
@@ -269,6 +321,18 @@ class SegmentLedgers:
             footer = self.footer(self.writer.ledger_id, entries, dedup)
             await self._ledger_store.write_footer(self._segment, self.writer.ledger_id, footer)
 
+    async def keep_footer(self, dedup: bytes) -> None:
+        """Of a sealed segment: what is known of its producers, beside an empty ledger of its own, so that the last one
+        with entries may be trimmed. ▲ Written, then listed; nothing is appended to it."""
+        async with self._rewriting:
+            last = self._record.ledgers[-1]
+            if not last.closed_length:
+                return  # there is one: it has the footer of the seal
+            beside = msgspec.structs.replace(last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0)
+            footer = self.footer(beside.ledger_id, 0, dedup)
+            await self._ledger_store.write_footer(self._segment, beside.ledger_id, footer)
+            await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*self._record.ledgers, beside]))
+
     async def write_closed_footer(self, dedup: bytes) -> None:
         """The footer that a predecessor which died could not write, over the whole of its last ledger."""
         closed = [info for info in self._record.ledgers if info.closed_length]
@@ -375,16 +439,33 @@ class SegmentLedgers:
 
     async def _rewrite(self, record: LedgerRecord) -> None:
         value = records.encode(record)
-        owner = keys.owner(self._segment)
-        result = await self._store.commit(
-            Commit(
-                compares=(unchanged_since(self._key, self._mod_revision), created_at(owner, self._epoch)),
-                puts=(Put(self._key, value),),
-                else_reads=(Read(self._key), Read(owner)),
-            )
-        )
+        result = await self._store.commit(self._rewriting_commit(value))
         self._mod_revision = self._read_verdict(result, value)
         self._adopt(record)
+
+    async def _rewrite_while(self, record: LedgerRecord, topic: KeyValue) -> bool:
+        """Rewrite the list if the topic's record stands as it was read; False if it does not, and nothing is
+        changed."""
+        value = records.encode(record)
+        commit = self._rewriting_commit(value)
+        compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))
+        result = await self._store.commit(msgspec.structs.replace(commit, compares=compares))
+        if not result.succeeded and (found := _only(result.reads[0])) is not None:
+            owner = _only(result.reads[1])
+            owned = owner is not None and owner.create_revision == self._epoch
+            if owned and found.mod_revision == self._mod_revision:
+                return False
+        self._mod_revision = self._read_verdict(result, value)
+        self._adopt(record)
+        return True
+
+    def _rewriting_commit(self, value: bytes) -> Commit:
+        owner = keys.owner(self._segment)
+        return Commit(
+            compares=(unchanged_since(self._key, self._mod_revision), created_at(owner, self._epoch)),
+            puts=(Put(self._key, value),),
+            else_reads=(Read(self._key), Read(owner)),
+        )
 
     def _read_verdict(self, result: CommitResult, value: bytes) -> int:
         if result.succeeded:
@@ -410,6 +491,9 @@ class SegmentLedgers:
         last = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1) if closed else EARLIEST
         # ▲ Never back to the beginning because everything was trimmed: positions that were told must not run ahead.
         self._last_confirmed = max(self._last_confirmed, last, self._floor)
+        if record.sealed is not None:
+            # ▲ Nor beyond the seal: snapshots of several owners and controllers would differ over where it ends.
+            self._last_confirmed = Position(*record.sealed)
 
 
 def _only(records_read: tuple[KeyValue, ...]) -> KeyValue | None:

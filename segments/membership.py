@@ -38,16 +38,19 @@ class Membership:
     def is_member(self, consumer: str) -> bool:
         return consumer in self._gone_at
 
-    def join(self, consumer: str) -> tuple[str, ...]:
+    def join(self, consumer: str, *, again: bool = False) -> tuple[str, ...]:
         """`consumer` is connected. Returns the other incarnations of its name, which it replaces at once.
 
         Raises `NotAllowed` if it has itself been replaced, so that two processes given one name do not take turns;
-        `Overloaded` past `MAX_CONSUMERS`.
+        `Overloaded` past `MAX_CONSUMERS`. ▲ `again`: it was a member before, so an incarnation of its name that is one
+        now has replaced it, under whichever controller: one that wakes up late must not take the name back.
         """
         name = consumer_name(consumer)
         if consumer in self._replaced:
             raise NotAllowed(f"consumer {consumer} was replaced by another that joined with the name {name}")
         replaced = tuple(other for other in self._gone_at if other != consumer and consumer_name(other) == name)
+        if again and replaced:
+            raise NotAllowed(f"consumer {consumer} was replaced by {replaced[0]}, which joined with the name {name}")
         if not replaced and consumer not in self._gone_at and len(self._gone_at) >= MAX_CONSUMERS:
             raise Overloaded(f"the subscription has {MAX_CONSUMERS} consumers already, the most that are allowed")
         for other in replaced:

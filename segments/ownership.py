@@ -7,13 +7,11 @@ every etcd write for the segment compares; the lease only speeds up fail-over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import structlog
-import xxhash
 
 from txnstore import keys, records
-from txnstore.records import Owner
+from txnstore.records import BrokerRegistration, Owner
 from txnstore.store import (
     Commit,
     CommitResult,
@@ -27,18 +25,12 @@ from txnstore.store import (
     created_at,
     unchanged_since,
 )
-from txnwire.errors import NotOwner, StoreUnavailable
+from txnwire.errors import NotOwner, StoreUnavailable, TxnError
 
 log = structlog.get_logger(__name__)
 
 _REGISTER_RETRY_S = 0.2
-
-
-def preferred_owner(segment: str, brokers: Iterable[str]) -> str | None:
-    """Rendezvous hashing: all brokers agree who should claim `segment`, and a broker's death moves only its own."""
-    return max(
-        brokers, key=lambda broker: (xxhash.xxh3_64_intdigest(f"{broker}\n{segment}".encode()), broker), default=None
-    )
+_LEAVE_TIMEOUT_S = 1.0
 
 
 class Registration:
@@ -47,6 +39,7 @@ class Registration:
     def __init__(self, store: MetadataStore, broker_id: str, address: str, lease: Lease, revision: int) -> None:
         self._store = store
         self._broker_id = broker_id
+        self._address = address
         self._lease = lease
         self._value = records.encode(Owner(broker=broker_id, address=address))
         self.revision = revision
@@ -59,10 +52,12 @@ class Registration:
         time to live to pass.
         """
         key = keys.broker(broker_id)
-        value = records.encode(records.Registration(id=broker_id, address=address))
+        value = records.encode(BrokerRegistration(id=broker_id, address=address))
         while True:
             earlier = await store.get(key)
             if earlier is not None and earlier.lease:
+                # Of two that live and share an id each does this to the other, over and over.
+                log.info("broker_revoking_former_self", broker=broker_id, lease=f"{earlier.lease:x}")
                 await store.revoke_lease(earlier.lease)
             lease = await store.grant_lease(lease_ttl_s)
             commit = Commit(compares=(absent(key),), puts=(Put(key, value, lease.id),), else_reads=(Read(key),))
@@ -72,6 +67,11 @@ class Registration:
             log.warning("broker_id_taken", broker=broker_id, retry_s=_REGISTER_RETRY_S)
             await lease.revoke()
             await asyncio.sleep(_REGISTER_RETRY_S)
+
+    @property
+    def lease_id(self) -> int:
+        """On which `/owner` records are this broker's, and nobody else's."""
+        return self._lease.id
 
     def valid(self) -> bool:
         """Whether the lease surely has not expired; nothing is acked without it."""
@@ -99,6 +99,19 @@ class Registration:
         """Give the segment up, so that another may claim it at once. Raises `StoreUnavailable`."""
         key = keys.owner(segment)
         await self._store.commit(Commit(compares=(created_at(key, epoch),), deletes=(Delete(key),)))
+
+    async def leave(self) -> None:
+        """Tell the others that they are to claim what is released from now on, and nothing is to come here.
+
+        The record stays, and with it the lease's name: who is started again under this id meanwhile finds it. Gives up
+        quietly if the store cannot be reached: then the others wait for the lease to end."""
+        key = keys.broker(self._broker_id)
+        value = records.encode(BrokerRegistration(id=self._broker_id, address=self._address, leaving=True))
+        commit = Commit(compares=(created_at(key, self.revision),), puts=(Put(key, value, self._lease.id),))
+        try:
+            await self._store.commit(commit, timeout_s=_LEAVE_TIMEOUT_S)
+        except TxnError as error:
+            log.warning("leaving_not_told", broker=self._broker_id, error=str(error))
 
     async def check(self, segment: str, epoch: int) -> None:
         """Raises `NotOwner` if the segment is not ours under this epoch any more, `StoreUnavailable`."""

@@ -13,8 +13,9 @@ written here, not what.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 from segments.appender import Appender
 from segments.dedup import Dedup, Verdict
@@ -26,7 +27,7 @@ from segments.settings import BrokerSettings
 from segments.tail_cache import TailCache
 from txnstore.op_transitions import plan_write_op, read_op_verdict
 from txnstore.records import Op
-from txnstore.store import Commit, CommitResult, MetadataStore
+from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
 from txnwire.errors import (
     ExpiredTransaction,
     NotOwner,
@@ -40,6 +41,16 @@ from txnwire.errors import (
 from txnwire.ids import TxnId
 from txnwire.ports import Clock
 from watchers.visibility import TransactionBuffer
+
+
+class _HeldBack(NamedTuple):
+    """A send that came while the segment was being sealed."""
+
+    line: Line
+    token: int
+    entry: Outgoing
+    reply: SendReply
+
 
 Claim = list[Item]
 """Entries of one producer, writer and transaction that share an op record."""
@@ -98,6 +109,8 @@ class Pipeline:
         self._inflight = 0
         self._bytes = 0
         self._refusal: TxnError | None = None
+        self._held: list[_HeldBack] | None = None
+        """While the segment is being sealed: what has come meanwhile."""
         self._stopped = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -116,6 +129,15 @@ class Pipeline:
         """Entries stored since this broker owns the segment."""
         return self._appender.stored
 
+    @property
+    def stored_messages(self) -> int:
+        return self._appender.stored_messages
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of those entries."""
+        return self._appender.stored_bytes
+
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -127,6 +149,42 @@ class Pipeline:
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
+
+    def hold_back(self) -> None:
+        """Admit nothing more, and tell nobody yet: what comes is kept, within the bounds of what is in flight, until
+        `admit_again`, `refuse_held` or `stop`."""
+        if self._held is None:
+            self._held = []
+
+    def admit_again(self) -> None:
+        """What was held back goes its way, in order."""
+        held, self._held = self._held, None
+        for one in held or ():
+            size = len(one.entry.data)
+            self._bytes -= size
+            self._budget.bytes -= size
+            try:
+                self.send(one.line, one.token, one.entry, one.reply)
+            except TxnError as error:
+                one.reply.failed(error)
+
+    def refuse_held(self, error: TxnError) -> None:
+        """▲ Only now, as the seal stands, does anybody hear of it: told before, a producer would go on elsewhere while
+        the segment may yet go on here."""
+        held, self._held = self._held, None
+        for one in held or ():
+            size = len(one.entry.data)
+            self._bytes -= size
+            self._budget.bytes -= size
+            one.reply.failed(error)
+
+    async def seal(self, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> None:
+        """See `Appender.seal`; the pipeline must hold back and be idle."""
+        await self._appender.seal(change_id, look)
+
+    async def unseal(self, topic: KeyValue) -> None:
+        """See `Appender.unseal`."""
+        await self._appender.unseal(topic)
 
     def footer(self) -> bytes:
         """See `Appender.footer`; the pipeline must be idle."""
@@ -146,6 +204,7 @@ class Pipeline:
             return
         self._stopped = True
         self._refusal = error
+        self.refuse_held(error)
         waiting = self._appender.stop() + [item for line in self._lines.values() for item in line.items]
         self._lines.clear()
         self._count(-self._inflight, -self._bytes)
@@ -182,6 +241,11 @@ class Pipeline:
             raise self._refusal
         size = len(entry.data)
         self._check_bounds(size)
+        if self._held is not None:
+            self._held.append(_HeldBack(line, token, entry, reply))
+            self._bytes += size
+            self._budget.bytes += size
+            return
         admission = self._dedup.admit(token, entry.sequence_id, entry.messages, entry.previous, reply)
         if admission.verdict is Verdict.STORED:
             reply.stored(admission.position, duplicate=True)

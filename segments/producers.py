@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from segments.dedup import NOTHING_STORED
 from segments.sending import Line, Outgoing, SendReply
 from txnwire.errors import NotOwner, TxnError
 
@@ -12,17 +13,19 @@ if TYPE_CHECKING:
     from segments.segment import Segment
 
 
+OnClosed = Callable[[TxnError, int], None]
+"""Called with why it is over, and, where that is a seal, the last sequence id that is stored here."""
+
+
 class ProducerSession:
     """`on_closed` hears once why it is over, unless the client closes it itself."""
 
-    def __init__(
-        self, segment: Segment, name: str, token: int, line: Line, on_closed: Callable[[TxnError], None]
-    ) -> None:
+    def __init__(self, segment: Segment, name: str, token: int, line: Line, on_closed: OnClosed) -> None:
         self._segment = segment
         self._name = name
         self._token = token
         self.line = line
-        self._on_closed: Callable[[TxnError], None] | None = on_closed
+        self._on_closed: OnClosed | None = on_closed
         self.error: TxnError | None = None
 
     def send(self, entry: Outgoing, reply: SendReply) -> None:
@@ -31,11 +34,12 @@ class ProducerSession:
             raise self.error
         self._segment.pipeline.send(self.line, self._token, entry, reply)
 
-    def end(self, error: TxnError) -> None:
-        """From the segment's side: fenced, or the segment is gone."""
+    def end(self, error: TxnError, last_sequence_id: int = NOTHING_STORED) -> None:
+        """From the segment's side: fenced, or the segment is gone; or it is sealed: `last_sequence_id` is the last of
+        what is stored here of this producer, for good."""
         on_closed, self._on_closed, self.error = self._on_closed, None, error
         if on_closed is not None:
-            on_closed(error)
+            on_closed(error, last_sequence_id)
 
     def close(self) -> None:
         """From the client's side. What is in flight goes on."""

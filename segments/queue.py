@@ -245,6 +245,18 @@ class Queue(Generic[ConsumerT]):
         """What is kept in memory, in positions and intervals."""
         return len(self._out) + len(self._due) + self._intervals + len(self._passing) + len(self._delays)
 
+    def all_given_out(self, end: Position) -> bool:
+        """Whether everything up to `end` is acked or with a consumer. What a consumer has may still come again."""
+        given = not (self._due or self._set_aside or self._passing or self._delays)
+        return given and self._acks.next_unacked(self._acks.following(_before(self._next_read))) > end
+
+    def may_complete(self, consumer: ConsumerT) -> bool:
+        """Of a segment that has been given out to its end: whether `consumer` has a whole value in pieces, which may be
+        on its way back in parts, or pieces are kept for it."""
+        if consumer.kept:
+            return True
+        return any(value.consumer is consumer and value.pieces >= key.pieces for key, value in self._values.items())
+
     # ---- giving out -------------------------------------------------------------------------------------------------
 
     def offer(self, entry: LogEntry) -> Handout[ConsumerT] | None:

@@ -1,4 +1,5 @@
-"""A queue subscription at the elected controller: every consumer has every segment, so nothing is assigned or fenced.
+"""A queue subscription at the elected controller: every consumer has every segment that is not drained, parents and
+children alike, so nothing is assigned or fenced.
 
 Nothing of it is written to etcd but the subscription's record; consumers that join are told the segments, and told
 again when the layout changes.
@@ -6,6 +7,7 @@ again when the layout changes.
 
 from __future__ import annotations
 
+from segments.assignment import undrained
 from segments.directory import Directory
 from segments.membership import MAX_CONSUMERS
 from segments.stream_group import Link
@@ -21,10 +23,11 @@ class QueueGroup:
         self._topic_path = topic_path
         self._subscription = subscription
         self._links = links
-        self._epoch = 0
+        self._told: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """Layout epoch and segments, by consumer."""
         self._ended: TxnError | None = None
 
-    async def join(self, consumer: str, link: Link) -> pb.Assignment:
+    async def join(self, consumer: str, link: Link, *, again: bool = False) -> pb.Assignment:
         """Take `consumer` in. Joining again changes nothing. Raises `Overloaded`, `TopicNotFound`, or what ended it."""
         if self._ended is not None:
             raise self._ended
@@ -34,25 +37,30 @@ class QueueGroup:
         if assignment is None:
             raise TopicNotFound(f"topic://{self._topic_path} does not exist")
         self._links[consumer] = link
-        self._epoch = max(self._epoch, assignment.epoch)
+        self._told[consumer] = (assignment.epoch, tuple(assignment.segments))
         return assignment
 
     async def leave(self, consumer: str) -> None:
-        self._links.pop(consumer, None)
+        self._forget(consumer)
 
     def disconnected(self, consumer: str, *, grace_s: float) -> None:
         """Nobody waits for it: what it had goes to the others as soon as the brokers miss it."""
+        self._forget(consumer)
+
+    def _forget(self, consumer: str) -> None:
         self._links.pop(consumer, None)
+        self._told.pop(consumer, None)
 
     def refresh(self) -> None:
-        """The layout may have changed: every consumer is told the segments there are now."""
+        """The layout may have changed, or something was drained: every consumer is told the segments there are now."""
         for consumer, link in self._links.items():
             assignment = self._assignment(consumer)
-            if assignment is None or assignment.epoch <= self._epoch:
+            if assignment is None:
                 return
-            link.push(pb.Command(assignment=assignment))
-        topology = self._directory.topics().get(self._topic_path)
-        self._epoch = max(self._epoch, topology.epoch if topology else 0)
+            told = (assignment.epoch, tuple(assignment.segments))
+            if told != self._told.get(consumer) and told[0] >= self._told.get(consumer, told)[0]:
+                self._told[consumer] = told
+                link.push(pb.Command(assignment=assignment))
 
     def _assignment(self, consumer: str) -> pb.Assignment | None:
         topology = self._directory.topics().get(self._topic_path)
@@ -63,7 +71,7 @@ class QueueGroup:
             subscription=self._subscription,
             consumer=consumer.partition("@")[0],
             epoch=topology.epoch,
-            segments=topology.paths.values(),
+            segments=undrained(topology, self._directory.drained(self._topic_path, self._subscription)),
         )
 
     async def close(self, error: TxnError) -> None:

@@ -89,6 +89,8 @@ class QueueSubscription(Subscription):
         self._due, self._ahead = _Lane(), _Lane()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._unreadable = ""
+        """Why the last read failed; empty if it did not."""
 
     def _new_queue(self) -> Queue[AttachedConsumer]:
         settings = self._settings
@@ -266,6 +268,7 @@ class QueueSubscription(Subscription):
 
     def _deliver(self, entry: LogEntry, handout: Handout[AttachedConsumer]) -> None:
         consumer = handout.consumer
+        consumer.ended = False
         for skip, count in handout.parts:
             consumer.batch.append(Delivery(entry.position, entry.data, bitmap_bytes(skip), count))
             consumer.batch_bytes += len(entry.data)
@@ -286,20 +289,30 @@ class QueueSubscription(Subscription):
     async def _reading(self, lane: _Lane, first: Position, last: Position) -> None:
         try:
             lane.entries = await self._dispatcher.read_run(first, last)
+            self._unreadable = ""
         except TxnError as error:
-            log.error("queue_read_failed", subscription=self.name, segment=self._segment, error=str(error))
+            self._report(error)
             self.close(error)
         finally:
             if lane.reading is asyncio.current_task():
                 lane.reading = None
             self._dispatcher.wake()
 
+    def _report(self, error: TxnError) -> None:
+        """Once, however often the consumers come back to be told the same. What may pass by itself is no error yet."""
+        if str(error) != self._unreadable:
+            self._unreadable = str(error)
+            level = log.warning if error.retriable else log.error
+            level("queue_read_failed", subscription=self.name, segment=self._segment, error=self._unreadable)
+
     def _tell_end(self) -> None:
-        sealed = self._ledgers.record.sealed
-        if sealed is None or self.cursor.mark_delete < Position(*sealed):
+        """To whom everything was given that there is for it. ▲ What it has of a value in pieces by then is all there
+        will ever be of it, and it may ack that away: so not while a whole one may be on its way back from it."""
+        end = self._ledgers.end
+        if end is None or not self._queue.all_given_out(end):
             return
         for consumer in self._consumers:
-            if not consumer.ended:
+            if not consumer.ended and not self._queue.may_complete(consumer):
                 consumer.ended = True
                 consumer.sink.end_of_segment(sealed=True)
 
@@ -376,5 +389,6 @@ class QueueSubscription(Subscription):
             held_back=False,
             pending=self.pending.statistics(),
             open_transactions=tuple(self.pending.open_transactions()),
+            drained=self.drained,
             queue=self._queue.statistics(),
         )

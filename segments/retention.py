@@ -6,12 +6,13 @@ drained, unless the policy says so. A topic without a retention keeps everything
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from segments.topics import RETENTION_BYTES, RETENTION_MS, TRIM_UNDRAINED
 from txnstore.records import LedgerInfo, LedgerRecord
 from txnwire.ids import HASH_SPACE, Position
+from txnwire.names import SegmentName
 
 ROLLS_PER_RETENTION: Final = 4
 """A ledger is closed after this part of the retention time, or of its bytes: what it holds outlives either by a quarter
@@ -38,10 +39,26 @@ class Retention(NamedTuple):
 
 
 def retention_of(policies: Mapping[str, Any], *, lo: int, hi: int) -> Retention:
-    """`lo`, `hi`: the segment's hash range, inclusive. A sealed segment keeps the share it had."""
+    """`lo`, `hi`: the segment's hash range, inclusive. Of a sealed segment see `share_left`, too."""
     total = policies.get(RETENTION_BYTES)
     share = None if total is None else total * (hi - lo + 1) // HASH_SPACE
     return Retention(policies.get(RETENTION_MS), share, bool(policies.get(TRIM_UNDRAINED)))
+
+
+def share_left(share: int, segment: SegmentName, others: Iterable[tuple[SegmentName, LedgerRecord]]) -> int:
+    """What of `share` bytes is left to a sealed segment by those that came after it in its hash range.
+
+    They have one share between them, or every split would give the topic its retention once more; and the newest keep
+    of it what they have, as within one segment. `others`: segments of the topic with their ledger lists; whatever has a
+    higher id and overlaps came from this one. Each counts with the part of its range that lies in this one's. Of their
+    open ledgers nobody but their owners knows the size, so as much may be kept beyond the share.
+    """
+    for other, record in others:
+        overlap = min(segment.hi, other.hi) - max(segment.lo, other.lo) + 1
+        if other.segment_id > segment.segment_id and overlap > 0:
+            kept = sum(info.bytes for info in kept_ledgers(record))
+            share -= kept * overlap // (other.hi - other.lo + 1)
+    return max(0, share)
 
 
 def roll_due(record: LedgerRecord, retention: Retention, *, open_bytes: int, now_ms: int, least: Least) -> bool:

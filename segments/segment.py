@@ -3,89 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import structlog
 
+from segments.broker_wide import Shared
 from segments.dedup import Dedup
 from segments.dispatch import Consumer, Dispatcher, Isolation, Sink, trimmed_from_snapshot
-from segments.housekeeping import Housekeeping, KeepingStatistics
+from segments.housekeeping import Housekeeping
 from segments.ledgers import SegmentLedgers
-from segments.measures import Measures
+from segments.load_samples import Stored
 from segments.pipeline import Pipeline
-from segments.producers import ProducerSession
+from segments.producers import OnClosed, ProducerSession
 from segments.retention import Retention, kept_ledgers
+from segments.sealing import Sealing
 from segments.segment_cuts import PATIENCE_S, SegmentCuts
-from segments.sending import Budget, Line, SendReply
-from segments.settings import BrokerSettings
-from segments.shares import CacheShares, DeliveryShares
+from segments.segment_statistics import PINNING_SHOWN, SegmentStatistics
+from segments.sending import Line, SendReply
 from segments.starts import Start, resolve_start
 from segments.subscription_table import SubscriptionTable
-from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
+from segments.subscriptions import Subscription, Surroundings
 from segments.tail_cache import TailCache
-from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, Timeout, TxnError
+from txnstore.store import KeyValue
+from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, SegmentSealed, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
-from txnwire.ports import Clock
-from watchers.clean_up import CleanUp, CleanUpTarget, WriteCleanUp
-from watchers.decisions import DecisionWatch, Membership
+from txnwire.names import SegmentName
+from watchers.clean_up import CleanUpTarget, WriteCleanUp
+from watchers.decisions import Membership
 from watchers.outcomes import Decision
-from watchers.visibility import Applied, BufferStatistics, TransactionBuffer
+from watchers.visibility import Applied, TransactionBuffer
 
 log = structlog.get_logger(__name__)
-
-PINNING_SHOWN = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentStatistics:
-    """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first
-    positions here, at most 100; `entries_behind`: of each of them, how many entries stand behind that position.
-    `kept_bytes`: of entries, in all its ledgers. `aborted_in_store`: aborted records in etcd, in no sidecar."""
-
-    path: str
-    epoch: int
-    sealed: bool
-    ledgers: int
-    entries: int
-    last_confirmed: Position
-    max_read_position: Position
-    buffer: BufferStatistics
-    pinning: tuple[tuple[TxnId, Position], ...]
-    entries_behind: tuple[int, ...]
-    open_transactions: int
-    inflight: int
-    inflight_bytes: int
-    cached_bytes: int
-    producers: int
-    readers: int
-    clean_up_backlog: int
-    stored_entries: int
-    subscriptions: tuple[SubscriptionStatistics, ...]
-    recovery_s: float
-    trimmed_below: Position | None
-    kept_bytes: int
-    aborted_in_store: int
-    keeping: KeepingStatistics
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Shared:
-    """What all segments of a broker have in common."""
-
-    store: MetadataStore
-    clock: Clock
-    settings: BrokerSettings
-    decisions: DecisionWatch
-    clean_up: CleanUp
-    budget: Budget
-    shares: DeliveryShares
-    caches: CacheShares
-    measures: Measures
-    op_counter: Callable[[], int]
-    wake_housekeeping: Callable[[str], None]
-    """Called with a segment's path when one of its ledgers was closed."""
 
 
 class Segment:
@@ -121,6 +69,7 @@ class Segment:
         self._cache = TailCache(shared.settings.tail_cache_bytes)
         shared.caches.join(self._cache)
         self._sessions: dict[int, ProducerSession] = {}
+        self.sealing = Sealing(shared.store, self, wait_s=shared.settings.seal_wait_s)
         self._over: TxnError | None = None
         self.pipeline = Pipeline(
             shared.store,
@@ -157,6 +106,7 @@ class Segment:
                 outcomes=buffer,
                 op_counter=shared.op_counter,
                 events=self,
+                ancestors=self._ancestors,
             ),
             shared.clean_up,
         )
@@ -215,6 +165,7 @@ class Segment:
         self._shared.measures.left(self._keeping.statistics())
         self._membership.leave()
         self.pipeline.stop(error)
+        self.sealing.stop()
         self.ledgers.abandon()
         for session in list(self._sessions.values()):
             session.end(error)
@@ -225,8 +176,14 @@ class Segment:
         self.cuts.woken()
 
     async def wait_stopped(self) -> None:
+        await self.sealing.wait_stopped()
         await self.pipeline.wait_stopped()
         await self.dispatcher.wait_closed()
+
+    async def wait_kept(self) -> None:
+        """Until a round of housekeeping that was under way as the segment was stopped has ended. No other begins."""
+        async with self._one_round:
+            return
 
     async def hand_over(self, *, timeout_s: float) -> None:
         """Finish what is in flight, write everything, close the ledger; then stop. A successor has nothing to recover.
@@ -241,7 +198,7 @@ class Segment:
                 for target in self._targets:
                     await self._shared.clean_up.drain(target, timeout_s=timeout_s)
                 if self.ledgers.writer is not None and self._over is None:
-                    await self.ledgers.close(self.pipeline.footer())
+                    await self.ledgers.close(self.pipeline.footer)
         except (TimeoutError, TxnError) as failure:
             log.warning("hand_over_incomplete", segment=self.path, error=str(failure))
         finally:
@@ -250,12 +207,12 @@ class Segment:
 
     # ---- producing and reading --------------------------------------------------------------------------------------
 
-    def open_producer(
-        self, name: str, incarnation: int, on_closed: Callable[[TxnError], None]
-    ) -> tuple[ProducerSession, int]:
+    def open_producer(self, name: str, incarnation: int, on_closed: OnClosed) -> tuple[ProducerSession, int]:
         """▲ One live connection per producer name: a second one fences the first (L10). Returns the session and the
-        last stored sequence id of this incarnation, -1 for none."""
+        last stored sequence id of this incarnation, -1 for none. Raises `SegmentSealed`: see `last_sequence_id`."""
         self.check()
+        if self.ledgers.sealed:
+            raise SegmentSealed(f"{self.path} is sealed: look up the layout again")
         connected = self._dedup.connect(name, incarnation, self._shared.clock.monotonic())
         if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
             # ▲ Only another incarnation is another producer. This one may have come twice, in any order: an opening
@@ -269,6 +226,29 @@ class Segment:
         session = ProducerSession(self, name, connected.token, line, on_closed)
         self._sessions[connected.token] = session
         return session, connected.last_sequence_id
+
+    def last_sequence_id(self, name: str, incarnation: int) -> int:
+        """Of what is stored of this producer, -1 for nothing; final once the segment is sealed, ▲ for whoever owns it
+        (dedup is in the footer)."""
+        self.check()
+        return self._dedup.last_sequence_id(name, incarnation)
+
+    def end_producers(self) -> None:
+        """The seal stands: everybody is told, each what is stored of its own, and then what was held back fails."""
+        error = SegmentSealed(f"{self.path} is sealed: look up the layout again")
+        sessions, self._sessions = self._sessions, {}
+        for token, session in sessions.items():
+            last = self._dedup.last_sequence_id(*session.line.key)
+            self._dedup.disconnect(token, self._shared.clock.monotonic())
+            self.pipeline.retire(session.line)
+            session.end(error, last)
+        self.pipeline.refuse_held(error)
+
+    def seal_is_final(self) -> None:
+        """The layout has the segment as sealed: what ends is told to whoever reads."""
+        for subscription in self.subscriptions:
+            self.subscriptions.wake_clean_up(subscription)
+        self.dispatcher.wake()
 
     def producer_closed(self, token: int, line: Line) -> None:
         """By `ProducerSession.close`."""
@@ -284,10 +264,16 @@ class Segment:
         end: Position | None,
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
+        of_snapshot: bool = False,
+        whole: bool | None = None,
+        permits_are_kib: bool = False,
     ) -> Consumer:
-        """Raises `DataCorrupt`, `NotOwner`, `Timeout`; `InvalidArgument` for a snapshot that is of another cluster."""
+        """`of_snapshot`: from one on, or up to one. `whole`: whether it fails where something is trimmed that it was to
+        read, or goes on behind that; None: by what it starts from. Raises `DataCorrupt`, `NotOwner`, `Timeout`,
+        `DataTrimmed`; `InvalidArgument` for a snapshot that is of another cluster."""
         if min_revision:
             await self.wait_followed(min_revision)
+        self.check()  # ▲ what was confirmed before a long pause says nothing about the snapshot
         if isolation is Isolation.SNAPSHOT and end is not None and end > self.last_confirmed:
             # What was confirmed stays so over every change of owner: its reader would wait for ever.
             raise InvalidArgument(
@@ -297,7 +283,11 @@ class Segment:
         latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
         point = await resolve_start(start, self.path, self.ledgers, latest)
         self.check()
-        if isolation is Isolation.SNAPSHOT and EARLIEST < point.after < self.ledgers.trimmed_through:
+        # ▲ A place that is named is one that an older snapshot was read to, also the very beginning; "earliest" is not.
+        named = start.segment == self.path or point.after > EARLIEST
+        if whole is None:
+            whole = isolation is Isolation.SNAPSHOT or (of_snapshot and named)
+        if whole and named and point.after < self.ledgers.trimmed_through:
             raise trimmed_from_snapshot(self.ledgers.trimmed_through)
         consumer = Consumer(
             sink,
@@ -306,9 +296,18 @@ class Segment:
             left_out=point.left_out,
             min_revision=min_revision,
             isolation=isolation,
+            whole=whole,
+            permits_are_kib=permits_are_kib,
         )
         self.dispatcher.attach(consumer)
         return consumer
+
+    def _ancestors(self) -> Sequence[int]:
+        name = SegmentName.from_path(self.path)
+        topology = self._shared.topology(name.topic.path)
+        if topology is None or name.segment_id not in topology.segments:
+            return ()
+        return topology.ancestors(name.segment_id)
 
     async def wait_followed(self, revision: int, *, patience_s: float | None = None) -> None:
         """Until every decision up to `revision` counts here; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""
@@ -334,6 +333,8 @@ class Segment:
         self._membership.add(txn_id)
 
     def let_go(self, txn_id: TxnId) -> None:
+        """Also of one whose decision was delivered: while that waited for an op in flight, another op of it, that was
+        to be refused, has asked for it again."""
         if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):
             self._membership.drop(txn_id)
         self.cuts.woken()
@@ -344,7 +345,7 @@ class Segment:
         if applied.decision.decided_ms:
             lag_ms = self._shared.clock.wall_ms() - applied.decision.decided_ms
             self._shared.measures.visibility_lag.observe(max(0, lag_ms) / 1000)
-        self.cuts.woken()
+        self.let_go(applied.decision.txn_id)
         self._shared.clean_up.wake(self._writes)
         self.dispatcher.wake()
 
@@ -361,7 +362,7 @@ class Segment:
 
     def acked(self, subscription: Subscription) -> None:
         self.subscriptions.wake_clean_up(subscription)
-        if self.ledgers.sealed:
+        if self.ledgers.ended:
             self.dispatcher.wake()
 
     def may_ack(self) -> bool:
@@ -387,13 +388,23 @@ class Segment:
         await self.pipeline.roll()
 
     async def checkpoint(self) -> None:
-        if not self.ledgers.sealed:  # nor only while there is a writer: one may be on its way, as the log rolls
+        if self.ledgers.ended:
+            await self.ledgers.keep_footer(self._dedup.snapshot(self._shared.clock.monotonic()))
+        elif not self.ledgers.sealed:  # nor only while there is a writer: one may be on its way, as the log rolls
             await self.pipeline.checkpoint()
 
     @property
     def open_bytes(self) -> int:
         """Of entries in the open ledger."""
         return 0 if self.ledgers.writer is None else self.ledgers.writer.appended_bytes
+
+    async def forgotten(self) -> bool:
+        """Whether nothing of the segment is left that anybody could want: sealed for good, every entry trimmed (or
+        never there), no transaction, no aborted record, its producers forgotten. It stays so: nothing can come.
+
+        Raises `NotOwner`, `StoreUnavailable`."""
+        self.check()
+        return self.ledgers.ended and await self._keeping.forgotten(self._dedup.statistics().producers)
 
     async def drained(self) -> Position | None:
         return await self.subscriptions.drained()
@@ -409,6 +420,16 @@ class Segment:
     def follow_trim(self) -> None:
         self.subscriptions.follow_trim()
         self.dispatcher.wake()
+
+    # ---- load_samples.MeasuredSegment -------------------------------------------------------------------------------
+
+    @property
+    def takes_writes(self) -> bool:
+        return self._over is None and not self.ledgers.sealed
+
+    @property
+    def taken_in(self) -> Stored:
+        return Stored(self.pipeline.stored_messages, self.pipeline.stored_bytes)
 
     # ---- statistics -------------------------------------------------------------------------------------------------
 
@@ -440,7 +461,8 @@ class Segment:
             max_read_position=self.buffer.max_read_position,
             buffer=buffer,
             pinning=pinning,
-            entries_behind=tuple(self.ledgers.entries_between(position, last) for _, position in pinning),
+            # An op record comes before its data: what holds back may stand where nothing is yet.
+            entries_behind=tuple(max(0, self.ledgers.entries_between(position, last)) for _, position in pinning),
             open_transactions=buffer.open,
             inflight=self.pipeline.inflight,
             inflight_bytes=self.pipeline.inflight_bytes,

@@ -53,15 +53,23 @@ class BrokerSettings:
     claim_retry_s: float = 1.0
     """Pause between tries to register; also how often it is looked for segments to claim or to yield, at least."""
     settle_s: float = 5.0
-    """How long another broker must have been live before segments that rendezvous hashing gives to it move there."""
+    """How long a segment must have been one too many here before it moves to another broker; what its own broker leaves
+    unowned for twice as long, any other takes."""
     hand_over_s: float = 5.0
     """Time to finish what is in flight when the broker closes."""
+    prune_least_age_ms: int = 60_000
+    """A sealed segment that nothing was ever sent to, or whose producers are forgotten, is forgotten itself at this age
+    at the earliest, so that whoever is on the way from it to its children still finds it."""
+    seal_wait_s: float = 5.0
+    """How long what is in flight may keep a segment from being sealed; its producers wait meanwhile."""
     housekeeping_s: float = 30.0
     """How often retention is looked after, besides whenever a ledger was closed."""
     roll_least_age_ms: int = 60_000
     """However short the retention of a topic, no ledger is closed by age before it has this one."""
     roll_least_bytes: int = 1024 * 1024
     """However small the retention of a topic, no ledger is closed for it before it has this size."""
+    load_sample_s: float = 10.0
+    """How often it is looked whether the load of a segment has changed enough to be published; 0: never."""
     aborted_in_store: int = 4096
     """Aborted records of a segment in etcd; past it the open ledger is closed, so that its sidecar takes them: a bound
     on what a recovery reads of them."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from segments.cut import Cut, Layouts, Resolved, StartOver, Tail, read_layouts, topic_keys
+from segments.cut import (
+    Cut,
+    Layouts,
+    Resolved,
+    StartOver,
+    Tail,
+    never_owned,
+    read_layouts,
+    settled_in,
+    topic_keys,
+)
 from txnstore import keys
 from txnstore.store import MetadataStore
 from txnwire.errors import (
@@ -34,6 +45,15 @@ T = TypeVar("T")
 
 _PAUSE_S: Final = (0.02, 0.2)
 """Before a cut is begun again: the directory has to hear of what has moved."""
+
+_WAITED_OUT: Final = (ServiceError, InvalidArgument, TopicNotFound)
+"""What an owner replies and may pass: also what a broker says that knows another layout."""
+
+_FIRST_PAUSE_S: Final = (0.005, 0.015)
+"""Before a segment that did not answer is asked again: one that was just made is owned a moment later."""
+
+_SETTLED_AT_MOST: Final = 100_000
+"""Segments remembered as settled; beyond it all are forgotten, and asked once more."""
 
 
 class SegmentQuestions(Protocol):
@@ -63,6 +83,7 @@ class Snapshots:
         self._random = random
         self._taken = self._started_over = self._failed = 0
         self._taken_s = 0.0
+        self._settled: dict[str, Position] = {}
 
     def statistics(self) -> SnapshotStatistics:
         return SnapshotStatistics(self._taken, self._started_over, self._failed, self._taken_s)
@@ -74,18 +95,19 @@ class Snapshots:
         Raises `TopicNotFound`, `DataCorrupt`, `Overloaded` where more transactions are under way than fit an answer,
         and `Timeout` that says what kept it from ending: a segment without an owner, say.
         """
+        store = await self._store.incarnation()
         begun_s = self._clock.monotonic()
-        why = "it was not answered"
+        waits = deque(["it was not answered"], maxlen=1)
         try:
             async with asyncio.timeout(timeout_s):
-                while isinstance(outcome := await self._attempt(topics), StartOver):
-                    why = outcome.reason
+                while isinstance(outcome := await self._attempt(topics, waits), StartOver):
+                    waits.append(outcome.reason)
                     self._started_over += 1
-                    log.info("snapshot_started_over", reason=why)
+                    log.info("snapshot_started_over", reason=outcome.reason)
                     await asyncio.sleep(self._random.uniform(*_PAUSE_S))
         except TimeoutError as error:
             self._failed += 1
-            raise Timeout(f"no snapshot could be taken within {timeout_s} s: {why}") from error
+            raise Timeout(f"no snapshot could be taken within {timeout_s} s: {waits[-1]}") from error
         except MessageTooLarge as error:
             self._failed += 1
             raise Overloaded(
@@ -97,31 +119,66 @@ class Snapshots:
             raise
         self._taken += 1
         self._taken_s += self._clock.monotonic() - begun_s
-        return outcome
+        if len(self._settled) > _SETTLED_AT_MOST:
+            self._settled.clear()
+        self._settled.update(settled_in(outcome))
+        return replace(outcome, store=store)
 
-    async def _attempt(self, topics: Sequence[TopicName]) -> Snapshot | StartOver:
+    async def _attempt(self, topics: Sequence[TopicName], waits: deque[str]) -> Snapshot | StartOver:
+        """`waits`: is told what it waits for."""
         try:
-            _, found = await self._store.get_many(topic_keys(topics))
+            _, layouts = await self._layouts(topics)
         except StoreUnavailable as error:
             return StartOver(str(error))
-        layouts = read_layouts(topics, found)
         try:
-            return await self._cut(layouts)
+            return await self._cut(topics, layouts, waits)
         except DataCorrupt:
             raise
-        except (ServiceError, InvalidArgument, TopicNotFound) as error:
+        except _WAITED_OUT as error:
             # Also what a broker says that does not know the newest layout yet. What stays so ends by the time limit.
             return StartOver(str(error))
 
-    async def _cut(self, layouts: Layouts) -> Snapshot | StartOver:
+    async def _layouts(self, topics: Sequence[TopicName]) -> tuple[int, Layouts]:
+        """As they are now, and the revision of that."""
+        revision, found = await self._store.get_many(topic_keys(topics))
+        return revision, read_layouts(topics, found).knowing(self._settled)
+
+    async def _cut(self, topics: Sequence[TopicName], layouts: Layouts, waits: deque[str]) -> Snapshot | StartOver:
+        resolved: dict[str, Resolved] = {}
+        pause_s = self._random.uniform(*_FIRST_PAUSE_S)
+        while True:
+            why = await self._ask_first(layouts.unanswered(resolved), resolved)
+            # ▲ R is read only behind every first answer, with the layouts at R: what was decided before one of the
+            # answers was decided before R, and what was committed by R is in segments that stood at R.
+            revision, layouts = await self._layouts(topics)
+            if missing := layouts.unanswered(resolved):
+                _, ledgers = await self._store.get_many([keys.ledger(path) for path in missing], revision=revision)
+                layouts = layouts.knowing(never_owned(missing, ledgers))
+            if not layouts.unanswered(resolved):
+                break
+            if why is not None:
+                # What has answered need not do so again: a layout that goes on changing would never be answered whole.
+                waits.append(why)
+                await asyncio.sleep(pause_s)
+                pause_s = min(_PAUSE_S[1], pause_s * 1.5)
         segments = layouts.segments
-        resolved = dict(zip(segments, await _all(map(self._questions.resolved, segments)), strict=True))
-        # ▲ Read only behind every first answer: what was decided before one of them was decided before R.
-        revision, _ = await self._store.get_many([keys.INCARNATION])
         asked = (self._questions.tail(path, revision, resolved[path].position) for path in segments)
         cut = Cut(layouts, resolved, revision, dict(zip(segments, await _all(asked), strict=True)))
         _, found = await self._store.get_many(cut.final_keys)
         return cut.conclude(found)
+
+    async def _ask_first(self, segments: Sequence[str], resolved: dict[str, Resolved]) -> str | None:
+        """Put the answers there are into `resolved`. Why there are not more of them, if there are not."""
+        answers = await asyncio.gather(*map(self._questions.resolved, segments), return_exceptions=True)
+        why: str | None = None
+        for path, answer in zip(segments, answers, strict=True):
+            if isinstance(answer, Resolved):
+                resolved[path] = answer
+            elif isinstance(answer, _WAITED_OUT) and not isinstance(answer, DataCorrupt):
+                why = str(answer)
+            else:
+                raise answer
+        return why
 
 
 async def _all(questions: Iterable[Awaitable[T]]) -> list[T]:

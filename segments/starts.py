@@ -10,6 +10,7 @@ from txnstore.records import SubscriptionRecord
 from txnwire.entry import parse_metadata
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position
+from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES
 
@@ -26,7 +27,8 @@ class StartPoint(NamedTuple):
 
 
 class Start(NamedTuple):
-    """As asked for. `position` and `message` (its index) name a message of `segment`: `behind` it, or at it."""
+    """As asked for. `position` and `message` (its index) name a message of `segment`: `behind` it, or at it. `passed`:
+    of a segment that lies wholly before it."""
 
     kind: str = kinds.EARLIEST
     timestamp_ms: int = 0
@@ -34,6 +36,7 @@ class Start(NamedTuple):
     position: Position = EARLIEST
     message: int = 0
     behind: bool = False
+    passed: bool = False
 
     @staticmethod
     def from_wire(start: pb.Start) -> Start:
@@ -65,14 +68,16 @@ class Start(NamedTuple):
         if kind == kinds.MESSAGE_ID:
             position = Position(int(start["ledger_id"]), int(start["entry_id"]))
             message, behind = int(start.get("index", 0)), bool(start.get("after"))
-            return Start(kinds.MESSAGE_ID, 0, str(start["segment"]), position, message, behind)
+            passed = SegmentName.from_path(segment).segment_id in start.get("ancestors", ())
+            return Start(kinds.MESSAGE_ID, 0, str(start["segment"]), position, message, behind, passed)
         if kind != kinds.EARLIEST:
             raise InvalidArgument(f"start {start!r}: expected kind earliest, latest, timestamp or message_id")
         return Start()
 
 
 async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max_read_position: Position) -> StartPoint:
-    """Raises `DataCorrupt`. A message of another segment starts this one at its beginning (API.md, "MessageId")."""
+    """Raises `DataCorrupt`. A message of another segment starts this one at its beginning, or, if that one came from
+    this one by splits and merges, at its end (API.md, "MessageId")."""
     if start.kind == kinds.LATEST:
         return StartPoint(max_read_position)  # V5: what open transactions hold back is still to come
     if start.kind == kinds.TIMESTAMP:
@@ -82,6 +87,8 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max
         if start.position.entry_id < 0 or (start.behind and start.message >= MOST_MESSAGES):
             return StartPoint(start.position)
         return StartPoint(before, min(start.message + start.behind, MOST_MESSAGES))
+    if start.passed:
+        return StartPoint(ledgers.last_confirmed)
     return StartPoint(EARLIEST)
 
 

@@ -86,12 +86,13 @@ class StreamGroup:
 
     # ---- what happens to members ------------------------------------------------------------------------------------
 
-    async def join(self, consumer: str, link: Link) -> pb.Assignment:
-        """Take `consumer` in; returns once a record that names it stands in etcd. Joining again changes nothing.
+    async def join(self, consumer: str, link: Link, *, again: bool = False) -> pb.Assignment:
+        """Take `consumer` in; returns once a record that names it stands in etcd. Joining again changes nothing, and
+        says so (`again`).
 
         Raises `NotAllowed` (replaced by another of its name), `Overloaded`, or what ended the group.
         """
-        for replaced in self._membership.join(consumer):
+        for replaced in self._membership.join(consumer, again=again):
             if (old := self._links.pop(replaced, None)) is not None:
                 self._evicted[replaced] = old
         self._links[consumer] = link
@@ -152,7 +153,10 @@ class StreamGroup:
         """None also while the directory does not know the topic (a successor's may lag behind its predecessor's), or
         cannot read its record: nobody loses anything over that."""
         topology = self._directory.topics().get(self._topic_path)
-        return None if topology is None else self._membership.plan(assignable(topology))
+        if topology is None:
+            return None
+        drained = self._directory.drained(self._topic_path, self._subscription)
+        return self._membership.plan(assignable(topology, drained))
 
     async def _settle(self) -> None:
         """Write until the record in etcd is the one that members and layout call for."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from segments.directory import Directory
 from segments.membership import Membership
 from segments.queue_group import QueueGroup
 from segments.stream_group import Link, StreamGroup
-from segments.subscription_records import LATEST, QUEUE, check_type, plan_subscription
+from segments.subscription_records import LATEST, QUEUE, check_type, plan_subscription, start_record
 from segments.topology import Topology
 from txnstore import keys
 from txnstore.election import Leadership
@@ -19,7 +18,9 @@ from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, 
 from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import NotOwner, Overloaded, TopicNotFound, TxnError
 from txnwire.ids import Position
+from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
+from txnwire.proto import txn_pb2 as pb
 
 PositionLookup = Callable[[str, int], Awaitable[Position]]
 """(segment path, revision) → the segment's `max_read_position` once its owner has followed decisions to that revision:
@@ -73,20 +74,20 @@ class StreamGroups:
         topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
         self._make((topic_path, subscription), record)
 
-    async def open(
-        self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]
-    ) -> StreamGroup | QueueGroup:
-        """The group of a subscription, whose record is created if there is none; its type must be the one `asked`.
+    async def open(self, key: GroupKey, asked: str, start: pb.Start) -> StreamGroup | QueueGroup:
+        """The group of a subscription, whose record is created, from `start`, if there is none; its type must be the
+        one `asked`.
 
-        Raises `InvalidArgument` (another type), `NotOwner`, `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
+        Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`, `NotOwner`,
+        `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
         """
         async with self._opening.setdefault(key, asyncio.Lock()):
             if key not in self._types:
-                self._types[key] = await self._load(key, topology, asked, start)
+                self._types[key] = await self._load(key, asked, start)
         check_type(key, self._types[key], asked)
         return self._groups[key]
 
-    async def _load(self, key: GroupKey, topology: Topology, asked: str, start: Mapping[str, Any]) -> str:
+    async def _load(self, key: GroupKey, asked: str, start: pb.Start) -> str:
         """The subscription's type, its group made."""
         subscription_key = keys.subscription(*key)
         wanted = [subscription_key, keys.assignment(*key), keys.topic(key[0])]
@@ -94,7 +95,7 @@ class StreamGroups:
         if topic is None or decode(TopicRecord, topic.value, key=topic.key).deleting_ms:
             raise TopicNotFound(f"topic://{key[0]} does not exist")
         if subscription is None:
-            subscription = await self._create(key, topology, asked, start, revision, topic)
+            subscription = await self._create(key, asked, start, revision, topic)
         if subscription is not None and _deleting(subscription):
             raise Overloaded(f"subscription {key[1]} of topic://{key[0]} is being deleted: join it again in a moment")
         type = asked
@@ -111,17 +112,14 @@ class StreamGroups:
         return QueueGroup(self._ports.directory, topic_path=key[0], subscription=key[1], links=links)
 
     async def _create(
-        self,
-        key: GroupKey,
-        topology: Topology,
-        asked: str,
-        start: Mapping[str, Any],
-        revision: int,
-        topic: KeyValue,
+        self, key: GroupKey, asked: str, wanted: pb.Start, revision: int, topic: KeyValue
     ) -> KeyValue | None:
-        """Put the record, ▲ if its `topic` is as it was read, so not being deleted. "latest" becomes positions here, so
-        that it means this moment, whatever crashes later. Returns the record of whoever was first, None if that was
-        this call."""
+        """Put the record, ▲ if its `topic` is as it was read, so not being deleted, and without segments that no start
+        was found for. "latest" becomes positions here, so that it means this moment, whatever crashes later. Returns
+        the record of whoever was first, None if that was this call."""
+        layout = decode(TopicRecord, topic.value, key=topic.key)
+        topology = Topology(TopicName.from_path(key[0]), layout)
+        start = start_record(wanted, topology)
         positions: dict[str, Position] = {}
         if start["kind"] == LATEST:
             for path in topology.paths.values():
@@ -179,6 +177,13 @@ class StreamGroups:
     def layouts_changed(self, topic_paths: Collection[str]) -> None:
         for (topic_path, _), group in self._groups.items():
             if topic_path in topic_paths:
+                group.refresh()
+
+    def drained_changed(self, names: Collection[str]) -> None:
+        """`names`: `<topic path>/<subscription>/<segment id>`."""
+        for name in dict.fromkeys(name.rpartition("/")[0] for name in names):
+            topic_path, _, subscription = name.rpartition("/")
+            if (group := self._groups.get((topic_path, subscription))) is not None:
                 group.refresh()
 
     async def close(self, error: TxnError) -> None:

@@ -133,9 +133,6 @@ class StreamSubscription(Subscription):
             return 0
         return sum(1 for begin, end in self._rewinds if begin <= position <= end)
 
-    def drained(self, end: Position) -> bool:
-        return self.cursor.mark_delete >= end
-
     # ---- the rest ---------------------------------------------------------------------------------------------------
 
     def statistics(self) -> SubscriptionStatistics:
@@ -152,4 +149,5 @@ class StreamSubscription(Subscription):
             held_back=self._held_back,
             pending=self.pending.statistics(),
             open_transactions=tuple(self.pending.open_transactions()),
+            drained=self.drained,
         )

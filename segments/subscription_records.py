@@ -36,8 +36,9 @@ def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
     """The `start` of a subscription's record, from the wire: the first field that is set counts, none means earliest.
 
     `{"kind": "earliest"}`, `{"kind": "latest"}`, `{"kind": "timestamp", "timestamp_ms": n}` or `{"kind": "message_id",
-    "segment": path, "ledger_id": n, "entry_id": n, "index": n, "after": bool}`. Raises `InvalidArgument` for a message
-    of another topic.
+    "segment": path, "ledger_id": n, "entry_id": n, "index": n, "after": bool}`, with `"ancestors"`, the ids of the
+    segments that lie wholly before it, where there are any. Raises `InvalidArgument` for a message of another topic, or
+    of a segment that is gone.
     """
     if start.earliest:
         return {"kind": EARLIEST}
@@ -50,6 +51,7 @@ def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
     segment = SegmentName.from_path(start.segment)
     if topology.paths.get(segment.segment_id) != segment.path:
         raise InvalidArgument(f"cannot start at a message of {segment}: {topology.topic} has no such segment")
+    ancestors = topology.ancestors(segment.segment_id)
     return {
         "kind": MESSAGE_ID,
         "segment": segment.path,
@@ -57,6 +59,7 @@ def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
         "entry_id": start.entry_id,
         "index": start.index,
         "after": start.after,
+        **({"ancestors": list(ancestors)} if ancestors else {}),
     }
 
 

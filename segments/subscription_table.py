@@ -11,14 +11,16 @@ import structlog
 
 from segments.cursor import Cursor
 from segments.dispatch import Consumer, Isolation, Sink
+from segments.drained import DrainedMark
 from segments.erasing import erase_subscription
 from segments.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.starts import Start, StartPoint, resolve_start
 from segments.stream_subscription import StreamSubscription
-from segments.subscription_records import QUEUE, STREAM, other_type
+from segments.subscription_records import MESSAGE_ID, QUEUE, STREAM, other_type
 from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
+from segments.topology import Topology
 from txnstore import keys, records
-from txnstore.records import AssignmentRecord, SubscriptionRecord
+from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
 from txnwire.ids import Position, TxnId
@@ -42,13 +44,20 @@ class SubscriptionTable:
         self._clean_up = clean_up
         self._settings = surroundings.settings
         self._segment = surroundings.segment
-        self._topic_path = SegmentName.from_path(surroundings.segment).topic.path
+        self._topic = SegmentName.from_path(surroundings.segment).topic
+        self._topic_path = self._topic.path
+        self._segment_id = SegmentName.from_path(surroundings.segment).segment_id
         self._epoch = surroundings.epoch
         self._ledgers = surroundings.ledgers
         self._dispatcher = surroundings.dispatcher
         self._events = surroundings.events
         self._subscriptions: dict[str, Subscription] = {}
         self._targets: dict[str, AckCleanUp] = {}
+        self._created: dict[str, int] = {}
+        """Create revisions of the subscriptions' records, as last read."""
+        self._drained: dict[str, DrainedMark] = {}
+        self._sought: dict[str, int] = {}
+        """How many seeks have begun."""
         self._loading: dict[str, asyncio.Lock] = {}
         self._seeking: dict[str, asyncio.Lock] = {}
         """Held during a seek: nobody attaches meanwhile."""
@@ -74,14 +83,17 @@ class SubscriptionTable:
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> tuple[StreamSubscription, Consumer]:
-        """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it.
+        """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and what lies
+        before this segment is drained.
 
         Raises `NotAllowed`, `SubscriptionNotFound`, `InvalidArgument` (a queue), `DataCorrupt`, `NotOwner`,
         `StoreUnavailable`.
         """
-        found = None
-        while found is None:
+        found, sought = None, -1
+        while found is None or sought != self._sought.get(subscription, 0):
+            sought = self._sought.get(subscription, 0)
             await self._check_assignment(subscription, holder, assignment_epoch)
+            await self._check_ancestors(subscription)
             found = await self._load_to_attach(subscription)
         self._events.check()
         if not isinstance(found, StreamSubscription):
@@ -144,6 +156,23 @@ class SubscriptionTable:
                 f"is at epoch {record.epoch if record else 'none'}): wait for your next assignment"
             )
 
+    async def _check_ancestors(self, subscription: str) -> None:
+        """▲ S7: asked of the store as well. The controller's copy may lag behind a seek, or a subscription made anew,
+        for which what was drained is to be read again first. A seek that comes behind this look comes here too, after
+        it was at the ancestors, and closes who was attached."""
+        ancestors = self._surroundings.ancestors()
+        if not ancestors:
+            return
+        prefix = keys.drained_by_subscription(self._topic_path, subscription)
+        found = await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+        drained = {record.key[len(prefix) :]: None for record in found.records}
+        missing = [ancestor for ancestor in ancestors if str(ancestor).encode() not in drained]
+        if missing:
+            raise NotAllowed(
+                f"{self._segment} is not read yet: subscription {subscription} has to consume segment {missing[0]} of "
+                f"{self._topic} first, which it came from: wait for your next assignment"
+            )
+
     def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:
         """Close a holder whose segment was given to somebody else."""
         found = self._subscriptions.get(subscription)
@@ -191,8 +220,10 @@ class SubscriptionTable:
         key = keys.subscription(self._topic_path, name)
         found = await self._store.get(key)
         record = None if found is None else records.decode(SubscriptionRecord, found.value, key=key)
-        if record is None or record.deleting_ms:
+        if found is None or record is None or record.deleting_ms:
+            self._created.pop(name, None)
             raise SubscriptionNotFound(f"topic://{self._topic_path} has no subscription {name}: join it first")
+        self._created[name] = found.create_revision
         return record
 
     async def start_of(self, definition: SubscriptionRecord) -> StartPoint:
@@ -207,7 +238,8 @@ class SubscriptionTable:
         return Cursor.load(self._ledgers, start, stored)
 
     def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
-        """One that is loaded, or was found by recovery. Raises `DataCorrupt` for a type that is unknown."""
+        """One that is loaded, or was found by recovery; its `definition` was looked for before. Raises `DataCorrupt`
+        for a type that is unknown."""
         if (make := _TYPES.get(type)) is None:
             raise DataCorrupt(
                 f"subscription {name} of topic://{self._topic_path} has type {type!r}: expected {STREAM} or {QUEUE}"
@@ -215,6 +247,15 @@ class SubscriptionTable:
         self._follow_trim(cursor)
         subscription = make(self._surroundings, name, cursor, pending)
         self._subscriptions[name] = subscription
+        if (created := self._created.get(name)) is not None:  # otherwise it is deleted
+            self._drained[name] = DrainedMark(
+                self._segment,
+                name,
+                owner_epoch=self._epoch,
+                subscription_created=created,
+                consumption=subscription,
+                end=lambda: self._ledgers.end,
+            )
         self._targets[name] = AckCleanUp(
             self._segment,
             name,
@@ -222,6 +263,7 @@ class SubscriptionTable:
             pending,
             on_lost=self._events.lost,
             flush_interval_s=self._settings.cursor_flush_s,
+            behind_cursor=self._drained.get(name),
         )
         return subscription
 
@@ -229,32 +271,69 @@ class SubscriptionTable:
 
     async def seek(self, name: str, start: Start) -> None:
         """Go on from `start` here, forgetting what was acked. Stored when this returns. A seek that fails may have
-        taken effect: repeat it.
+        taken effect: repeat it. Over a layout, parents are sought before their children.
 
         Raises `SubscriptionNotFound`, `Timeout` (an open transaction holds acks, named), `NotOwner`, `DataCorrupt`,
-        `StoreUnavailable`.
+        `StoreUnavailable`, `OutcomeUnknown`.
         """
         found = await self.load(name)
+        self._sought[name] = self._sought.get(name, 0) + 1
         async with self._seeking.setdefault(name, asyncio.Lock()):
             # ▲ Whoever is attached goes first, and attaches again under a new consumer id: from here on no ack of what
             # was received before the seek is admitted.
             found.check()
             found.close(NotOwner(f"subscription {name} on {self._segment} is being sought: attach again"))
             await found.wait_nothing_pending(timeout_s=self._settings.seek_wait_s)
-            # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor.
-            await self._write_all(found)
-            point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
-            skipped = await self._first_messages(point)
-            self._events.check()
-            found.check()
-            found.cursor.seek(point.after)
-            self._follow_trim(found.cursor)
-            if skipped is not None:
-                found.cursor.ack(skipped)
-            found.cursor.advance()
-            found.restart()
+            with self._mark(name).held():
+                # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor may
+                # it be on its way there that the segment is drained.
+                await self._write_all(found)
+                await self._move(found, start)
             # ▲ The mark that has gone back is stored before the seek is answered.
             await self._write_all(found)
+
+    async def _move(self, found: Subscription, start: Start) -> None:
+        start = await self._placed(start)
+        point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
+        skipped = await self._first_messages(point)
+        sealed = self._ledgers.record.sealed
+        found.check()  # what is drained is said by name: it may be another's by now
+        if sealed is not None and (skipped is not None or point.after < Position(*sealed)):
+            await self._take_drained_back(found.name)
+        self._events.check()
+        found.check()
+        found.cursor.seek(point.after)
+        self._follow_trim(found.cursor)
+        if skipped is not None:
+            found.cursor.ack(skipped)
+        found.cursor.advance()
+        found.restart()
+
+    async def _take_drained_back(self, name: str) -> None:
+        """▲ Before the cursor goes back, whoever has put the mark: whoever reads what came of this segment would
+        otherwise go on while it is read again. It is put again as soon as the subscription is at the end."""
+        mark = self._mark(name)
+        mark.taken_back(await self._store.commit(mark.take_back()))
+
+    def _mark(self, name: str) -> DrainedMark:
+        mark = self._drained.get(name)
+        if mark is None:
+            raise SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} is deleted")
+        return mark
+
+    async def _placed(self, start: Start) -> Start:
+        """Of a message of another segment the topic's record tells, ▲ not a copy that may not know that one yet,
+        whether it lies behind all of this one. Raises `StoreUnavailable`, `DataCorrupt`."""
+        if start.kind != MESSAGE_ID or start.segment == self._segment:
+            return start
+        key = keys.topic(self._topic_path)
+        record = await self._store.get(key)
+        if record is None:
+            return start
+        topology = Topology(self._topic, records.decode(TopicRecord, record.value, key=key))
+        named = SegmentName.from_path(start.segment).segment_id
+        known = topology.paths.get(named) == start.segment
+        return start._replace(passed=known and self._segment_id in topology.ancestors(named))
 
     async def _write_all(self, subscription: Subscription) -> None:
         """Raises `Timeout`, `NotOwner`, `StoreUnavailable`; what ended the subscription."""
@@ -324,6 +403,8 @@ class SubscriptionTable:
                 await found.wait_all_answered()
                 await self._clean_up.retire(self._targets[name])
                 del self._subscriptions[name], self._targets[name]
+                for known in (self._drained, self._created, self._sought):
+                    known.pop(name, None)
                 for txn_id in found.pending.open_transactions():
                     self._events.let_go(txn_id)
             self._events.check()

@@ -40,7 +40,7 @@ AckReply = Callable[[TxnError | None], None]
 class SubscriptionStatistics:
     """`backlog`: entries behind the mark-delete position up to the last confirmed one. `pending`: of acks. `consumer`:
     who reads a stream; `consumers`: all that are attached. `held_back`: a stream's new holder waits for its
-    predecessor. `queue`: where a queue's entries are."""
+    predecessor. `queue`: where a queue's entries are. `drained`: it is done with a segment that is sealed."""
 
     name: str
     type: str
@@ -54,6 +54,7 @@ class SubscriptionStatistics:
     pending: PendingAckStatistics
     open_transactions: tuple[TxnId, ...]
     queue: QueueStatistics | None = None
+    drained: bool = False
 
 
 class SubscriptionEvents(Protocol):
@@ -87,6 +88,8 @@ class Surroundings:
     outcomes: Outcomes
     op_counter: Callable[[], int]
     events: SubscriptionEvents
+    ancestors: Callable[[], Sequence[int]]
+    """Ids of the segments this one came from, as far as they still are; no later layout adds one."""
 
 
 class Acker(Protocol):
@@ -334,6 +337,7 @@ class Subscription(ABC):
         self._ackers.pop(applied.decision.txn_id, None)
         self._fewer_pending.set()
         self._decision_applied(applied)
+        self._events.let_go(applied.decision.txn_id)
         self._events.acked(self)
         self._dispatcher.wake()
 
@@ -359,6 +363,22 @@ class Subscription(ABC):
     def pass_over(self, position: Position, messages: int) -> None:
         if self.pending.pass_over(position):
             self._events.acked(self)
+
+    # ---- drained.Consumption ----------------------------------------------------------------------------------------
+
+    @property
+    def consumed(self) -> Position:
+        return self.cursor.mark_delete
+
+    @property
+    def pending_acks(self) -> bool:
+        return bool(self.pending.open_transactions())
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing of a sealed segment is left for it to consume."""
+        end = self._ledgers.end
+        return end is not None and self.consumed >= end and not self.pending_acks
 
     # ---- the rest ---------------------------------------------------------------------------------------------------
 

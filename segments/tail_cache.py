@@ -8,15 +8,21 @@ from typing import NamedTuple
 from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 
-ChunkKey = tuple[str, int, int]
-"""(producer, incarnation, chunk id) of a chunked value: what its pieces have in common."""
+
+class ChunkKey(NamedTuple):
+    """Of a chunked value: what its pieces, of which there are `pieces`, have in common."""
+
+    producer: str
+    incarnation: int
+    chunk_id: int
+    pieces: int
 
 
 def chunk_key(metadata: pb.EntryMetadata) -> ChunkKey | None:
     """None where the entry is no piece of a chunked value."""
     if not metadata.chunk_count:
         return None
-    return metadata.producer, metadata.incarnation, metadata.chunk_id
+    return ChunkKey(metadata.producer, metadata.incarnation, metadata.chunk_id, metadata.chunk_count)
 
 
 class LogEntry(NamedTuple):

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
+from segments.broker_wide import Shared
 from segments.dedup import Dedup
 from segments.ledger import LedgerStore
 from segments.ledgers import SegmentLedgers
-from segments.segment import Segment, Shared
+from segments.segment import Segment
 from segments.sending import SendReply
 from segments.subscription_records import STREAM
 from txnwire.entry import parse_metadata, txn_of

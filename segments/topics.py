@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from segments.autoscale import parse_thresholds
 from segments.topology import create_record
 from txnstore import keys
 from txnstore.deletion_transitions import segment_id_floor
@@ -29,8 +30,8 @@ def parse_policies(text: str) -> dict[str, Any]:
     """Policies from one JSON object; an empty text means none, a null value leaves its policy out.
 
     `retention_ms`, `retention_bytes`: positive integers. `trim_undrained`: whether retention takes also what a
-    subscription has not consumed. `autoscale`: "off" or an object of numeric thresholds. Raises `InvalidArgument`
-    naming the policy and what was expected.
+    subscription has not consumed. `autoscale`: "off" or an object of thresholds (`segments.autoscale`). Raises
+    `InvalidArgument` naming the policy and what was expected.
     """
     return {name: value for name, value in parse_changes(text).items() if value is not None}
 
@@ -58,12 +59,8 @@ def _check_policy(name: str, value: object) -> None:
     elif name == TRIM_UNDRAINED:
         if type(value) is not bool:
             raise InvalidArgument(f"policy {name}: expected true or false, found {value!r}")
-    elif value != "off" and not _are_thresholds(value):
-        raise InvalidArgument(f'policy {AUTOSCALE}: expected "off" or an object of numbers, found {value!r}')
-
-
-def _are_thresholds(value: object) -> bool:
-    return isinstance(value, dict) and all(type(threshold) in (int, float) for threshold in value.values())
+    else:
+        parse_thresholds(value)
 
 
 def plan_create(

@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from txnstore.records import SegmentEntry, TopicRecord
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.ids import HASH_SPACE
@@ -51,6 +53,10 @@ class Topology:
     def deleting(self) -> bool:
         """Whether it is being deleted: for everybody but those who do it, it is gone."""
         return self.record.deleting_ms != 0
+
+    def is_going(self, segment_id: int) -> bool:
+        """Whether a segment is being erased: with its topic, or by itself, as there is nothing left to know of it."""
+        return self.deleting or segment_id in self.record.pruning
 
     @property
     def policies(self) -> Mapping[str, Any]:
@@ -126,7 +132,11 @@ class Topology:
     def _active_entry(self, segment_id: int, intent: str) -> SegmentEntry:
         entry = self.entry(segment_id)
         if entry.state != ACTIVE:
-            raise InvalidArgument(f"cannot {intent} {self.paths[segment_id]}: it is {entry.state}, not {ACTIVE}")
+            heirs = " and ".join(self.paths[child] for child in entry.children if child in self.paths)
+            raise InvalidArgument(
+                f"cannot {intent} {self.paths[segment_id]}: it is {entry.state}, not {ACTIVE}"
+                + (f"; {heirs} came of it" if heirs else "")
+            )
         return entry
 
     def _replace(self, parents: Sequence[SegmentEntry], ranges: Sequence[tuple[int, int]]) -> Topology:
@@ -140,15 +150,25 @@ class Topology:
             for p in parents
         }
         segments = [sealed.get(entry.id, entry) for entry in self.segments.values()] + children
-        record = TopicRecord(
-            epoch=self.epoch + 1,
-            next_segment_id=first + len(children),
-            segments=segments,
-            policies=self.record.policies,
-            created_ms=self.record.created_ms,
-            created_segments=self.record.created_segments,
+        next_id = first + len(children)
+        return Topology(
+            self.topic, replace(self.record, epoch=self.epoch + 1, next_segment_id=next_id, segments=segments)
         )
-        return Topology(self.topic, record)
+
+    def prune(self, segment_id: int) -> Topology:
+        """The layout without a sealed segment that has no parents (any more); the epoch stays, as nobody who sends or
+        reads has to do anything. Raises `InvalidArgument` for any other."""
+        entry = self.entry(segment_id)
+        if entry.state != SEALED or entry.parents:
+            raise InvalidArgument(
+                f"cannot prune {self.paths[segment_id]}: it is {entry.state}, with parents {entry.parents}"
+            )
+        left = [
+            replace(one, parents=[parent for parent in one.parents if parent != segment_id])
+            for one in self.segments.values()
+            if one.id != segment_id
+        ]
+        return Topology(self.topic, replace(self.record, segments=left))
 
 
 def create_record(
@@ -171,6 +191,7 @@ def create_record(
         policies=dict(policies),
         created_ms=created_ms,
         created_segments=segments,
+        lost_id=first_segment_id - 1,  # those of a deleted topic of this name
     )
 
 

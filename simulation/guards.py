@@ -202,6 +202,9 @@ class GuardedFrozenSet(frozenset[T]):
         return super().__iter__()
 
 
+_GUARDED = (GuardedSet, GuardedFrozenSet)
+
+
 def _unordered(values: Any) -> Any:
     """Iterate a guarded set all the same, for a function whose result does not depend on the order."""
     if isinstance(values, GuardedSet):
@@ -213,7 +216,10 @@ def _unordered(values: Any) -> Any:
 
 def _order_blind(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(_unordered, args), **kwargs)
+        for value in args:
+            if isinstance(value, _GUARDED):
+                return function(*map(_unordered, args), **kwargs)
+        return function(*args, **kwargs)
 
     return call
 

@@ -21,7 +21,8 @@ Outcome = Literal["ok", "failed", "unknown"]
 Report = Literal["committed", "aborted"]
 
 Place = tuple[int, ...]
-"""Where a value stands in its key's log: compares as the log is ordered, e.g. (segment, ledger, entry, index)."""
+"""Where a value stands in its key's log: compares as the log is ordered. The first number is the segment, e.g.
+(segment, ledger, entry, index): over splits and merges a key goes from one to the next, each with a higher number."""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):
@@ -61,8 +62,9 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One transaction, or one plain poll or send. `reports`: every outcome that any call or listing told of it.
-    `acks` are those made in this transaction. `shared`: it is one writer's part of this transaction of several writers,
-    whose parts happen together, but for those that the commit does not list: these have failed."""
+    `acks` are those made in this transaction. `told`: when its process had been told that it failed, and its consumers
+    had gone back, None where that is not known. `shared`: it is one writer's part of this transaction of several
+    writers, whose parts happen together, but for those that the commit does not list: these have failed."""
 
     process: str
     invoked: float
@@ -74,6 +76,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reports: list[Report] = []
     name: str = ""
     shared: str = ""
+    told: float | None = None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

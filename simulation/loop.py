@@ -256,15 +256,21 @@ class SimLoop(asyncio.AbstractEventLoop):
         for owner in self._owners:
             owner.alive = False
             owner.queue.clear()
-        with _ignoring_last_words():
-            for owner in self._owners:
-                for task in tuple(owner.tasks):
-                    if not task.done():
-                        task._log_destroy_pending = False  # type: ignore[attr-defined]
-                        _bury(task)
-                owner.tasks.clear()
-            self._timers.clear()
-            gc.collect()
+        # Their `finally` blocks still ask for the loop: without one asyncio would make a real one, and leave it open.
+        running = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            with _ignoring_last_words():
+                for owner in self._owners:
+                    for task in tuple(owner.tasks):
+                        if not task.done():
+                            task._log_destroy_pending = False  # type: ignore[attr-defined]
+                            _bury(task)
+                    owner.tasks.clear()
+                self._timers.clear()
+                gc.collect()
+        finally:
+            events._set_running_loop(running)
 
     async def shutdown_asyncgens(self) -> None:
         """Those still running are buried by `close`."""

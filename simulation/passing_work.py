@@ -63,6 +63,8 @@ class PassingLog:
     subscriptions: int = 0
     """Of all generations."""
     left: list[str] = field(default_factory=list)
+    visible: list[str] = field(default_factory=list)
+    """What a reader from the beginning finds at the end: also what no subscription would be given any more."""
     drained: bool = False
     outcomes: dict[str, str] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ class PassingLog:
             yield from self._at_the_end(self.current)
 
     def _left_of(self, one: Generation) -> Sequence[str]:
-        return self.left if one is self.current else ()
+        return (*self.left, *self.visible) if one is self.current else ()
 
     def _at_the_end(self, one: Generation) -> Iterator[str]:
         acked = {
@@ -228,7 +230,11 @@ class PassingDrain:
             if one.deleting or one.unsubscribing:
                 return  # nobody knows how far that has come
             with suppress(TopicNotFound):
+                async with client.reader(TOPIC, start="earliest", end="latest") as reader:
+                    async for message in reader:
+                        log.visible.append(message.value.decode())
                 async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
                     while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
                         log.left += [message.value.decode() for message in messages]
+                        await consumer.ack(messages)  # children come once their parents are drained
                     log.drained = True

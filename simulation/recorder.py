@@ -16,6 +16,8 @@ from txnwire.names import SegmentName
 
 
 def place_of(message_id: MessageId) -> Place:
+    """▲ Of the segments that a key goes over one after another, each has a higher id than the one before: so places
+    compare along the graph of segments, as long as they are of one key."""
     segment = SegmentName.from_path(message_id.segment)
     return (segment.segment_id, *message_id.position, message_id.index)
 
@@ -40,6 +42,7 @@ class Draft:
     reports: list[Report] = field(default_factory=list)
     changed: Callable[[Draft], None] = lambda _: None
     shared: str = ""
+    told: float | None = None
 
     def begun(self, txn_id: TxnId) -> None:
         self.name = f"{self.name} {txn_id}"
@@ -66,6 +69,11 @@ class Draft:
         self.reports.append(report)
         self.changed(self)
 
+    def aborted(self, at: float) -> None:
+        """Its process has been told so, at this time."""
+        self.told = at
+        self.reported("aborted")
+
     def operation(self) -> Operation:
         return Operation(
             process=self.process,
@@ -78,6 +86,7 @@ class Draft:
             reports=self.reports,
             name=self.name,
             shared=self.shared,
+            told=self.told,
         )
 
 
@@ -106,7 +115,8 @@ class Recorder:
 
 class Positions:
     """Tells apart what one consumer was delivered under different assignments and rewinds: only within one of them
-    does order count (`Poll.assignment`), and none is older than when its predecessor was last seen."""
+    does order count (`Poll.assignment`), and none is older than when its predecessor was last seen. A reader
+    (`subscription` None) has one, over all segments and their owners: it goes on where it is, parents first."""
 
     def __init__(self, now: Callable[[], float], subscription: str | None) -> None:
         self._now = now
@@ -135,6 +145,8 @@ class Positions:
         return polls
 
     def _assignment(self, message: Message) -> tuple[int, float]:
+        if self._subscription is None:
+            return 0, self._opened_at
         entry = message.entry
         known = self._current.get(entry.segment)
         if known is None or known[0] is not entry.holder or known[1] != entry.epoch:

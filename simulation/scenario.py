@@ -1,52 +1,83 @@
-"""One or two brokers, one coordinator and controller, two clients, and whatever can befall them: the production code,
-assembled over simulated ports, run from one seed and judged by the history checker (DESIGN §13)."""
+"""One to three brokers, two processes with coordinator and controller, clients of every kind, layouts that change under
+them, and whatever can befall them: the production code, assembled over simulated ports, run from one seed and judged by
+the history checker (DESIGN §13)."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 import random
-import sys
-import warnings
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TextIO
+from typing import TextIO
 
-import structlog
-
-from segments.settings import BrokerSettings
 from simulation import guards
+from simulation.acking_work import AckingDrain, AckingLife, AckingLog
 from simulation.checker import check
+from simulation.damage import names_a_file
+from simulation.dead_work import DeadDrain, DeadLife, DeadLog
+from simulation.faults import Schedule
+from simulation.hearing import last_words_are_findings, no_collection, quiet
 from simulation.history import History
-from simulation.loop import OWNER, SimLoop, SimulationStuck
-from simulation.nemesis import DATA, Nemesis
+from simulation.invariants import Invariants
+from simulation.key_judge import KeyJudge
+from simulation.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
+from simulation.keyed_work import TOPIC as KEYED_TOPIC
+from simulation.keyed_work import KeyedLife, KeyedLog
+from simulation.large_work import TOPIC as LARGE_TOPIC
+from simulation.large_work import LargeDrain, LargeLife, LargeLog
+from simulation.layout_work import LayoutJudge, LayoutLife, placed
+from simulation.loop import SimLoop, SimulationStuck
+from simulation.nemesis import Nemesis, schedule_of
+from simulation.operator_work import OperatorLife
+from simulation.passing_work import TOPIC as PASSING_TOPIC
 from simulation.passing_work import PassingDrain, PassingLife, PassingLog
 from simulation.queue_work import QueueDrain, QueueLife, QueueLog
+from simulation.record_judge import RecordJudge
 from simulation.recorder import Recorder
-from simulation.sim_ledger import DiskFaults, SimLedgerStore
+from simulation.rest import REST_S, held_at_work, held_in_memory, left_in_store
+from simulation.scene import DATA
+from simulation.seek_work import SeekDrain, SeekLife, SeekLog
+from simulation.servers import broker_settings, serve, server_settings
+from simulation.settling import Settling
+from simulation.sim_disk import DiskFaults
+from simulation.sim_ledger import SimLedgerStore
+from simulation.sometimes import Sometimes
+from simulation.stream_work import StreamDrain, StreamLife, StreamLog
 from simulation.trace import Trace
-from simulation.workload import ClientLife, Drain, Plan
+from simulation.workload import SUBSCRIPTION, TOPICS, ClientLife, Drain, Plan
 from simulation.world import Ports, World
 from txnctl.checking.invariants import broken_invariants
-from txnctl.checking.ledgers import broken_ledgers
-from txnctl.checking.picture import take_picture
+from txnctl.checking.ledgers import Now, broken_ledgers
+from txnctl.checking.picture import picture_of, take_picture
 from txnctl.server import Server
-from txnctl.settings import ServerSettings
+from txnstore import keys
+from txnstore.memory_etcd import Arrival
+from txnwire.entry import parse_metadata
 from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
 
-CONTROL = "control:6650"
+CONTROLS = ("control-1", "control-2")
 PASSING = "client-passing"
 QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
+KEYED = ("client-keyed-1", "client-keyed-2")
+SEEKER = "client-seeker"
+ACKER = "client-acker"
+OPERATOR = "client-operator"
+LAYOUTS = "client-layouts"
+LARGE = "client-large"
+GIVING_UP = "client-giving-up"
+STREAM = "client-stream"
+EXTRA_SHARE = 0.5
+"""Of runs, that have large values; and as many that have dead letters, and that have a stream from cut to cut."""
+LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
+"""Of changes of layouts, one of them for each run; None: there are none."""
 WORK_S = 60.0
 QUIET_S = 40.0
 """After healing: longer than any transaction's time limit, the client grace and a lease together."""
 DRAIN_S = 120.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
-HEADER_RETENTION_S = 5.0
-"""Below the 7.5 s by which `store_faults` may let a write land late, so that late begins meet collected headers."""
+OBSERVED_S = 1.0
+"""Virtual seconds between two looks at what asks for the time."""
 RELIEF_S = 20.0
 """After healing, until the maintenance role has taken back the alarm of a full etcd."""
 
@@ -62,104 +93,150 @@ class Report:
     operations: dict[str, int]
     errors: dict[str, int]
     faults: dict[str, int]
+    reached: dict[str, int]
+    """How often which rare branch was reached."""
+    settled: dict[str, float]
+    """How long each kind of work took to come to its end after everything had healed, in virtual seconds."""
     findings: list[str]
+    schedule: Schedule
+    told: list[str]
+    """What befell it: every fault, and what it drew."""
     history: History = field(repr=False)
 
 
-def server_settings(name: str, roles: str, listen: str) -> ServerSettings:
-    return ServerSettings(
-        id=name,
-        roles=tuple(roles.split(",")),
-        listen=listen,
-        tcids=2,
-        lease_ttl_s=4.0,
-        client_grace_s=5.0,
-        header_retention_s=HEADER_RETENTION_S,
-    )
-
-
-def broker_settings(ledger_roll_bytes: int) -> BrokerSettings:
-    """Of brokers that roll, trim and write sidecars all the time."""
-    return BrokerSettings(
-        ledger_roll_bytes=ledger_roll_bytes,
-        housekeeping_s=1.5,
-        roll_least_age_ms=400,
-        roll_least_bytes=2048,
-        aborted_in_store=8,
-    )
-
-
-async def serve(ports: Ports, settings: ServerSettings, brokers: BrokerSettings | None = None) -> None:
-    """A server process: as `txnctl serve`, over simulated ports. Ends when a role cannot be taken up, or fails."""
-    server = Server(
-        settings,
-        store=ports.store,
-        ledgers=ports.ledgers,
-        transport=ports.transport,
-        clock=ports.clock,
-        random=ports.random,
-        broker_settings=brokers,
-    )
-    try:
-        await server.start()
-        raise await server.wait_failed()
-    finally:
-        await server.close()
-
-
 class Scenario:
-    """`faults`: None for all, else names of `Nemesis` joined by commas; an empty text for none."""
+    """One cluster, its clients, and what befalls them."""
 
-    def __init__(self, loop: SimLoop, seed: int, *, work_s: float, faults: str | None) -> None:
+    def __init__(self, loop: SimLoop, seed: int, *, work_s: float, schedule: Schedule) -> None:
         self._loop = loop
         self._work_s = work_s
         self._world = World(loop, seed)
         shape = self._shape = random.Random(f"{seed}/shape")
         self._world.disk(DATA).faults = DiskFaults(sync_s=shape.choice(((0.0002, 0.002), (0.002, 0.05))))
-        self._brokers = ["broker-1", "broker-2"][: shape.choice((1, 1, 2))]
+        self._brokers = ["broker-1", "broker-2", "broker-3"][: shape.choice((1, 2, 2, 3))]
         pause_s = shape.choice((0.01, 0.05, 0.15))
-        self.plan = Plan(f"txn://{CONTROL}", Recorder(loop.time), pause_s=pause_s)
+        self.plan = Plan(
+            f"txn://{','.join(f'{name}:6650' for name in CONTROLS)}",
+            Recorder(loop.time),
+            segments=shape.choice((1, 2, 2)),
+            pause_s=pause_s,
+            subscriptions=((TOPICS[0], SUBSCRIPTION), (KEYED_TOPIC, KEYED_SUBSCRIPTION)),
+        )
+        self.plan.damaged = lambda: self._world.disk(DATA).flips > 0
+        self.plan.unreadable = lambda: self._world.disk(DATA).unreadable
         self.queue = QueueLog()
         self.passing = PassingLog()
+        self.sought = SeekLog()
+        self.acking = AckingLog()
+        self.large = LargeLog()
+        self.dead = DeadLog()
+        self.stream = StreamLog(TOPICS)
+        self.layouts = LayoutJudge()
+        self.keys = KeyJudge()
+        self.held = KeyedLog()
+        self.sometimes = Sometimes(self._world.etcd)
+        self.records = RecordJudge()
+        self._world.etcd.on_arrival = self._met
+        self._world.witnesses += [self.layouts.saw, self.sometimes.saw, lambda _, events: self.keys.saw(events)]
+        self._world.witnesses.append(lambda _, events: self.records.saw(events))
+        self._servers: dict[str, Server | None] = {}
+        """Those that serve, of each process' present life, or the one before"""
         self._add_processes()
-        self.nemesis = Nemesis(self._world, pace_s=shape.choice((2.0, 6.0, 12.0)), only=faults)
+        self.nemesis = Nemesis(self._world, schedule)
+        self.invariants = Invariants(
+            self._world.etcd,
+            seed,
+            calm_since=lambda: self.nemesis.calm_since,
+            clocks_differ=lambda: any("clock" in kind for kind in self.nemesis.counts),
+        )
+        self._world.witnesses.append(self.invariants.saw)
+        self.settling = Settling()
+        self._stopped_at = float("inf")
         self.findings: list[str] = []
         self.drained = False
         self._healed_at = float("inf")
 
+    def _met(self, arrival: Arrival) -> None:
+        self.sometimes.met(self._loop.time(), arrival)
+        self.records.met(arrival)
+
     def _add_processes(self) -> None:
-        control = server_settings("control", "coordinator,controller,admin", CONTROL)
-        self._world.add("control", lambda ports: serve(ports, control))
+        for name in CONTROLS:
+            control = server_settings(name, "coordinator,controller,admin", f"{name}:6650")
+            self._world.add(name, partial(serve, settings=control, running=self._running(name)))
         brokers = broker_settings(self._shape.choice((4096, 64 * 1024, 1024 * 1024)))
         for name in self._brokers:
             settings = server_settings(name, "broker", f"{name}:6650")
-            self._world.add(name, partial(serve, settings=settings, brokers=brokers), disk=DATA)
+            program = partial(serve, settings=settings, brokers=brokers, running=self._running(name))
+            self._world.add(name, program, disk=DATA)
         for name in ("client-1", "client-2"):
             self._world.add(name, lambda ports: ClientLife(ports, self.plan).live())
         for name in QUEUE_WORKERS:
             self._world.add(name, lambda ports: QueueLife(ports, self.plan, self.queue).live())
         self._world.add(PASSING, lambda ports: PassingLife(ports, self.plan, self.passing).live())
+        self._world.add(SEEKER, lambda ports: SeekLife(ports, self.plan, self.sought).live())
+        self._world.add(ACKER, lambda ports: AckingLife(ports, self.plan, self.acking).live())
+        for name in KEYED:
+            self._world.add(name, lambda ports: KeyedLife(ports, self.plan, self.held).live())
+        self._world.add(OPERATOR, lambda ports: OperatorLife(ports, self.plan).live())
+        if self._shape.random() < EXTRA_SHARE:
+            self._world.add(LARGE, lambda ports: LargeLife(ports, self.plan, self.large).live())
+        if self._shape.random() < EXTRA_SHARE:
+            self._world.add(GIVING_UP, lambda ports: DeadLife(ports, self.plan, self.dead).live())
+        if (pace_s := self._shape.choice(LAYOUT_PACES_S)) is not None:
+            changed = (*TOPICS, *TOPICS, PASSING_TOPIC)
+            self._world.add(LAYOUTS, lambda ports: LayoutLife(ports, self.plan, changed, pace_s).live())
+        if self._shape.random() < EXTRA_SHARE:
+            if LARGE in self._world.processes:
+                self.stream.topics = (*TOPICS, LARGE_TOPIC)
+            self._world.add(STREAM, lambda ports: StreamLife(ports, self.plan, self.stream).live())
+
+    def _running(self, name: str) -> Callable[[Server | None], None]:
+        return lambda server: self._servers.update({name: server})
+
+    async def _observe(self) -> None:
+        """The invariants that ask for the time; once clients have stopped, also what is left to be done."""
+        mvcc = self._world.etcd.mvcc
+        while True:
+            await asyncio.sleep(OBSERVED_S)
+            now = self._loop.time()
+            self.invariants.look_at_the_time(now)
+            if now > self._stopped_at:
+                picture = picture_of(mvcc.revision, lambda start, end: mvcc.range(start, end)[0])
+                self.settling.look(now - self._stopped_at, picture)
 
     async def run(self) -> None:
         for process in self._world.processes.values():
             process.start()
+        observing = self._loop.create_task(self._observe())
         trouble = self._loop.create_task(self.nemesis.run())
         await asyncio.sleep(self._work_s)
         trouble.cancel()
         await asyncio.wait([trouble])
+        if not trouble.cancelled():
+            trouble.result()
         self._world.note("heal")
         self._healed_at = self._loop.time()
+        for name, server in self._servers.items():
+            if server is not None and self._world.processes[name].alive:
+                self.findings += held_at_work(name, server, self._world.etcd.mvcc)
         self.nemesis.heal()
         await asyncio.sleep(2.0)
         self.plan.active = False
-        clients = [self._world.processes[name] for name in ("client-1", "client-2", *QUEUE_WORKERS, PASSING)]
+        self._stopped_at = self._loop.time()
+        clients = [process for name, process in self._world.processes.items() if name.startswith("client")]
         for process in clients:
             process.keep_down()
         await asyncio.sleep(QUIET_S)
         for process in clients:
             process.kill()
+        observing.cancel()
+        await asyncio.wait([observing])
+        if not observing.cancelled():
+            observing.result()
         await self._drain()
         await self._check_records()
+        await self._rest()
 
     async def _drain(self) -> None:
         self._world.note("drain")
@@ -167,11 +244,24 @@ class Scenario:
 
         async def program(ports: Ports) -> None:
             drains.append(Drain(ports, self.plan))
-            await drains[-1].run()
-            await QueueDrain(ports, self.plan, self.queue).run()
+            await self._timed("reading everything", drains[-1].run())
+            await self._timed("queue", QueueDrain(ports, self.plan, self.queue).run())
             self.findings += self.queue.findings()
-            await PassingDrain(ports, self.plan, self.passing).run()
+            await self._timed("passing topic", PassingDrain(ports, self.plan, self.passing).run())
             self.findings += self.passing.findings()
+            await self._timed("sought subscription", SeekDrain(ports, self.plan, self.sought).run())
+            self.findings += self.sought.findings()
+            await self._timed("acks of every kind", AckingDrain(ports, self.plan, self.acking).run())
+            self.findings += self.acking.findings()
+            if LARGE in self._world.processes:
+                await self._timed("large values", LargeDrain(ports, self.plan, self.large).run())
+                self.findings += self.large.findings()
+            if GIVING_UP in self._world.processes:
+                await self._timed("dead letters", DeadDrain(ports, self.plan, self.dead).run())
+                self.findings += self.dead.findings()
+            if STREAM in self._world.processes:
+                await self._timed("stream from cut to cut", StreamDrain(ports, self.plan, self.stream).run())
+                self.findings += self.stream.findings(self._sent_together())
             queue_drained.append(True)
 
         queue_drained: list[bool] = []
@@ -182,13 +272,40 @@ class Scenario:
         if not (self.drained and queue_drained):
             self.findings.append(f"the drain did not end within {DRAIN_S:g} s after everything healed")
 
+    def _sent_together(self) -> Iterator[list[str]]:
+        """Values, by the transaction, or the writer's part of one, that sent them."""
+        for draft in self.plan.recorder.drafts:
+            yield [value for _, value in draft.sends]
+        large: dict[str, list[str]] = {}
+        for send in self.large.sends:
+            large.setdefault(send.txn_id, []).append(send.value)
+        yield from large.values()
+
+    async def _timed(self, what: str, drain: Awaitable[None]) -> None:
+        begin = self._loop.time()
+        await drain
+        self.settling.drained(what, self._loop.time() - begin)
+
+    async def _rest(self) -> None:
+        """Nothing is left of all this, neither in memory nor in the store."""
+        await asyncio.sleep(REST_S)
+        mvcc = self._world.etcd.mvcc
+        self.findings += left_in_store(mvcc, self._world.etcd_clock.wall_ms())
+        segments = mvcc.count(keys.LEDGER, keys.prefix_end(keys.LEDGER))
+        for name, server in self._servers.items():
+            if server is None:
+                self.findings.append(f"{name} does not serve though everything has healed")
+            else:
+                self.findings += held_in_memory(name, server, segments)
+
     async def _check_records(self) -> None:
         """`txnctl check`'s invariants, and that clean-up has left nothing behind."""
 
         async def program(ports: Ports) -> None:
             picture = await take_picture(ports.store)
             findings = broken_invariants(picture, now_ms=ports.clock.wall_ms())
-            async for finding in broken_ledgers(picture, SimLedgerStore(self._world.disk(DATA)), lambda _: None):
+            ledgers, now = SimLedgerStore(self._world.disk(DATA)), Now(ports.store)
+            async for finding in broken_ledgers(picture, ledgers, lambda _: None, now=now):
                 findings.append(finding)
             self.findings += [f"{rule}: {text}" for rule, text in findings]
             for txn_id, segment, subscription in picture.ops:
@@ -199,11 +316,33 @@ class Scenario:
         if not await checking.wait_ended(30.0):
             self.findings.append("checking the records did not end within 30 s")
 
+    def count_at_the_end(self) -> None:
+        """Into `sometimes`, what is known only now."""
+        self.sometimes.clients_met(self.plan.errors)
+        self.sometimes.reached("large value in pieces", self.large.in_pieces)
+        self.sometimes.reached("message moved to the dead letters", len(self.dead.dead))
+        self.sometimes.reached("step of a stream read again", self.stream.again)
+        self.sometimes.reached("shown by the step behind the one that had it pending", self.stream.late)
+        self.sometimes.reached("outcome told by the last question alone", self.plan.resolved)
+        for disk in self._world.disks.values():
+            self.sometimes.disk_did(disk.did)
+        self.sometimes.entries_stand(self._entries())
+
+    def _entries(self) -> Iterator[tuple[str, str, int]]:
+        for segment, entry in self._world.disk(DATA).entries():
+            metadata = parse_metadata(entry)
+            yield segment, metadata.producer, metadata.sequence_id
+
     def all_findings(self, history: History) -> list[str]:
         return [
             *(f"anomaly: {anomaly}" for anomaly in check(history)),
             *self.findings,
+            *(f"invariant: {text}" for text in self.invariants.findings),
+            *(f"settling: {text}" for text in self.settling.findings()),
             *self._ended_processes(),
+            *(f"layout: {text}" for text in (*self.layouts.findings, *self.layouts.misplaced(placed(history)))),
+            *(f"transaction key: {text}" for text in self.keys.findings),
+            *(f"records: {text}" for text in self.records.findings),
             *(f"unexpected error: {text}" for text in self.plan.unexpected),
             *(f"unhandled: {text}" for text in self._loop.unhandled),
         ]
@@ -218,96 +357,48 @@ class Scenario:
         return [f"{text} ({count} times)" for text, count in found.items()]
 
 
-def run(seed: int, *, work_s: float = WORK_S, faults: str | None = None, log: TextIO | None = None) -> Report:
-    """One run from one seed. Deterministic: the same arguments give the same report, hash included."""
+def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> Report:
+    """One run from one seed, and what the seed lets befall it unless `schedule` says otherwise. Deterministic: the same
+    arguments give the same report, hash included."""
+    if schedule is None:
+        schedule = schedule_of(seed, work_s=work_s)
     trace = Trace(log)
     loop = SimLoop(seed, trace)  # type: ignore[abstract]
     alarms: dict[str, int] = {}
-    with _quiet(trace, alarms), _last_words_are_findings(loop), guards.forbidden(loop.time), _no_collection():
-        scenario = Scenario(loop, seed, work_s=work_s, faults=faults)
+    scenario = Scenario(loop, seed, work_s=work_s, schedule=schedule)
+    with (
+        quiet(trace, alarms, scenario.sometimes.logged),
+        last_words_are_findings(loop),
+        guards.forbidden(loop.time),
+        no_collection(),
+    ):
         try:
             loop.run_until_complete(scenario.run())
         except SimulationStuck as stuck:
             scenario.findings.append(f"stuck: {stuck}")
         history = scenario.plan.recorder.history(drained=scenario.drained)
         findings = scenario.all_findings(history)
-        findings += [f"logged: {text} ({count} times)" for text, count in alarms.items()]
+        scenario.count_at_the_end()
+        findings += [
+            f"logged: {text} ({count} times)"
+            for text, count in alarms.items()
+            if not (scenario.plan.damaged() and names_a_file(text))
+        ]
         virtual_s = loop.time()
         loop.close()
+    reached = {
+        **scenario.layouts.counts,
+        **scenario.sometimes.counts,
+        "fenced": scenario.held.fenced,
+        "connects with one key that race": scenario.held.raced + scenario.held.refused,
+        "sought": scenario.sought.seeks,
+    }
+    told = [f"{fault} ({', '.join(words)})" for fault, words in scenario.nemesis.told.items()]
     operations: dict[str, int] = {}
     for operation in history.operations:
         kind = f"{operation.name.partition(' ')[0]} {operation.outcome}"
         operations[kind] = operations.get(kind, 0) + 1
     return Report(
         seed, trace.digest(), virtual_s, trace.events, operations, scenario.plan.errors, scenario.nemesis.counts,
-        findings, history,
+        reached, scenario.settling.took_s, findings, schedule, told, history,
     )  # fmt: skip
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """▲ The collector would run finalizers at moments that depend on what this interpreter did before."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextmanager
-def _last_words_are_findings(loop: SimLoop) -> Iterator[None]:
-    """Coroutines that were never awaited, and exceptions in finalizers, are bugs as well."""
-    hook = sys.unraisablehook
-
-    def keep(words: sys.UnraisableHookArgs) -> None:
-        loop.unhandled.append(f"{loop.time():.6f} {_running_name()}: {words.exc_value!r} in {words.object!r}"[:300])
-
-    sys.unraisablehook = keep
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            yield
-    finally:
-        sys.unraisablehook = hook
-
-
-@contextmanager
-def _quiet(trace: Trace, alarms: dict[str, int]) -> Iterator[None]:
-    """Log lines go into the trace's text, not to the terminal; errors, which nobody plants, are kept in `alarms`."""
-
-    def note(_: object, level: str, event: MutableMapping[str, Any]) -> Any:
-        if trace.logging:
-            trace.note(f"    {_running_name()} {level}: {event}")
-        if level in ("error", "critical", "exception"):
-            text = f"{_running_name().partition('.')[0]}: {event.get('event')}: {event.get('error')!r}"
-            alarms[text] = alarms.get(text, 0) + 1
-        raise structlog.DropEvent
-
-    before = structlog.get_config()
-    structlog.configure(processors=[note], cache_logger_on_first_use=False)
-    root = logging.getLogger()
-    handler = _TraceHandler(trace)
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if trace.logging else logging.WARNING)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        with suppress(KeyError):
-            structlog.configure(**before)
-
-
-class _TraceHandler(logging.Handler):
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self._trace = trace
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._trace.logging:
-            self._trace.note(f"    {_running_name()} {record.levelname.lower()}: {record.getMessage()}")
-
-
-def _running_name() -> str:
-    owner = OWNER.get()
-    return owner.name if owner is not None else "world"

@@ -7,6 +7,7 @@ and what it acked comes again.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ JOB_S = 6.0
 JOBS = 2
 """Names in use at a time."""
 TIMEOUTS_S = (1.0, 15.0)
+RUSH_SHARE = 0.1
+"""Of all parts: so many wait for the next full second and begin its name, at one moment with whoever else waits."""
 
 Step = Callable[[Draft, Transaction], Awaitable[None]]
 
@@ -81,6 +84,10 @@ class SharedWork:
         """Join, do some steps, and end the transaction or leave it to others."""
         chance = self._random
         job = f"job/{int(self._now() // JOB_S)}-{chance.randrange(JOBS)}"
+        if chance.random() < RUSH_SHARE:
+            second = int(self._now()) + 1
+            await asyncio.sleep(second - self._now())
+            job = f"rush/{second}"
         txn = await client.begin(name=job, timeout=chance.choice(TIMEOUTS_S))
         if txn.state is TransactionState.COMMITTED:
             self._parts.decided(txn)

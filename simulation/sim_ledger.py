@@ -1,118 +1,30 @@
 """Ledgers on simulated disks: `LedgerStore` with crash semantics, over the production format.
 
 A disk outlives the processes of its host. What a killed process had handed to the kernel stays; of a write that was
-under way, and of everything not synced when the power fails, any part may be lost or torn.
+under way, and of everything not synced when the power fails, any part may be lost or torn. What befalls the disk itself
+is `simulation.sim_disk`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from segments import ledger_format
-from segments.ledger import LedgerFailed, LedgerFenced, Recovered
+from segments.ledger import LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
 from segments.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan, SparseIndex
-from simulation.trace import Trace
+from simulation.sim_disk import NO_SPACE, Key, SimDisk, SimFile
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.names import SegmentName
-
-Key = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class DiskFaults:
-    """Shares of syncs. Slow ones take up to `slow_s`; failing ones kill their ledger."""
-
-    sync_s: tuple[float, float] = (0.0, 0.0)
-    slow_s: tuple[float, float] = (0.1, 2.0)
-    slow_share: float = 0.0
-    failing_share: float = 0.0
-
-
-@dataclass(slots=True)
-class SimFile:
-    """`data` is what the kernel has, `durable` how much of it is on the disk; `bound`: entries once counted."""
-
-    data: bytearray = field(default_factory=bytearray)
-    durable: int = 0
-    fenced: bool = False
-    bound: int | None = None
-    created: bool = False
-    deleted: bool = False
-    footer: bytes | None = None
-    sidecar: bytes | None = None
-
-    @property
-    def present(self) -> bool:
-        """Anything but a fence."""
-        return self.created or self.footer is not None or self.sidecar is not None
-
-
-class SimDisk:
-    """One host's files, and what befalls them."""
-
-    def __init__(self, seed: int | str, *, faults: DiskFaults | None = None, trace: Trace | None = None) -> None:
-        self.random = random.Random(f"{seed}/disk")
-        self.faults = faults or DiskFaults()
-        self.files: dict[Key, SimFile] = {}
-        self.trace = trace or Trace()
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def power_failure(self) -> None:
-        """Everything not synced is lost, torn, or there after all, sector by sector."""
-        for key, file in self.files.items():
-            self._tear(file)
-            self.trace.record(0.0, "power", *key, len(file.data))
-
-    def _tear(self, file: SimFile) -> None:
-        suffix = bytes(file.data[file.durable :])
-        if not suffix:
-            return
-        match self.random.randrange(3):
-            case 0:
-                del file.data[file.durable :]
-            case 1:
-                del file.data[file.durable + self.random.randrange(len(suffix)) :]
-            case _:
-                self._lose_sectors(file)
-        file.durable = len(file.data)
-
-    def _lose_sectors(self, file: SimFile) -> None:
-        sector = ledger_format.SECTOR_BYTES
-        for start in range(file.durable // sector * sector, len(file.data), sector):
-            if self.random.random() < 0.5:
-                begin, end = max(start, file.durable), min(start + sector, len(file.data))
-                file.data[begin:end] = bytes(end - begin)
-
-    def flip_bit(self, key: Key) -> int:
-        """Damage one bit somewhere in a ledger; returns its offset in the file."""
-        file = self.files[key]
-        offset = self.random.randrange(len(file.data))
-        file.data[offset] ^= 1 << self.random.randrange(8)
-        return offset
-
-    async def sync_pause(self) -> bool:
-        """As long as a sync takes; whether it fails."""
-        slow = self.random.random() < self.faults.slow_share
-        await asyncio.sleep(self.random.uniform(*(self.faults.slow_s if slow else self.faults.sync_s)))
-        return self.random.random() < self.faults.failing_share
 
 
 def _name(key: Key) -> str:
     return f"{key[0]}/{key[1]}.ledger"
 
 
-def _opened(file: SimFile, key: Key) -> OpenedHeader:
-    found = ledger_format.decode_header(_reader(file), _name(key))
+def _opened(read_at: ledger_format.ReadAt, key: Key) -> OpenedHeader:
+    found = ledger_format.decode_header(read_at, _name(key))
     return ledger_format.expect_header(found, *key, _name(key))
-
-
-def _reader(file: SimFile) -> ledger_format.ReadAt:
-    return lambda offset, length: bytes(file.data[offset : offset + length])
 
 
 class SimLedgerWriter:
@@ -181,21 +93,24 @@ class SimLedgerWriter:
         first, offset = self._next_id - len(entries), len(self._file.data)
         encoded = ledger_format.encode_groups(self._marker, first, entries, self._last_confirmed + 1)
         await self._write(encoded.data)
-        failed = await self._disk.sync_pause() if entries else False
-        if failed:
+        failed = await self._disk.sync_pause() if entries else None
+        if failed is not None:
+            self._disk.did["failed"] += 1
             # ▲ The ledger ends at what was acknowledged; nobody may take the unsynced rest for durable later on.
             if not self._file.fenced:
                 self._file.fenced, self._file.bound = True, self._last_confirmed + 1
-            self._dead = LedgerFailed(f"{_name(self._key)}: writing or syncing failed (input/output error)")
+            self._dead = LedgerFailed(f"{_name(self._key)}: writing or syncing failed ({failed})")
             return
         self._file.durable = max(self._file.durable, offset + len(encoded.data))
         if self._file.fenced or self._file.deleted:
+            self._disk.did["refused"] += bool(entries)
             self._dead = LedgerFenced(f"{_name(self._key)}: another owner has taken the ledger over")
         if self._dead is None:
             for group, at in encoded.starts:
                 self._index.add(group, offset + at)
             self._last_confirmed += len(entries)
             self._disk.trace.record(self._disk.now(), "synced", *self._key, self._last_confirmed, data=encoded.data)
+            self._disk.tell("sync", self._key[0])
 
     async def _write(self, data: bytes) -> None:
         """In two parts, with a moment between them in which the process may be killed."""
@@ -211,11 +126,17 @@ class SimLedgerWriter:
         if first > last:
             return []
         if self._dead is not None and not self._closed:
-            raise LedgerFailed(f"{_name(self._key)} has been given up by this process")
-        await asyncio.sleep(0)
+            raise LedgerUnreadable(f"{_name(self._key)} has been given up by this process")
+        await self._disk.read_pause(_name(self._key))
         offset = self._index.floor(first)
         return ledger_format.read_entries(
-            _reader(self._file), self._marker, offset, first, last, max_bytes=max_bytes, where=_name(self._key)
+            self._disk.reader(self._file),
+            self._marker,
+            offset,
+            first,
+            last,
+            max_bytes=max_bytes,
+            where=_name(self._key),
         )
 
     async def close(self, footer: bytes) -> Recovered:
@@ -223,8 +144,13 @@ class SimLedgerWriter:
         self._closed = True
         await self._sync()
         found = Scan(self._next_id, self._appended_bytes, len(self._file.data), self._index, None)
-        await asyncio.sleep(0)
-        self._file.footer = ledger_format.encode_footer(Footer(self.ledger_id, footer, found))
+        encoded = ledger_format.encode_footer(Footer(self.ledger_id, footer, found))
+
+        def put() -> None:
+            self._file.footer = encoded
+
+        await self._disk.put_in_place(f"writing {self._key[0]}/{self.ledger_id}.footer", put)
+        self._disk.tell("footer", self._key[0])
         return Recovered(entries=found.entries, bytes=found.bytes)
 
     def abandon(self) -> None:
@@ -244,6 +170,10 @@ class SimLedgerStore:
     def kind(self) -> str:
         return "memory"
 
+    async def identity(self, mark: str | None) -> LedgerPlace:
+        self._disk.mark = self._disk.mark or mark
+        return LedgerPlace(self._disk.mark, "a simulated disk")
+
     def _check(self, segment: str, ledger_id: int) -> Key:
         if self._closed:
             raise LedgerFailed("the ledger store is closed")
@@ -254,16 +184,26 @@ class SimLedgerStore:
 
     async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> SimLedgerWriter:
         key = self._check(segment, ledger_id)
-        await self._disk.sync_pause()
-        file = self._disk.files.setdefault(key, SimFile())
-        if file.created:
-            raise LedgerFailed(f"{_name(key)} exists already: ledger ids are never used twice")
-        if file.fenced:
-            raise LedgerFenced(f"{_name(key)}: another owner has taken the ledger over")
         header = ledger_format.encode_header(LedgerHeader(segment, ledger_id, incarnation))
-        file.data, file.durable, file.created = bytearray(header), len(header), True
+
+        def put() -> None:
+            file = self._disk.files.setdefault(key, SimFile())
+            if file.created:
+                raise LedgerFailed(f"{_name(key)} exists already: ledger ids are never used twice")
+            if file.fenced:
+                raise LedgerFenced(f"{_name(key)}: another owner has taken the ledger over")
+            file.data, file.durable, file.created = bytearray(header), len(header), True
+            made.append(file)
+
+        made: list[SimFile] = []
+        await self._disk.put_in_place(f"creating {_name(key)}", put)
+        (file,) = made
+        if file.fenced or file.deleted:
+            raise LedgerFenced(f"{_name(key)}: another owner has taken the ledger over")
         self._disk.trace.record(self._disk.now(), "created", *key)
-        writer = SimLedgerWriter(self._disk, self, key, file, _opened(file, key))
+        self._disk.tell("create", segment)
+        opened = _opened(lambda offset, length: header[offset : offset + length], key)
+        writer = SimLedgerWriter(self._disk, self, key, file, opened)
         self._writers[writer] = None
         return writer
 
@@ -271,7 +211,9 @@ class SimLedgerStore:
         key = self._check(segment, ledger_id)
         file = self._disk.files.setdefault(key, SimFile())
         file.fenced = True
-        await self._disk.sync_pause()
+        failed = await self._disk.sync_pause()
+        if failed is not None:
+            raise LedgerFailed(f"fencing {_name(key)}: {failed}")
         self._disk.trace.record(self._disk.now(), "fenced", *key)
         if not file.created:
             if file.bound:
@@ -283,7 +225,8 @@ class SimLedgerStore:
         return Recovered(entries=found.entries, bytes=found.bytes)
 
     def _scan(self, key: Key, file: SimFile) -> Scan:
-        return ledger_format.scan(_reader(file), len(file.data), _opened(file, key), _name(key), bound=file.bound)
+        read_at = self._disk.reader(file)
+        return ledger_format.scan(read_at, len(file.data), _opened(read_at, key), _name(key), bound=file.bound)
 
     async def read(
         self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
@@ -293,7 +236,7 @@ class SimLedgerStore:
             raise InvalidArgument(f"first entry {first}: 0 or more expected")
         if first > last:
             return []
-        await asyncio.sleep(0)
+        await self._disk.read_pause(_name(key))
         file = self._disk.files.get(key)
         if file is None or not file.created:
             raise InvalidArgument(f"{_name(key)} is not there: no such ledger, or deleted")
@@ -303,45 +246,58 @@ class SimLedgerStore:
                 f"{_name(key)}: offset {found.end}: ends after {found.entries} whole entries, entry {last} was "
                 "acknowledged"
             )
-        marker, offset = _opened(file, key).marker, found.index.floor(first)
-        return ledger_format.read_entries(
-            _reader(file), marker, offset, first, last, max_bytes=max_bytes, where=_name(key)
-        )
+        read_at = self._disk.reader(file)
+        marker, offset = _opened(read_at, key).marker, found.index.floor(first)
+        return ledger_format.read_entries(read_at, marker, offset, first, last, max_bytes=max_bytes, where=_name(key))
 
     async def read_footer(self, segment: str, ledger_id: int) -> bytes | None:
-        key = self._check(segment, ledger_id)
-        await asyncio.sleep(0)
+        key, name = self._check(segment, ledger_id), f"{segment}/{ledger_id}.footer"
+        await self._disk.read_pause(name)
         file = self._disk.files.get(key)
         if file is None or file.footer is None:
             return None
-        return ledger_format.decode_footer(file.footer, ledger_id, f"{segment}/{ledger_id}.footer").payload
+        return ledger_format.decode_footer(self._disk.as_read(file.footer), ledger_id, name).payload
 
     async def write_footer(self, segment: str, ledger_id: int, footer: bytes) -> None:
         key = self._check(segment, ledger_id)
-        await self._disk.sync_pause()
-        file = self._disk.files.setdefault(key, SimFile())
-        file.footer = ledger_format.encode_footer(Footer(ledger_id, footer))
+
+        def put() -> None:
+            file = self._disk.files.setdefault(key, SimFile())
+            file.footer = ledger_format.encode_footer(Footer(ledger_id, footer))
+
+        await self._disk.put_in_place(f"writing {segment}/{ledger_id}.footer", put)
+        self._disk.tell("footer", segment)
 
     async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
-        key = self._check(segment, ledger_id)
-        await asyncio.sleep(0)
+        key, name = self._check(segment, ledger_id), f"{segment}/{ledger_id}.sidecar"
+        await self._disk.read_pause(name)
         file = self._disk.files.get(key)
         if file is None or file.sidecar is None:
             return None
-        return ledger_format.decode_sidecar(file.sidecar, ledger_id, f"{segment}/{ledger_id}.sidecar")
+        return ledger_format.decode_sidecar(self._disk.as_read(file.sidecar), ledger_id, name)
 
     async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
         key = self._check(segment, ledger_id)
-        await self._disk.sync_pause()
-        file = self._disk.files.setdefault(key, SimFile())
-        if file.sidecar is None:
-            file.sidecar = ledger_format.encode_sidecar(ledger_id, sidecar)
+
+        def put() -> None:
+            file = self._disk.files.setdefault(key, SimFile())
+            if file.sidecar is None:
+                file.sidecar = ledger_format.encode_sidecar(ledger_id, sidecar)
+
+        await self._disk.put_in_place(f"writing {segment}/{ledger_id}.sidecar", put)
+        self._disk.tell("sidecar", segment)
         return await self.read_sidecar(segment, ledger_id) or b""
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         key = self._check(segment, ledger_id)
-        await asyncio.sleep(0)
+        await self._unlinked(_name(key))
         self._delete(key)
+
+    async def _unlinked(self, what: str) -> None:
+        """There is always room for that."""
+        failed = await self._disk.sync_pause()
+        if failed not in (None, NO_SPACE):
+            raise LedgerFailed(f"deleting {what}: {failed}")
 
     def _delete(self, key: Key) -> None:
         file = self._disk.files.get(key)
@@ -355,7 +311,7 @@ class SimLedgerStore:
 
     async def delete_segment(self, segment: str) -> None:
         self._check(segment, 0)
-        await asyncio.sleep(0)
+        await self._unlinked(segment)
         for key in [key for key in self._disk.files if key[0] == segment]:
             self._delete(key)
 

@@ -1,8 +1,9 @@
 """The network of the simulation: the production `StreamConnection` over streams that delay, lose and cut.
 
 Commands are serialized and parsed for real. Frames of one direction of one connection arrive in order; nothing else is
-promised. What befalls the network: `cut` (one way, between hosts), `reset_one` (frames on their way are lost with the
-connection), `lose_replies` (what was sent still arrives, what is answered does not).
+promised. What befalls the network: `cut` (one way, between hosts), `slow` (one way, between hosts), a connection that
+lags behind others of the same hosts (`lag`), `reset` (frames on their way are lost with the connection), `lose_replies`
+(what was sent still arrives, what is answered does not), a host that falls silent (`owner_died`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from simulation.loop import Owner, SimLoop
@@ -25,6 +26,8 @@ WINDOW_FRAMES = 64
 WINDOW_BYTES = 4 * 1024 * 1024
 """On their way in one direction and not yet read, before the writer has to wait: flow control."""
 
+Route = tuple[str, str]
+"""(from host, to host)"""
 ConnectionHandler = Callable[[Connection], Awaitable[None]]
 
 
@@ -46,25 +49,44 @@ class Network:
         self.delays = delays or Delays()
         self._listeners: dict[str, SimListener] = {}
         self._links: dict[_Link, None] = {}
-        self._cuts: dict[tuple[str, str], None] = {}
+        self._cuts: dict[Route, None] = {}
+        self._slow: dict[Route, Delays] = {}
+        self._dark: dict[str, None] = {}
         self._next_link = 1
         self._next_port = 40_000
 
-    def delay_s(self) -> float:
-        span = self.delays.slow_s if self.random.random() < self.delays.slow_share else self.delays.usual_s
+    def delay_s(self, route: Route | None = None, lag: Delays | None = None) -> float:
+        """Of one frame on a route, on a connection that may lag; None for what goes no known way."""
+        delays = lag or (self._slow.get(route, self.delays) if route else self.delays)
+        span = delays.slow_s if self.random.random() < delays.slow_share else delays.usual_s
         return self.random.uniform(*span)
 
     # --- what befalls it ---
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing from host `source` reaches host `target` until `heal`; keep-alives end connections that last on."""
+        """Nothing from host `source` reaches host `target` until `mend`; keep-alives end connections that last on."""
         self._cuts[source, target] = None
         for link in self._links:
             if (source, target) in (link.route(0), link.route(1)):
                 self.loop.call_in_world(self.random.uniform(*DEAD_PEER_S), self._give_up, link)
 
+    def slow(self, route: Route, delays: Delays) -> None:
+        """Every frame from one host to another takes what `delays` says until `mend`. Each connection draws its own, so
+        what is sent on several of them arrives in any order."""
+        self._slow[route] = delays
+
     def heal(self) -> None:
         self._cuts.clear()
+        self._slow.clear()
+        for link in self._links:
+            link.lag = None
+            link.resume()
+
+    def mend(self, routes: Iterable[Route]) -> None:
+        """Those that are cut or slow among these."""
+        for route in routes:
+            self._cuts.pop(route, None)
+            self._slow.pop(route, None)
         for link in self._links:
             link.resume()
 
@@ -79,14 +101,24 @@ class Network:
         """Connections that stand, oldest first."""
         return list(self._links)
 
-    def owner_died(self, owner: Owner) -> None:
-        """The kernel of a killed process closes its ports and tells the other ends, after what it had sent."""
+    def owner_died(self, owner: Owner, *, host: str | None = None) -> None:
+        """The kernel of a killed process closes its ports and tells the other ends, after what it had sent. `host`: it
+        went with this whole host: nobody is told, and nobody refuses connections until `host_is_up`."""
         for address in [address for address, listener in self._listeners.items() if listener.owner is owner]:
             del self._listeners[address]
+        if host is not None:
+            self._dark[host] = None
         for link in self.links():
             for side in (0, 1):
                 if link.ends[side].owner is owner:
-                    link.ends[side].die()
+                    link.ends[side].die(silently=host is not None)
+
+    def host_is_up(self, host: str) -> None:
+        self._dark.pop(host, None)
+
+    def answers(self, source: str, target: str) -> bool:
+        """Whether a connection from one host to the other can come about, or be refused, at all."""
+        return not (self.is_cut(source, target) or self.is_cut(target, source) or target in self._dark)
 
     # --- used by the transports ---
 
@@ -123,10 +155,12 @@ class _Link:
     def __init__(self, network: Network, number: int, client: tuple[Owner, str], server: tuple[Owner, str]) -> None:
         self.network = network
         self.number = number
+        self.lag: Delays | None = None
+        """Of what both ends send: a connection of its own pace."""
         self.ends = (SimStream(self, 0, *client), SimStream(self, 1, *server))
 
-    def route(self, side: int) -> tuple[str, str]:
-        """(from host, to host) of what `side` sends."""
+    def route(self, side: int) -> Route:
+        """Of what `side` sends."""
         return self.ends[side].host, self.ends[1 - side].host
 
     def reset(self, reason: str) -> None:
@@ -216,7 +250,7 @@ class SimStream:
 
     def on_the_way(self, frame: bytes | None) -> None:
         """▲ In order: nothing overtakes what was sent before it on this connection."""
-        due = self._loop.time() + self._network.delay_s()
+        due = self._loop.time() + self._network.delay_s(self._link.route(1 - self._side), self._link.lag)
         if self._arriving:
             due = max(due, self._arriving[-1][0])
         self._arriving.append((due, frame))
@@ -251,13 +285,14 @@ class SimStream:
             _wake(self._reader)
             _wake(self._window)
 
-    def die(self) -> None:
-        """Its process was killed: what it had sent arrives or not, then the other end hears of the end."""
+    def die(self, *, silently: bool = False) -> None:
+        """Its process was killed: what it had sent arrives or not, then the other end hears of the end, or notices the
+        silence."""
         self._lost = "its process is dead"
         other = self._other
         other.drop_arriving(keep=self._network.random.randrange(len(other._arriving) + 1))
         self._network.forget(self._link)
-        if self._network.is_cut(*self._link.route(self._side)):
+        if silently or self._network.is_cut(*self._link.route(self._side)):
             self._loop.call_in_world(self._network.random.uniform(*DEAD_PEER_S), other.lose, "no sign of life")
         else:
             other.on_the_way(None)
@@ -334,8 +369,8 @@ class SimTransport:
     async def connect(self, address: str, *, timeout_s: float) -> StreamConnection:
         """As over TCP: refused at once where nobody listens, no answer at all behind a cut."""
         host = address.rpartition(":")[0]
-        await asyncio.sleep(self._network.delay_s())
-        if self._network.is_cut(self._host, host) or self._network.is_cut(host, self._host):
+        await asyncio.sleep(self._network.delay_s((self._host, host)))
+        if not self._network.answers(self._host, host):
             await asyncio.sleep(timeout_s)
             raise ConnectionLost(f"{address}: no connection within {timeout_s:g} s")
         listener = self._network.listener_at(address)
@@ -348,7 +383,11 @@ class SimTransport:
         loop = self._network.loop
         peer = f"{self._host}:{self._network.new_port()}"
         loop.call_later(
-            self._network.delay_s(), listener.accept, link.ends[1], peer, context=loop.context_of(listener.owner)
+            self._network.delay_s((self._host, host)),
+            listener.accept,
+            link.ends[1],
+            peer,
+            context=loop.context_of(listener.owner),
         )
         return StreamConnection(link.ends[0], address)
 

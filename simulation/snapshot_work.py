@@ -17,11 +17,15 @@ import txnclient
 from simulation.history import Poll
 from simulation.recorder import Positions, Recorder
 from txnclient.message import Message
-from txnclient.snapshot import Snapshot
+from txnclient.snapshot import Snapshot, Span
 from txnwire.errors import TxnError
+from txnwire.ids import EARLIEST
 
 PAUSE_S = 6.0
 """Mean pause between two snapshots of one process."""
+
+PREFETCH_BYTES = 4096
+"""Of what is read in bulk: a few entries, so that it is under way for a while."""
 
 
 class SnapshotWork:
@@ -77,7 +81,11 @@ class SnapshotWork:
         for one in committed:
             if missing := [value for _, value in one.sends if value not in values]:
                 self._found(f"{name} lacks {', '.join(missing)} of {one.process} {one.name}, committed before it")
-        self._last, self._held = snapshot, values
+        last, self._last, self._held = self._last, snapshot, values
+        if await self._read_in_bulk(client, last, snapshot) != _values(since):
+            self._found(f"{name}, read in bulk from the one before, is not what a reader shows")
+        if (counted := await self._count_by_heads(client, snapshot)) != values.total():
+            self._found(f"{name} has {values.total()} messages, and {counted} by their heads")
 
     async def _read(self, client: txnclient.Client, start: Snapshot | None, end: Snapshot) -> list[Message]:
         messages: list[Message] = []
@@ -85,6 +93,29 @@ class SnapshotWork:
             while not reader.ended:
                 messages += await reader.receive_many(500)
         return messages
+
+    async def _read_in_bulk(self, client: txnclient.Client, start: Snapshot | None, end: Snapshot) -> Counter[str]:
+        """The same by whole entries, each segment by itself, as the tasks of Spark do it."""
+        span, values = Span(start, end), Counter[str]()
+        for path, last in span.ends(self._topics).items():
+            after = span.after(path)
+            async for entries in client.read_entries(
+                path, after=after, end=last, span=span, prefetch_bytes=PREFETCH_BYTES
+            ):
+                values.update(value.decode() for entry in entries for value in entry.block.values())
+        return values
+
+    async def _count_by_heads(self, client: txnclient.Client, end: Snapshot) -> int:
+        """Messages of a snapshot, by the heads of all that is stored."""
+        count = 0
+        span = Span(None, end)
+        for path, last in span.ends(self._topics).items():
+            pages = client.scan_entries(path, after=EARLIEST, end=last, min_revision=end.revision, trimmed="skip")
+            async for head in (head async for page in pages for head in page):
+                first = head.piece is None or head.piece.number == 0
+                if first and not head.aborted and span.shows(path, head.position, head.txn_id, head.writer):
+                    count += head.messages
+        return count
 
 
 def _values(messages: list[Message]) -> Counter[str]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulation.loop import Owner, SimLoop
-from simulation.sim_ledger import SimDisk, SimLedgerStore
+from simulation.sim_disk import SimDisk
+from simulation.sim_ledger import SimLedgerStore
 from simulation.sim_transport import Network, SimTransport
 from simulation.store_faults import StoreFaults
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.mvcc import Change
-from txnstore.store import EventKind
+from txnstore.store import Event, EventKind
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -26,12 +27,26 @@ class SimClock:
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self.step_ms = 0
+        self._drift = 0.0
+        self._drifts_since_s = 0.0
 
     def monotonic(self) -> float:
         return self._loop.time()
 
     def wall_ms(self) -> int:
-        return WALL_START_MS + int(self._loop.time() * 1000) + self.step_ms
+        return WALL_START_MS + int(self._loop.time() * 1000) + self.step_ms + self._drifted_ms()
+
+    def drift(self, share: float) -> None:
+        """From now on the wall clock runs that much too fast, or too slow (below 0); what it is off by stays."""
+        self.step_ms += self._drifted_ms()
+        self._drift, self._drifts_since_s = share, self._loop.time()
+
+    def set_right(self) -> None:
+        self.drift(0.0)
+        self.step_ms = 0
+
+    def _drifted_ms(self) -> int:
+        return int((self._loop.time() - self._drifts_since_s) * 1000 * self._drift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,8 @@ class Ports:
     random: random.Random
     store: MemoryStore
     ledgers: SimLedgerStore
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set where it is asked to go, as by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,8 @@ class World:
         self.disks: dict[str, SimDisk] = {}
         self.processes: dict[str, SimProcess] = {}
         self.broken: list[Broken] = []
+        self.witnesses: list[Callable[[float, Sequence[Event]], None]] = []
+        """Shown everything that changes in etcd, revision by revision, with its time."""
 
     def disk(self, host: str) -> SimDisk:
         if host not in self.disks:
@@ -86,6 +105,8 @@ class World:
         return process
 
     def _changed(self, change: Change) -> None:
+        for witness in self.witnesses:
+            witness(self.loop.time(), change.events)
         for event in change.events:
             record = event.record
             value = f" = {record.value.decode()}" if event.kind is EventKind.PUT else ""
@@ -129,6 +150,7 @@ class SimProcess:
         self.life += 1
         self._ports = ports = self._new_ports()
         self._world.note(f"start {self.name} life {self.life}")
+        self._world.network.host_is_up(self.name)
         loop = self._world.loop
         loop.call_soon(self._run, ports, context=loop.context_of(ports.owner))
 
@@ -180,20 +202,29 @@ class SimProcess:
             self._world.note(f"kill {self.name} life {self.life}")
             self._bury(self._ports)
 
+    def stop(self) -> None:
+        """As SIGTERM: it hands over what it has and ends, and its supervisor starts it again."""
+        if self._ports is not None:
+            self._world.note(f"stop {self.name} life {self.life}")
+            self._ports.stopping.set()
+
     def keep_down(self) -> None:
         self._kept_down = True
 
-    def _bury(self, ports: Ports) -> None:
+    def fail_with_host(self) -> None:
+        """Its host is gone, without a word to anybody: who is connected notices by the silence. The disk is `SimDisk`'s
+        matter: others may work on it."""
+        if self._ports is not None:
+            self._world.note(f"host of {self.name} life {self.life} fails")
+            self._bury(self._ports, with_host=True)
+
+    def _bury(self, ports: Ports, *, with_host: bool = False) -> None:
         if self._ports is ports:
             self._ports = None
             self._down.set()
         self._world.loop.kill(ports.owner)
-        self._world.network.owner_died(ports.owner)
+        self._world.network.owner_died(ports.owner, host=self.name if with_host else None)
         ports.store.memory_backend.forget()
-
-    def power_failure(self) -> None:
-        self.kill()
-        self._world.disk(self._disk).power_failure()
 
     def pause(self) -> None:
         if self._ports is not None:
@@ -209,6 +240,11 @@ class SimProcess:
         if self._ports is not None:
             self._world.note(f"{self.name} loses etcd")
             self._ports.store.memory_backend.disconnect()
+
+    def cut_watches(self) -> None:
+        if self._ports is not None:
+            self._world.note(f"{self.name} loses its watches")
+            self._ports.store.memory_backend.cut_watches()
 
     def reconnect_store(self) -> None:
         if self._ports is not None:

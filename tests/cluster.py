@@ -21,6 +21,7 @@ from segments.ledger import LedgerStore
 from txnctl.probe import wait_cluster_ready
 from txnctl.server import Server
 from txnctl.settings import ServerSettings
+from txnstore.embedded_etcd import free_port
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.grpc_transport import GrpcTransport
@@ -45,15 +46,16 @@ class RunningServer:
 
 @dataclass
 class InProcessCluster:
-    """`control` serves coordinator, controller and admin; `broker` the segments."""
+    """`control` serves coordinator, controller and admin; `broker` the segments. `etcd`: endpoints, comma-separated."""
 
     etcd: str
     prefix: str
     data_dir: Path
     overrides: dict[str, Any] = field(default_factory=dict)
     servers: dict[str, RunningServer] = field(default_factory=dict)
-    listen: str = "127.0.0.1:0"
+    listen: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")  # the same after a restart
     make_ledgers: Callable[[Path], LedgerStore] = FileLedgerStore
+    etcd_options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -64,7 +66,6 @@ class InProcessCluster:
 
     async def start(self) -> None:
         await self.start_server("control", "coordinator,controller,admin", listen=self.listen)
-        self.listen = self.servers["control"].server.address  # the same after a restart
         await self.start_server("broker", "broker")
         await self.wait_ready()
 
@@ -76,7 +77,9 @@ class InProcessCluster:
         defaults: dict[str, Any] = {"tcids": TCIDS, "lease_ttl_s": 5.0, "client_grace_s": 2.0}
         settings = ServerSettings(id=name, roles=roles, listen=listen, **(defaults | self.overrides))  # type: ignore[arg-type]
         store = await EtcdStore.connect(
-            EtcdSettings(endpoints=(self.etcd,), prefix=self.prefix), clock=clock, random=random
+            EtcdSettings(endpoints=tuple(self.etcd.split(",")), prefix=self.prefix, **self.etcd_options),
+            clock=clock,
+            random=random,
         )
         ledgers = self.make_ledgers(self.data_dir)
         server = Server(

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port, wait_etcd_ready
 from txnstore.etcd_store import EtcdSettings, EtcdStore
@@ -22,6 +23,13 @@ from txnwire.errors import InternalError
 
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.21"
 _prefixes = itertools.count(1)
+
+# A property is judged by what it finds and never by how long a busy machine took over one example; CI's own profile
+# has neither limit. What fails prints how to do it again.
+settings.register_profile(
+    "whatever the load", settings.default, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("whatever the load")
 
 
 def _docker_answers() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,16 +15,25 @@ FLAGS = ("--client-grace-s", "2", "--header-retention-s", "2", "--lease-ttl-s", 
 
 
 @asynccontextmanager
-async def process_cluster(data_dir: Path, *, brokers: int = 1) -> AsyncIterator[DevCluster]:
+async def process_cluster(
+    data_dir: Path,
+    *,
+    brokers: int = 1,
+    flags: Sequence[str] = (),
+    before_start: Callable[[DevCluster], None] = lambda _: None,
+) -> AsyncIterator[DevCluster]:
+    """`flags`: of every server, besides the usual ones; `before_start` may change what is run as which child."""
     settings = DevSettings(
         data_dir=data_dir,
         listen="127.0.0.1:0",
         admin="127.0.0.1:0",
         etcd_port=0,
         brokers=brokers,
-        server_flags=FLAGS,
+        server_flags=(*FLAGS, *flags),
     )
-    async with DevCluster(settings) as cluster:
+    cluster = DevCluster(settings)
+    before_start(cluster)
+    async with cluster:
         yield cluster
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
 import re
@@ -278,6 +279,12 @@ async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster
         elsewhere = Snapshot.from_json(snapshot.to_json().replace('"end":"1:', '"end":"9:'))
         with pytest.raises(txnclient.InvalidArgument, match="another cluster"):
             await values(client, [ORDERS], end=elsewhere)
+        # ▲ E8: a repaired store gives revisions again, and has another identity.
+        assert snapshot.store
+        restored = dataclasses.replace(snapshot, store="before the repair")
+        for options in ({"end": restored}, {"start": restored}):
+            with pytest.raises(txnclient.InvalidArgument, match="put back from a backup"):
+                await (await client.reader(ORDERS, **options)).receive()
         gone = Snapshot.from_json(snapshot.to_json().replace("0000-ffff-", "0000-ffff-77"))
         with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
             await values(client, [ORDERS], end=gone)

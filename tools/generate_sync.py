@@ -42,7 +42,17 @@ SOURCES = (
         "Producer",
         ("producer",),
         generic=True,
-        internal=("take_sequence_ids", "gathers", "settled", "fenced"),
+        internal=(
+            "take_sequence_ids",
+            "gathers",
+            "settled",
+            "fenced",
+            "held_back",
+            "move_on",
+            "channel_of",
+            "room",
+            "add_piece",
+        ),
         attributes={"name": "str", "topic": "str"},
     ),
     Source(
@@ -111,6 +121,10 @@ class Twin(ast.NodeTransformer):
             return node.slice
         if isinstance(node.value, ast.Name) and node.value.id == "AsyncIterator":
             node.value.id = "Iterator"
+        if isinstance(node.value, ast.Name) and node.value.id == "AsyncGenerator":
+            given = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+            node.value.id = "Generator"
+            node.slice = ast.Tuple([given, ast.Constant(None), ast.Constant(None)])
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -149,6 +163,8 @@ def returned(function: Function, call: str) -> str:
         return f"{wrapped}(self._bridge, self._bridge.wait(opened(lambda: {call})))"
     if kind.startswith("asyncio.Future["):
         return f"self._bridge.future(lambda: {call})"
+    if kind.startswith("AsyncGenerator["):
+        return f"self._bridge.iterate(lambda: {call})"
     if isinstance(function, ast.AsyncFunctionDef):
         waited = f"self._bridge.wait({call})"
         return f"{wrapped}(self._bridge, {waited})" if wrapped else waited
@@ -276,13 +292,14 @@ def generate() -> str:
     faces = [face(source, names) for source in SOURCES]
     fixed = {
         "import txnclient.client", "import txnclient.consumer", "import txnclient.producer", "import txnclient.reader",
-        "import txnclient.transaction", "from collections.abc import Iterator", "from concurrent.futures import Future",
+        "import txnclient.transaction", "from collections.abc import Generator, Iterator",
+        "from concurrent.futures import Future",
         "from contextlib import contextmanager", "from typing import Any, Generic, overload",
         "from txnclient.message import Message", "from txnclient.serializers import V",
         "from txnclient.sync.bridge import Face, opened", "from txnwire.errors import InvalidArgument",
         "from txnwire.ids import TxnId",
     }  # fmt: skip
-    dropped = ("Opening", "AsyncIterator")
+    dropped = ("Opening", "AsyncIterator", "AsyncGenerator")
     found = {statement for name, statement in names.used.items() if name not in dropped}
     imports = "\n".join(sorted(fixed | found))
     return _formatted(HEAD + imports + "\n\n\n" + "\n\n".join(faces) + "\n" + FOOT)

@@ -11,6 +11,7 @@ timeout or its own; everything opened is an async context manager and has `close
 
 from txnclient.client import Client, connect
 from txnclient.consumer import Consumer
+from txnclient.entries import EntryHead, WholeEntry
 from txnclient.handlers import Output
 from txnclient.message import Message
 from txnclient.processing import ProcessStatistics, process, process_batches
@@ -20,11 +21,12 @@ from txnclient.serializers import Serializer
 from txnclient.snapshot import SegmentBounds, Snapshot, TopicBounds
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import CommitResult, Transaction, TransactionState
-from txnwire.entry import OutgoingMessage
+from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import (
     CallerError,
     ConnectionLost,
     DataCorrupt,
+    DataTrimmed,
     ExpiredTransaction,
     InternalError,
     InvalidArgument,
@@ -56,11 +58,14 @@ from txnwire.ids import MessageId, Position, TxnId
 __all__ = [
     "CallerError",
     "Client",
+    "Columns",
     "CommitResult",
     "ConnectionLost",
     "Consumer",
     "DataCorrupt",
+    "DataTrimmed",
     "EndOfStream",
+    "EntryHead",
     "ExpiredTransaction",
     "InternalError",
     "InvalidArgument",
@@ -102,6 +107,7 @@ __all__ = [
     "TxnNotFound",
     "Unauthorized",
     "UndecodableMessage",
+    "WholeEntry",
     "WouldBlock",
     "connect",
     "process",

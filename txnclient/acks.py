@@ -7,7 +7,7 @@ has it pending once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -133,6 +133,7 @@ class Acks:
         self._flush_soon: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._closed: TxnError | None = None
+        self._when_answered: Callable[[], None] | None = None
 
     # ---- gathering --------------------------------------------------------------------------------------------------
 
@@ -334,6 +335,19 @@ class Acks:
                 self._owner.not_acked(batch.bits, batch.counts)
         if txn is not None:
             txn.finished(error)
+        self._check_answered()
+
+    def when_answered(self, callback: Callable[[], None]) -> None:
+        """Call it once, as soon as nothing is unanswered any more: perhaps at once."""
+        self._flush()
+        self._when_answered = callback
+        self._check_answered()
+
+    def _check_answered(self) -> None:
+        callback = self._when_answered
+        if callback is not None and not self._unanswered and not self._gathering:
+            self._when_answered = None
+            callback()
 
     def flush(self, txn: Transaction) -> None:
         """As `Participant`: send what is gathered."""
@@ -355,6 +369,7 @@ class Acks:
         if not batch.sent:
             self._owner.not_acked(batch.bits, batch.counts)
         txn.finished(None)
+        self._check_answered()
 
     def void(self) -> None:
         """▲ The subscription was sought: what is unanswered must not be sent again, or it would ack what is to come."""

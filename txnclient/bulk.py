@@ -49,6 +49,22 @@ class Part:
         if columns is None:
             one_by_one = [_checked(message, encode) for message in messages]
             return Part(Columns.of([message for message, _ in one_by_one]), [size for _, size in one_by_one])
+        return Part._of_columns(columns)
+
+    @staticmethod
+    def of_columns(given: Columns, encode: Callable[[Any], bytes] | None = None) -> Part:
+        """Raises `InvalidArgument`, `MessageTooLarge`."""
+        columns = None
+        if given.properties is None and given.event_times is None:
+            columns = _checked_columns(given.values, given.keys, encode)
+        if columns is None:
+            count = len(given.values)
+            filled = [[None] * count if column is None else column for column in given]
+            return Part.of([OutgoingMessage(*message) for message in zip(*filled, strict=True)], encode)
+        return Part._of_columns(columns)
+
+    @staticmethod
+    def _of_columns(columns: Columns) -> Part:
         lengths = list(map(len, columns.values))
         if max(lengths) > MAX_VALUE_BYTES:
             raise MessageTooLarge(
@@ -69,8 +85,7 @@ class Part:
 
     def select(self, indexes: Sequence[int]) -> Part:
         """Only these messages, in this order."""
-        columns = Columns(*(None if column is None else [column[i] for i in indexes] for column in self.columns))  # type: ignore[arg-type]
-        return Part(columns, [self._sizes[i] for i in indexes])
+        return Part(self.columns.select(indexes), [self._sizes[i] for i in indexes])
 
     def runs(self, batch_bytes: int) -> Iterator[tuple[Columns, int]]:
         """Cut in order into runs of at most `batch_bytes`, a larger message by itself; each with its size."""
@@ -85,6 +100,11 @@ def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = No
     """The messages in parts of a bounded number, and of bounded bytes where they come from an iterator."""
     if isinstance(messages, (bytes, bytearray, memoryview, str)):
         raise InvalidArgument("send_many takes many messages: an iterable of values, or of (key, value) pairs")
+    if isinstance(messages, Columns):
+        _check_lengths(messages)
+        for first in range(0, len(messages.values), PART_MESSAGES):
+            yield Part.of_columns(messages.part(first, first + PART_MESSAGES), encode)
+        return
     if isinstance(messages, Sequence):
         for first in range(0, len(messages), PART_MESSAGES):
             yield Part.of(messages[first : first + PART_MESSAGES], encode)
@@ -97,24 +117,39 @@ def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = No
         pulled = max(1, min(PART_MESSAGES, PULLED_BYTES * len(part) // part.bytes))
 
 
+def _check_lengths(columns: Columns) -> None:
+    for column in columns:
+        if column is not None and not isinstance(column, Sequence):
+            raise InvalidArgument(f"a column is a sequence, not {type(column).__name__}")
+        if column is not None and len(column) != len(columns.values):
+            raise InvalidArgument(f"a column has {len(column)} items, that of the values {len(columns.values)}")
+
+
 def _bulk_columns(messages: Sequence[Any], encode: Callable[[Any], bytes] | None) -> Columns | None:
     """Columns without a look at each message; None where they are not all of one simple kind."""
     kinds = set(map(type, messages))
-    keys: Sequence[Any] | None = None
-    values: Sequence[Any] = messages
     if kinds == {tuple}:
         if set(map(len, messages)) != {2}:
             return None
         keys, values = zip(*messages, strict=True)
-        key_kinds = set(map(type, keys))
-        if key_kinds == {str}:
-            keys = [key.encode() for key in keys]
-        elif key_kinds == {type(None)}:
-            keys = None
-        elif not key_kinds <= {bytes, type(None)}:
-            return None
-    elif OutgoingMessage in kinds or tuple in kinds:
+        return _checked_columns(values, keys, encode)
+    if OutgoingMessage in kinds or tuple in kinds:
         return None
+    return _checked_columns(messages, None, encode)
+
+
+def _checked_columns(
+    values: Sequence[Any], keys: Sequence[Any] | None, encode: Callable[[Any], bytes] | None
+) -> Columns | None:
+    """The same, by the types of what the columns hold."""
+    if keys is not None:
+        kinds = set(map(type, keys))
+        if kinds == {str}:
+            keys = [key.encode() for key in keys]
+        elif kinds == {type(None)}:
+            keys = None
+        elif not kinds <= {bytes, type(None)}:
+            return None
     if encode is not None:
         values = list(map(encode, values))
     return Columns(values, keys) if set(map(type, values)) == {bytes} else None
@@ -136,14 +171,16 @@ def _checked(message: Any, encode: Callable[[Any], bytes] | None) -> tuple[Outgo
 class SentIds(Sequence[MessageId]):
     """The ids of a bulk send in the order of its messages: compact, each made when it is looked at."""
 
-    __slots__ = ("_batches", "_count", "_ends", "_ranks")
+    __slots__ = ("_batches", "_count", "_ends", "_orders", "_ranks")
 
     def __init__(self) -> None:
         self._batches: list[BulkBatch] = []
         self._ends: list[int] = []
         """Messages up to the end of each batch."""
+        self._orders: list[tuple[int, Sequence[int]]] = []
+        """Where messages begin that are in another order than the batches, and which ones follow each other there."""
         self._ranks: array[int] | None = None
-        """Of each message among those of all batches; None: they are in order."""
+        """Of each message among those of all batches, as far as `_orders` had come when one was looked for."""
         self._count = 0
 
     def add(self, batch: BulkBatch) -> None:
@@ -152,18 +189,9 @@ class SentIds(Sequence[MessageId]):
 
     def taken(self, indexes: Sequence[int] | None, count: int) -> None:
         """The batches added since the last call hold the next `count` messages: in order, or those of `indexes`."""
-        first = self._count
+        if indexes is not None:
+            self._orders.append((self._count, array("i", indexes)))
         self._count += count
-        if indexes is None:
-            if self._ranks is not None:
-                self._ranks.extend(range(first, self._count))
-            return
-        if self._ranks is None:
-            self._ranks = array("q", range(first))
-        ranks = array("q", bytes(8 * count))
-        for rank, index in enumerate(indexes):
-            ranks[index] = first + rank
-        self._ranks.extend(ranks)
 
     @property
     def batches(self) -> Sequence[BulkBatch]:
@@ -184,10 +212,23 @@ class SentIds(Sequence[MessageId]):
         return self._id(index % self._count)
 
     def _id(self, index: int) -> MessageId:
-        rank = index if self._ranks is None else self._ranks[index]
+        rank = index if not self._orders and self._ranks is None else self._all_ranks()[index]
         number = bisect_right(self._ends, rank)
         batch = self._batches[number]
-        return MessageId(batch.segment, batch.settled.result(), rank - (self._ends[number] - batch.count))
+        return batch.id_of(rank - (self._ends[number] - batch.count))
+
+    def _all_ranks(self) -> array[int]:
+        """Made when somebody looks, for most never do."""
+        ranks = self._ranks = array("q") if self._ranks is None else self._ranks
+        for first, indexes in self._orders:
+            ranks.extend(range(len(ranks), first))
+            placed = array("q", bytes(8 * len(indexes)))
+            for rank, index in enumerate(indexes):
+                placed[index] = first + rank
+            ranks.extend(placed)
+        self._orders.clear()
+        ranks.extend(range(len(ranks), self._count))
+        return ranks
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

@@ -1,5 +1,8 @@
 """What goes from one producer to one segment: gathering into entries, writing them in order, sending again.
 
+Once the segment is sealed its owner says what it holds, those entries are done, and the producer takes the rest away
+(see `txnclient.moving`). A seal may be undone before the layout shows it; then the channel is opened again and goes on.
+
 An entry belongs to one transaction or to none, so each gathers on its own. An entry that nothing is under way before
 leaves at the end of the loop's turn, so an awaited send never waits for company; while an earlier one of the same
 transaction (or of none) is under way, messages gather until that is answered, the batch is full or `linger_ms` is over.
@@ -11,14 +14,27 @@ import asyncio
 from functools import partial
 from typing import Protocol
 
-from txnclient.batches import Batch, BulkBatch, GatheringBatch
+from txnclient.batches import Batch, GatheringBatch
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.outbox import Outbox
 from txnclient.session import TRANSIENT, Session
+from txnclient.topic_layout import SegmentInfo
 from txnclient.transaction import Transaction
 from txnwire.entry import OutgoingMessage, encode_entry
-from txnwire.errors import ConnectionLost, Overloaded, ProducerFenced, SequenceGap, Timeout, TopicNotFound, TxnError
+from txnwire.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    Overloaded,
+    ProducerFenced,
+    SegmentSealed,
+    SequenceGap,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+)
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
@@ -30,8 +46,16 @@ MAX_UNANSWERED_BYTES = 8 * MIB
 MAX_BATCH_MESSAGES = 10_000
 OPEN_TIMEOUT_S = 5.0
 
-_RESEND = (*TRANSIENT, SequenceGap)
-"""Answers after which an entry is sent again: nothing was done, or a predecessor failed, or the owner has moved."""
+_RESEND = (*TRANSIENT, SequenceGap, SegmentSealed)
+"""Answers after which an entry is sent again: nothing was done, or a predecessor failed, or the owner has moved; or
+the segment is sealed, and opening it tells what it holds."""
+
+_OPEN_AGAIN = (*TRANSIENT, TopicNotFound, SegmentSealed, InvalidArgument)
+"""What an opening waits out. `InvalidArgument`: the owner knows of a layout in which the segment is gone, or does not
+know yet of the one that has it."""
+
+_UNKNOWN = pb.SendOk(duplicate=True, entry_id=-1)
+"""Stored, but nobody can say where: as the broker answers it."""
 
 
 class Owner(Protocol):
@@ -48,12 +72,21 @@ class Owner(Protocol):
     def settled(self, batch: Batch, stored: bool) -> None: ...
     def fenced(self, error: TxnError) -> None: ...
 
+    def held_back(self, channel: Channel) -> bool:
+        """Whether nothing may be written there yet."""
+
+    def move_on(self) -> None:
+        """Take away what is left in sealed segments, as far as they have answered."""
+
 
 class Channel:
     """One producer's way to one segment. Made for the first message, it opens at the owner with the first entry."""
 
-    def __init__(self, session: Session, owner: Owner, segment: str) -> None:
-        self.segment = segment
+    def __init__(self, session: Session, owner: Owner, info: SegmentInfo) -> None:
+        self.info = info
+        self.segment = info.path
+        self.left = False
+        """Its segment is sealed and all it had was taken away: nothing may be added any more."""
         self._session = session
         self._owner = owner
         self._gathering: dict[Transaction | None, GatheringBatch] = {}
@@ -63,6 +96,8 @@ class Channel:
         self._link: Link | None = None
         self._producer_id = 0
         self._opening = False
+        self._epoch = 0
+        """Of the latest owner that has opened it."""
         self._generation = 0
         """Answers to what was written in an earlier one are not waited for any more."""
         self._unanswered_bytes = 0
@@ -100,7 +135,7 @@ class Channel:
         batch = self._gathering.get(txn)
         return batch is None or batch.bytes + size <= self._owner.batch_bytes
 
-    def add_bulk(self, batch: BulkBatch) -> None:
+    def add_whole(self, batch: Batch) -> None:
         """Take a whole batch in, behind what gathers for its transaction (or none)."""
         self.flush(batch.txn)
         if batch.txn is not None:
@@ -232,12 +267,21 @@ class Channel:
     def on_producer_closed(self, error: TxnError, last_sequence_id: int) -> None:
         """The broker does not serve this producer here any more; what is unanswered is looked up at the next
         opening."""
+        self.close()  # or the broker would keep what it knows of us as long as the connection lives
         if isinstance(error, ProducerFenced):
             self._owner.fenced(error)
             return
-        self._detach()
+        if isinstance(error, SegmentSealed):
+            self._sealed(last_sequence_id)
         if len(self._outbox):
             self._open_soon()
+
+    def _sealed(self, last_sequence_id: int) -> None:
+        """The owner has said its last word: ▲ what the segment holds is done, and the rest may go elsewhere."""
+        self._detach()
+        for batch in self._outbox.sealed(last_sequence_id):
+            self._stored(batch, _UNKNOWN)
+        self._owner.move_on()
 
     def _detach(self) -> None:
         if self._link is not None:
@@ -265,9 +309,10 @@ class Channel:
                 await asyncio.sleep(min(self._backoff.next_s(), self._time_left()))
             while self._drop_hopeless(last):
                 try:
-                    await self._open_once()
-                    break
-                except (*TRANSIENT, TopicNotFound) as error:
+                    # ▲ S11: nothing reaches a segment before those that it has come from have answered.
+                    if not self._owner.held_back(self) and await self._open_once():
+                        break
+                except _OPEN_AGAIN as error:
                     last = error
                 except ProducerFenced as error:
                     self._owner.fenced(error)
@@ -275,12 +320,15 @@ class Channel:
                 except TxnError as error:
                     self.fail_all(error)
                     return
+                if not len(self._outbox):
+                    break  # taken away
                 await self._session.directory.wait_change(min(backoff.next_s(), self._time_left()))
         finally:
             self._opening = False
         self._write()
 
-    async def _open_once(self) -> None:
+    async def _open_once(self) -> bool:
+        """Whether it is open: not if the segment is sealed, and then what that holds is done."""
         session = self._session
         self._detach()
         deadline = Deadline(session.clock, min(OPEN_TIMEOUT_S, self._time_left()))
@@ -301,8 +349,62 @@ class Channel:
             raise
         if self._link is not link:
             raise ConnectionLost("the producer was closed by the broker as soon as it had been opened")
-        for batch in self._outbox.reopened(reply.open_producer_ok.last_sequence_id):
-            self._stored(batch, pb.SendOk(duplicate=True))
+        opened = reply.open_producer_ok
+        if opened.ownership_epoch < self._epoch and self._outbox.in_doubt:
+            # ▲ A former owner that does not know it yet. What it says it holds is not the last word: what was sent to
+            # its successor would be sent once more. (Epochs may go back for good, in an etcd restored from a backup.)
+            self._detach()
+            raise NotOwner(f"segment://{self.segment} has had another owner since: look it up again")
+        self._epoch = opened.ownership_epoch
+        if opened.sealed:
+            self._sealed(opened.last_sequence_id)
+            return False
+        for batch in self._outbox.reopened(opened.last_sequence_id):
+            self._stored(batch, _UNKNOWN)
+        return True
+
+    def _open_elsewhere(self) -> None:
+        """Ask again if the owner is another one than who has been asked."""
+        known = self._session.directory.segment(self.segment)
+        link = self._link
+        if link is not None and known is not None and known.owner_address not in ("", link.address):
+            self._detach()
+            self._open_soon()
+
+    # ---- leaving a sealed segment -----------------------------------------------------------------------------------
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something was written that may be stored here, or not."""
+        return self._outbox.in_doubt
+
+    def ask(self) -> None:
+        """The layout shows the segment as sealed: its owner knows what it holds, whoever that is by now."""
+        self._open_elsewhere()
+        if self._outbox.may_reopen:
+            self._open_soon()
+
+    def give_up_doubtful(self) -> None:
+        """▲ Nobody remembers the segment: what was written there is stored, or not, and is never sent again."""
+        self._detach()
+        for batch in self._outbox.take_doubtful():
+            self._fail(
+                batch,
+                OutcomeUnknown(
+                    f"segment://{self.segment} is no segment of its topic any more: whether messages {batch.first} to "
+                    f"{batch.last} of producer {self._owner.name} are stored there cannot be told"
+                ),
+            )
+
+    def leave(self) -> list[Batch]:
+        """All that is left, in order, to be sent elsewhere. Nothing of it may be in doubt; nothing is added any
+        more."""
+        self.left = True
+        self.close()
+        batches: list[Batch] = [*self._outbox.clear(), *self._gathering.values()]
+        self._gathering.clear()
+        self._under_way.clear()
+        return batches
 
     def _time_left(self) -> float:
         """Seconds until the time of some entry is up."""

@@ -17,6 +17,7 @@ from txnclient.directory import Directory
 from txnclient.links import Link, Links
 from txnclient.openers import Openers
 from txnclient.opening import Closable, Opening
+from txnclient.producer import Producer
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot
 from txnclient.starts import StartArgument, topics_of
@@ -25,10 +26,10 @@ from txnclient.topic_changes import UNCHANGED, Unchanged, policies_json
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import Transaction
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.errors import ConnectionLost, InvalidArgument, InvalidTxnState, TxnError
+from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidArgument, InvalidTxnState, TxnError
 from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import TxnId
-from txnwire.names import TopicName
+from txnwire.names import TopicName, validate_transaction_key
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 
@@ -59,12 +60,16 @@ def connect(
 
     `url` is `txn://host:port[,host:port...]`, any servers of the cluster; `timeout` in seconds bounds every call that
     is given none of its own. `transport`, `clock` and `random` are ports for the simulation.
+
+    With a `transaction_key` (free text without `&`) this client becomes its only holder: one that connected with it
+    before is fenced, its open transaction aborted at once, and whatever it does in transactions from then on fails with
+    `ExpiredTransaction`. Such a client has one transaction open at a time, and no named ones.
     Raises `InvalidArgument`, `Timeout` if no server answers in time, `Unauthorized`.
     """
     if tls is not None:
         raise InvalidArgument("tls is not offered by this version: connect without it")
     if transaction_key is not None:
-        raise InvalidArgument("transaction keys are not offered by this version: connect without one")
+        validate_transaction_key(transaction_key)
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout is a positive number of seconds, not {timeout!r}")
     addresses = parse_url(url)
@@ -79,6 +84,7 @@ def connect(
             timeout=timeout,
             token=token or "",
             client_name=client_name,
+            transaction_key=transaction_key,
         )
         return await client._open()
 
@@ -98,6 +104,7 @@ class Client(Openers):
         timeout: float,
         token: str,
         client_name: str,
+        transaction_key: str | None = None,
     ) -> None:
         self.session_id = random.getrandbits(128).to_bytes(16, "little")
         tasks = OwnedTasks()
@@ -114,13 +121,21 @@ class Client(Openers):
         self._session = Session(
             clock=clock, random=random, timeout_s=timeout, tasks=tasks, links=links, directory=self._directory
         )
-        self._coordinators = Coordinators(self._session)
+        self._coordinators = Coordinators(self._session, transaction_key=transaction_key)
         self._addresses = addresses
         self._opened: dict[Closable, None] = {}
         self._closed = False
 
     def _services(self) -> Services:
         return self
+
+    def _moving(self) -> Services:
+        return self if self._coordinators.key is None else _Apart(self)
+
+    async def _begin_apart(self, timeout_s: float) -> Transaction:
+        """One that is not its key's: for what goes on beside the application's own transaction."""
+        self._check_open()
+        return await self._coordinators.begin(timeout_s, self._session.deadline(), apart=True)
 
     def __repr__(self) -> str:
         return f"Client(txn://{','.join(self._addresses)}{', closed' * self._closed})"
@@ -133,7 +148,10 @@ class Client(Openers):
 
     async def _open(self) -> Client:
         try:
-            await self._directory.start(self._session.deadline())
+            deadline = self._session.deadline()
+            await self._directory.start(deadline)
+            if self._coordinators.key is not None:
+                await self._coordinators.key.take(deadline)
             self._coordinators.start()
         except BaseException:
             await self.close()
@@ -150,7 +168,7 @@ class Client(Openers):
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
         trim_undrained: bool | None = None,
-        autoscale: str | dict[str, Any] = "off",
+        autoscale: str | dict[str, Any] | None = None,
     ) -> TopicLayout:
         """Create a topic of so many segments; ok if it exists with the same shape. Raises `TopicExists` if with
         another.
@@ -158,6 +176,8 @@ class Client(Openers):
         Without a retention everything is kept. `retention_ms`: what is older may go; `retention_bytes`: of the whole
         topic, whatever is beyond may go, oldest first. Whole ledgers go, never what an open transaction holds, nor what
         a subscription has not drained, unless `trim_undrained`.
+        `autoscale`: segments are split and merged with the load; `"off"`, or a dict of thresholds, of which those that
+        are not named have their defaults (docs/client.md); None: the defaults.
         """
         self._check_open()
         topic = str(TopicName.parse(topic))
@@ -167,7 +187,7 @@ class Client(Openers):
             "retention_ms": retention_ms,
             "retention_bytes": retention_bytes,
             "trim_undrained": trim_undrained,
-            "autoscale": None if autoscale == "off" else autoscale,
+            "autoscale": autoscale,
         }
         request = pb.CreateTopic(
             topic=topic,
@@ -205,6 +225,22 @@ class Client(Openers):
             autoscale=autoscale,
         )
         await topic_changes.update_topic(self._session, topic, policies)
+
+    async def split(self, segment: str, *, at: int | None = None) -> TopicLayout:
+        """Seal an active segment (`segment://…`, as `describe_topic` names them) and let two children take its range,
+        the upper one from hash `at` on (default: the middle). Returns the layout, as this client knows it by then.
+
+        Producers go on in the children by themselves, transactions are neither asked nor waited for nor aborted.
+        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow (a
+        segment that is sealed already, say), `NotAllowed` while another change of the segment is under way, `Timeout`.
+        """
+        self._check_open()
+        return await topic_changes.split(self._session, segment, at)
+
+    async def merge(self, segment_a: str, segment_b: str) -> TopicLayout:
+        """Seal two active segments whose ranges are adjacent and let one child take both; otherwise as `split`."""
+        self._check_open()
+        return await topic_changes.merge(self._session, segment_a, segment_b)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with all its messages and subscriptions; returns once no record and no file of it is left.
@@ -275,6 +311,17 @@ class Client(Openers):
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
+    @property
+    def transaction_key(self) -> str | None:
+        """As it was given to `connect`."""
+        return None if self._coordinators.key is None else self._coordinators.key.key
+
+    @property
+    def key_epoch(self) -> int | None:
+        """Which holder of its transaction key this client is, counted from 0: a newer one has a higher epoch, and has
+        fenced this one. None without a key."""
+        return None if self._coordinators.key is None else self._coordinators.key.epoch
+
     async def begin(self, *, timeout: float = 60.0, name: str | None = None) -> Transaction:
         """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
 
@@ -284,7 +331,9 @@ class Client(Openers):
         abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42"; an outcome is known for
         30 days, that of a prefix's (up to the last "/") newest for ever.
 
-        Raises `StoreFull`, `Timeout` or what else made it impossible within the client's timeout.
+        A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
+        once a newer client holds the key. Raises `StoreFull`, `Timeout` or what else made it impossible within the
+        client's timeout.
         """
         if self._closed:
             self._check_open()
@@ -324,6 +373,9 @@ class Client(Openers):
         """Abort, for a moment only; what cannot be aborted now is a note on `error`, and is aborted by the service."""
         try:
             await txn.abort(timeout=min(ABORT_ON_CLOSE_S, self._session.timeout_s))
+        except ExpiredTransaction as expired:
+            if type(error) is not ExpiredTransaction:
+                error.add_note(f"and transaction {txn.id} was fenced: {expired}")
         except InvalidTxnState:
             error.add_note(f"transaction {txn.id} had committed before")
         except TxnError as failure:
@@ -409,6 +461,25 @@ class Client(Openers):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class _Apart:
+    """A client with a transaction key, as the moving of dead letters takes it: that is right whoever holds the key, and
+    must not keep the application from beginning its one transaction."""
+
+    transaction_key = None
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def create_topic(self, topic: str, *, segments: int = 1) -> TopicLayout:
+        return await self._client.create_topic(topic, segments=segments)
+
+    def producer(self, topic: str) -> Opening[Producer[bytes]]:
+        return self._client.producer(topic)
+
+    async def begin(self, *, timeout: float = 60.0) -> Transaction:
+        return await self._client._begin_apart(timeout)
 
 
 def _txn_id(txn_id: TxnId | str) -> TxnId:

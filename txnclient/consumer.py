@@ -21,7 +21,7 @@ from txnclient.serializers import Serializer, V
 from txnclient.session import Session
 from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
-from txnclient.transaction import Transaction, check_transaction
+from txnclient.transaction import FENCED_LIKE, Transaction, check_transaction, reason_of
 from txnwire.errors import InvalidArgument, NotAllowed, TxnError
 from txnwire.ids import MessageId
 from txnwire.names import validate_name
@@ -79,6 +79,8 @@ class Consumer(Generic[V]):
         self._isolation = isolation_to_wire(isolation)
         self._receiver = Receiver(session, f"consumer {self.name}", serializer)
         self._feeds: dict[str, SubscriptionFeed] = {}
+        self._retiring: dict[SubscriptionFeed, None] = {}
+        """Of segments that are not this consumer's any more, with acks under way."""
         self._terms: dict[str, pb.Subscribe] = {}
         self._dead_letters = (
             None
@@ -145,9 +147,7 @@ class Consumer(Generic[V]):
         mine = dict.fromkeys(assignment.segments)
         prefix = assignment.topic.partition("://")[2] + "/"
         for path in [path for path in self._feeds if path.startswith(prefix) and path not in mine]:
-            self._feeds.pop(path).close_with(
-                NotAllowed(f"segment://{path} was assigned to another consumer, which gets what is not acked")
-            )
+            self._retire(self._feeds.pop(path))
         added = [path for path in mine if path not in self._feeds]
         feeds = max(1, len(self._feeds) + len(added))
         window, window_bytes = max(1, self._prefetch // feeds), max(1, self._prefetch_bytes // feeds)
@@ -155,6 +155,13 @@ class Consumer(Generic[V]):
             feed.set_window(window, window_bytes)
         for path in added:
             self._feeds[path] = self._new_feed(path, window, window_bytes, terms)
+
+    def _retire(self, feed: SubscriptionFeed) -> None:
+        self._retiring[feed] = None
+        feed.retire(
+            NotAllowed(f"segment://{feed.segment} is drained, or another consumer's, which gets what is not acked"),
+            lambda: self._retiring.pop(feed, None) and None,
+        )
 
     def _new_feed(self, path: str, window: int, window_bytes: int, terms: pb.Subscribe) -> SubscriptionFeed:
         if self.type == "queue":
@@ -228,9 +235,13 @@ class Consumer(Generic[V]):
         """Ack messages, at once or when `txn` commits.
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`.
+        abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`;
+        `ExpiredTransaction` instead of them where the client was fenced.
         """
-        await _all_answered(self.ack_nowait(messages, txn=txn))
+        try:
+            await _all_answered(self.ack_nowait(messages, txn=txn))
+        except FENCED_LIKE as error:
+            raise await reason_of(error, txn) from error.__cause__
 
     def ack_nowait(
         self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None
@@ -261,15 +272,21 @@ class Consumer(Generic[V]):
             check_transaction(txn, "ack")
         if not isinstance(message, Message):
             raise _no_message(message)
-        feed = self._feed(message.entry.segment, txn)
-        await _all_answered(feed.acks.ack_cumulative(message, txn, self._session.deadline()))
+        try:
+            feed = self._feed(message.entry.segment, txn)
+            await _all_answered(feed.acks.ack_cumulative(message, txn, self._session.deadline()))
+        except FENCED_LIKE as error:
+            raise await reason_of(error, txn) from error.__cause__
 
     def _feed(self, segment: str, txn: Transaction | None) -> SubscriptionFeed:
         if self._closed:
             raise InvalidArgument(f"consumer {self.name} is closed")
         feed = self._feeds.get(segment)
         if feed is None:
-            error = NotAllowed(f"segment://{segment} is not, or no longer, assigned to consumer {self.name}")
+            error = NotAllowed(
+                f"segment://{segment} is not, or no longer, assigned to consumer {self.name}: its messages come again, "
+                "to whoever has it; go on receiving"
+            )
             if txn is not None:
                 txn.failed(error)
             raise error
@@ -295,7 +312,8 @@ class Consumer(Generic[V]):
 
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
         """Have the subscription, of all its consumers, go on from `start` in all segments: "earliest", "latest", a
-        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest).
+        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest, but for those that
+        its own came from by splits and merges, which are passed).
 
         What was acked from there on is delivered again; what was received before can not be acked any more
         (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
@@ -330,7 +348,7 @@ class Consumer(Generic[V]):
         self._receiver.close()
         if self._dead_letters is not None:
             await self._dead_letters.close()
-        for feed in self._feeds.values():
+        for feed in [*self._feeds.values(), *self._retiring]:
             feed.close_with(InvalidArgument(f"consumer {self.name} was closed before this ack was answered"))
         self._feeds.clear()
         try:

@@ -15,6 +15,7 @@ from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import CommitResult, Joined, Transaction, listed
+from txnclient.transaction_keys import HeldKey
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId, hash_key
 from txnwire.names import validate_txn_name
@@ -38,15 +39,19 @@ _log = logging.getLogger("txnclient")
 class Coordinators:
     """The coordinators as one client uses them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, transaction_key: str | None = None) -> None:
+        """Raises `InvalidArgument`. With a `transaction_key`, it is to be taken before anything is begun."""
         self._session = session
         self._directory = session.directory
+        self.key = None if transaction_key is None else HeldKey(session, transaction_key, self)
         self._open: dict[TxnId, Transaction] = {}
         self._forget_at = FORGET_FROM
         self._turn = session.random.getrandbits(16)
         self._announced: dict[int, Link] = {}
         """TCID → the link over which its coordinator knows of every transaction of this client."""
         self._addresses: dict[int, str] = {}
+        self._announcing: dict[str, asyncio.Task[None]] = {}
+        """By address."""
         self._stirred = asyncio.Event()
         self._directory.listen(self._cluster_changed)
 
@@ -59,9 +64,12 @@ class Coordinators:
 
     # ---- begin ------------------------------------------------------------------------------------------------------
 
-    async def begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
-        """Begin at the next coordinator in turn. Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
+    async def begin(self, timeout_s: float, deadline: Deadline, *, apart: bool = False) -> Transaction:
+        """Begin at the next coordinator in turn; with a transaction key where that is held, unless `apart` from it.
+        Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
         _check_timeout(timeout_s)
+        if self.key is not None and not apart:
+            return await self.key.begin(timeout_s, deadline)
         known = self._directory.coordinators
         if known:
             self._turn += 1
@@ -76,7 +84,7 @@ class Coordinators:
                     if deadline.passed:
                         raise self._session.give_up("beginning a transaction", deadline, error) from error
                     return await self._begin_again(command, error, timeout_s, deadline)
-                return self._begun(reply.new_txn_ok, link, began + timeout_s)
+                return self.begun(reply.new_txn_ok, link, began + timeout_s)
         return await self._begin_again(None, None, timeout_s, deadline)
 
     def _new_txn(self, tcid: int, timeout_s: float) -> pb.Command:
@@ -113,13 +121,14 @@ class Coordinators:
             except (ConnectionLost, Timeout):
                 unanswered = command
                 raise
-            return self._begun(reply.new_txn_ok, link, began + timeout_s)
+            return self.begun(reply.new_txn_ok, link, began + timeout_s)
 
         return await session.repeat("beginning a transaction", deadline, attempt)
 
-    def _begun(self, reply: pb.NewTxnOk, link: Link, expires_at: float) -> Transaction:
+    def begun(self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None) -> Transaction:
+        """Keep it among those that are announced, and aborted when this client closes."""
         txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
-        txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link)
+        txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, holder=holder)
         self._open[txn_id] = txn
         if len(self._open) > self._forget_at:
             self._forget_expired()
@@ -134,6 +143,11 @@ class Coordinators:
         A lost begin is repeated under one attempt wherever it goes: what it has made is found under the name."""
         _check_timeout(timeout_s)
         validate_txn_name(name)
+        if self.key is not None:
+            raise InvalidArgument(
+                f"the named transaction {name!r} would be everybody's, and no new holder of the transaction key "
+                f"{self.key.key!r} could fence it: begin it in a client without a key"
+            )
         session = self._session
         attempt_id, writer_id = session.random_u64().to_bytes(8, "little"), session.random_u64()
         turn = hash_key(name.encode())
@@ -278,16 +292,25 @@ class Coordinators:
         self._stirred.set()
 
     async def _keep_announced(self) -> None:
-        backoff = Backoff(self._session.random)
+        """Each coordinator by itself: one that cannot be reached keeps no other from hearing of us within its grace."""
         while True:
             await self._stirred.wait()
             self._stirred.clear()
-            told = await asyncio.gather(*(self._announce_at(address) for address in self._unannounced()))
-            if all(told):
-                backoff.reset()
-            else:
+            for address in self._unannounced():
+                if address not in self._announcing:
+                    work = self._announce_until_heard(address)
+                    self._announcing[address] = self._session.tasks.start(work, name=f"announcements at {address}")
+
+    async def _announce_until_heard(self, address: str) -> None:
+        backoff = Backoff(self._session.random)
+        try:
+            await self._announce_at(address)
+            while address in self._unannounced():
                 await asyncio.sleep(backoff.next_s())
-                self._stirred.set()
+                await self._announce_at(address)
+        finally:
+            del self._announcing[address]
+            self._stirred.set()  # what should hear of us may be elsewhere by now
 
     def _unannounced(self) -> list[str]:
         """Addresses of coordinators of open transactions that have not heard of them over their present connection."""
@@ -299,17 +322,21 @@ class Coordinators:
                 link = self._session.links.ready(address)
                 if link is None or self._announced.get(tcid) is not link:
                     found[address] = None
+        if self.key is not None and self.key.unannounced:
+            found[self.key.address() or ""] = None
         return list(found)
 
-    async def _announce_at(self, address: str) -> bool:
+    async def _announce_at(self, address: str) -> None:
         try:
             link = await self._session.links.get(address, Deadline(self._session.clock, ANNOUNCE_TIMEOUT_S))
             tcids, answered = self._send_announcement(link)
         except TxnError as error:
             _log.debug("announcing the session to %s: %s", address, error)
-            return False
+            return
         await asyncio.wait((answered,))
-        return self._announcement_answered(link, tcids, answered)
+        self._announcement_answered(link, tcids, answered)
+        if self.key is not None and self.key.unannounced and self.key.address() == address:
+            await self.key.announce(Deadline(self._session.clock, ANNOUNCE_TIMEOUT_S))
 
     def _send_announcement(self, link: Link) -> tuple[list[int], asyncio.Future[pb.Command]]:
         """The list is complete, also where a coordinator should own only some of these TCIDs: what it knows of this
@@ -321,15 +348,14 @@ class Coordinators:
         command = pb.Command(announce_session=pb.AnnounceSession(open=ids))
         return tcids, link.call_nowait(command, timeout_s=ANNOUNCE_TIMEOUT_S)
 
-    def _announcement_answered(self, link: Link, tcids: list[int], answered: asyncio.Future[pb.Command]) -> bool:
+    def _announcement_answered(self, link: Link, tcids: list[int], answered: asyncio.Future[pb.Command]) -> None:
         error = None if answered.cancelled() else answered.exception()
         if error is not None or answered.cancelled():
             _log.debug("announcing the session to %s: %s", link.address, error)
             self._stirred.set()
-            return False
+            return
         for tcid in tcids:
             self._announced[tcid] = link
-        return True
 
 
 def _result(ok: pb.NewTxnOk) -> CommitResult | None:

@@ -15,6 +15,7 @@ from txnclient.links import Link, Links
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import SegmentInfo, TopicLayout, topic_of_segment
 from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized
+from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
 
@@ -40,7 +41,8 @@ class Directory:
         """What the latest attempt to follow the cluster ended with."""
         self._refused: TxnError | None = None
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._last_listener = 0
         self.cluster: pb.Cluster | None = None
         self.coordinators: tuple[tuple[int, str], ...] = ()
         """(TCID, address) of every coordinator that is up, in TCID order."""
@@ -56,9 +58,15 @@ class Directory:
                 raise deadline.expired(f"connecting to {', '.join(self._seeds)}", self._not_followed)
             await self.wait_change(deadline.remaining())
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change."""
-        self._listeners.append(listener)
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change, before anybody who waits for one goes on; returns what takes it back."""
+        self._last_listener += 1
+        number = self._last_listener
+        self._listeners[number] = listener
+        return lambda: self._unlisten(number)
+
+    def _unlisten(self, number: int) -> None:
+        self._listeners.pop(number, None)
 
     async def wait_change(self, timeout_s: float) -> None:
         """Wait for the next change of anything here, at most so long."""
@@ -201,7 +209,7 @@ class Directory:
         if not self._change.done():
             self._change.set_result(None)
         self._change = asyncio.get_running_loop().create_future()
-        for listener in self._listeners:
+        for listener in list(self._listeners.values()):
             listener()
 
     # ---- finding who serves -----------------------------------------------------------------------------------------
@@ -210,11 +218,18 @@ class Directory:
         """A link to the broker that owns a segment now. Raises `NotOwner` while none does, and what `Links.get`
         raises."""
         segment = self.segment(path)
+        if segment is None and self._is_ahead(path):
+            raise NotOwner(f"segment://{path} has come since this client heard of its topic's layout last")
         if segment is None:
             raise TopicNotFound(f"segment://{path} is not, or no longer, a segment of its topic")
         if not segment.owner_address:
             raise NotOwner(f"{segment.name} has no owner at the moment")
         return await self._links.get(segment.owner_address, deadline)
+
+    def _is_ahead(self, path: str) -> bool:
+        """Whether a segment is newer than its topic's layout as last heard of: ids count up."""
+        layout = self._topics.get(topic_of_segment(path))
+        return layout is not None and SegmentName.from_path(path).segment_id > max(layout.segments, default=-1)
 
     async def controller_link(self, deadline: Deadline) -> Link:
         """A link to the elected controller. Raises `ConnectionLost` while there is none, and what `Links.get`

@@ -8,17 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from txnclient.acks import Acks
-from txnclient.deadlines import Backoff, Deadline
+from txnclient.deadlines import LONGEST_PAUSE_S, Backoff, Deadline
 from txnclient.inbox import UNBOUNDED_BYTES, Inbox
 from txnclient.links import Link
 from txnclient.message import Message, ReceivedEntry
 from txnclient.receiver import Receiver
 from txnclient.session import TRANSIENT, Session
-from txnwire.errors import ConnectionLost, DataCorrupt, NotAllowed, Overloaded, TxnError
+from txnclient.topic_layout import topic_of_segment
+from txnwire.errors import (
+    ConnectionLost,
+    DataCorrupt,
+    NotAllowed,
+    Overloaded,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TxnError,
+)
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_PERMITS
 
 ATTACH_TIMEOUT_S = 10.0
+SOON_S = LONGEST_PAUSE_S
+"""A broker that closes us sooner than this behind our attaching would do so again: then we pause as after a refusal."""
 
 _log = logging.getLogger("txnclient")
 
@@ -37,6 +49,8 @@ class Feed:
         self._attached = False
         self._unlisten: Callable[[], None] | None = None
         self._lost = asyncio.Event()
+        self._at_once = False
+        """Lost because we wanted it so, or because what we were attached to is gone: the next answer says so."""
         self._min_revision = 0
         self._closed = False
         self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}")
@@ -77,9 +91,11 @@ class Feed:
         while not self._closed:
             try:
                 await self._attach()
-                backoff.reset()
-                await self._lost.wait()
-                continue
+                if not await self._lost_soon():
+                    backoff.reset()
+                    continue
+                if self._at_once:
+                    continue
             except TRANSIENT as error:
                 _log.debug("attaching to segment://%s: %s", self.segment, error)
             except TxnError as error:
@@ -88,6 +104,13 @@ class Feed:
                     return
                 _log.debug("attaching to segment://%s: %s", self.segment, error)
             await self._session.directory.wait_change(backoff.next_s())
+
+    async def _lost_soon(self) -> bool:
+        """Wait for the loss. ▲ That attaching succeeded says nothing yet: a broker whose disk fails to read answers,
+        and closes us at the first read."""
+        attached_s = self._session.clock.monotonic()
+        await self._lost.wait()
+        return self._session.clock.monotonic() - attached_s < SOON_S
 
     async def _attach(self) -> None:
         session = self._session
@@ -98,6 +121,7 @@ class Feed:
         request.segment = self.segment
         request.min_revision = max(session.commit_revision, self._min_revision)
         self._link, self._consumer_id = link, consumer_id
+        self._at_once = False
         self._lost.clear()  # ▲ only now: what was to be left before there was anything must not attach us a second time
         link.consumers[consumer_id] = self
         try:
@@ -129,6 +153,8 @@ class Feed:
     def _leave_broker(self) -> None:
         """Close the consumer at the broker, as far as there is one."""
         link, consumer_id = self._link, self._consumer_id
+        if link is not None:
+            self._at_once = True
         self._detach()
         if link is not None:
             link.push_if_open(pb.Command(close_consumer=pb.CloseConsumer(consumer_id=consumer_id)))
@@ -159,21 +185,28 @@ class Feed:
                 self._receiver.fail(type(error)(f"segment://{self.segment} at {position}: {error}"))
                 return
             self._on_entry(entry)
-        if passed := inbox.take_passed():
-            self._on_passed(passed)
+        self._pass_over()
         if inbox.buffered:
             self._receiver.ready(self)
         self._replenish()
+
+    def _pass_over(self) -> None:
+        if passed := self._inbox.take_passed():
+            self._on_passed(passed)
 
     def on_rewind(self) -> None:
         self._inbox.rewound()
         self._replenish()
 
     def on_end_of_segment(self, sealed: bool) -> None:
-        """Nothing follows for now."""
+        """Nothing follows, but for what comes again."""
+        if sealed:
+            self._inbox.ended()
+            self._pass_over()
 
     def on_consumer_closed(self, error: TxnError) -> None:
         _log.debug("closed by the broker of segment://%s: %s", self.segment, error)
+        self._at_once = isinstance(error, SubscriptionNotFound | TopicNotFound)
         self._detach()
 
     # ---- handing out ------------------------------------------------------------------------------------------------
@@ -197,8 +230,10 @@ class Feed:
 
     def _grant(self, permits: int) -> None:
         link = self._link
-        if link is not None and permits > 0:
-            flow = pb.Flow(consumer_id=self._consumer_id, permits=permits, min_revision=self._session.commit_revision)
+        while link is not None and permits > 0:
+            granted = min(permits, MAX_PERMITS)
+            permits -= granted
+            flow = pb.Flow(consumer_id=self._consumer_id, permits=granted, min_revision=self._session.commit_revision)
             link.push_if_open(pb.Command(flow=flow))
 
 
@@ -210,6 +245,7 @@ class SubscriptionFeed(Feed):
         super().__init__(session, receiver, segment, inbox)
         self._terms = terms
         self._seeks: int | None = None
+        self._retiring: tuple[TxnError, Callable[[], None]] | None = None
         self.acks = Acks(session, segment, inbox, self)
 
     # As `acks.Owner`. Of a stream everything that is not acked comes again, and only in its order.
@@ -243,6 +279,12 @@ class SubscriptionFeed(Feed):
             self.acks.void()
         self._seeks = ok.seeks
 
+    def _retries(self, error: TxnError) -> bool:
+        # The assignment comes by another way than the layout: of a segment that has gone, drained, we are about to be
+        # told. A topic that was deleted has no layout.
+        known = self._session.directory.known_layout(topic_of_segment(self.segment))
+        return isinstance(error, TopicNotFound) and known is not None
+
     def _on_attached(self, link: Link, consumer_id: int) -> None:
         self.acks.attached(link, consumer_id)
 
@@ -254,6 +296,30 @@ class SubscriptionFeed(Feed):
     def attachment(self) -> int:
         """Another number after each loss."""
         return self._consumer_id
+
+    def on_deliver(self, deliver: pb.Deliver) -> None:
+        if self._retiring is None:
+            super().on_deliver(deliver)
+
+    def retire(self, error: TxnError, on_retired: Callable[[], None]) -> None:
+        """The segment is not this consumer's any more: nothing more is handed out, and acks that are under way are
+        answered first: of a segment that is drained the last of them were what has drained it. Whatever cannot be
+        answered (the broker closes us, or is lost) fails with `error`."""
+        self._retiring = error, on_retired
+        self._inbox.drop_buffer()
+        self.acks.when_answered(self._retired)
+        if self._link is None:
+            self._retired()
+
+    def _retired(self) -> None:
+        if self._retiring is not None:
+            (error, on_retired), self._retiring = self._retiring, None
+            self.close_with(error)
+            on_retired()
+
+    def _detach(self) -> None:
+        super()._detach()
+        self._retired()
 
     def close_with(self, error: TxnError) -> None:
         """The segment is not this consumer's any more: acks fail with `error`."""
@@ -277,5 +343,5 @@ class StreamFeed(SubscriptionFeed):
         self.acks.detached()
 
     def _retries(self, error: TxnError) -> bool:
-        # The broker may not have seen the newest assignment yet, or we may not.
-        return isinstance(error, NotAllowed)
+        # The broker may not have seen the newest assignment yet, or we may not; or a parent is to be drained first.
+        return isinstance(error, NotAllowed) or super()._retries(error)

@@ -195,7 +195,8 @@ def passes(error: BaseException) -> bool:
 
 
 class BegunAhead:
-    """The next batch's transaction, begun while this one's is at work: only while there is a next batch."""
+    """The next batch's transaction, begun while this one's is at work: only while there is a next batch, and where the
+    client may have two open."""
 
     def __init__(self, consumer: Consumer[Any], timeout_s: float, tasks: OwnedTasks) -> None:
         self._consumer = consumer
@@ -205,7 +206,7 @@ class BegunAhead:
         self._begun: Transaction | None = None
 
     def prepare(self) -> None:
-        if self._beginning is None:
+        if self._beginning is None and self._consumer.services.transaction_key is None:
             self._beginning = self._tasks.start(self._begin(), name="process: begin")
 
     async def _begin(self) -> None:
@@ -291,12 +292,25 @@ class Step:
             await asyncio.sleep(backoff.next_s())
 
     async def abort(self, error: BaseException) -> None:
-        """Because of `error`. `done` if it turns out to have committed."""
+        """Because of `error`. `done` if it turns out to have committed.
+
+        ▲ Of a stream it is asked for until it is definite, or the transaction is surely over by its timeout: while it
+        is open, what it has acked is not delivered, and whatever is handled meanwhile would come before that."""
         txn, self._txn = self._txn, None
         if txn is None or self.done:
             return
-        try:
-            await txn.abort(timeout=ABORT_TIMEOUT_S)
-        except TxnError as failure:
-            self.done = txn.state is TransactionState.COMMITTED
-            error.add_note(f"and aborting transaction {txn.id} failed: {type(failure).__name__}: {failure}")
+        session = self._consumer.session
+        backoff = Backoff(session.random)
+        while True:
+            try:
+                await txn.abort(timeout=ABORT_TIMEOUT_S)
+                return
+            except TxnError as failure:
+                self.done = txn.state is TransactionState.COMMITTED
+                unknown = failure.retriable and txn.state is TransactionState.ABORTING
+                goes_on = self.ordered and isinstance(error, TxnError) and passes(error)
+                if not unknown or not goes_on or session.clock.monotonic() > txn.expires_at:
+                    error.add_note(f"and aborting transaction {txn.id} failed: {type(failure).__name__}: {failure}")
+                    return
+                _log.debug("the abort of %s is asked for again: %s", txn.id, failure)
+            await asyncio.sleep(backoff.next_s())

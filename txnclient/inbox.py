@@ -134,6 +134,10 @@ class Inbox:
                 self._dropped.pop(position, None)
         return passed
 
+    def ended(self) -> None:
+        """All of the segment has come, for good."""
+        self._pieces.ended()
+
     def left_out(self, entry: ReceivedEntry, skip: bytes) -> None:
         """An entry was delivered that is not to be handed out; it has used up permits like any other."""
         self._spent += entry.count - int.from_bytes(skip, "little").bit_count()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from txnclient import entries
 from txnclient.consumer import Consumer
 from txnclient.dead_letters import DeadLetterPolicy, Services
+from txnclient.entries import EntryHead, WholeEntry
 from txnclient.opening import Closable, Opening
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.producer import Producer
 from txnclient.reader import Reader
 from txnclient.serializers import Serializer, V, serializer_of
 from txnclient.session import Session
-from txnclient.snapshot import Snapshot
+from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument
 from txnwire.errors import InvalidArgument
+from txnwire.ids import Position
 from txnwire.names import TopicName
 
 T = TypeVar("T", bound=Closable)
@@ -29,6 +32,10 @@ class Openers:
     _closed: bool
 
     def _services(self) -> Services:
+        """What the loops take of the client."""
+        raise NotImplementedError
+
+    def _moving(self) -> Services:
         """What moving dead letters takes of the client."""
         raise NotImplementedError
 
@@ -92,7 +99,7 @@ class Openers:
             return self._keep(
                 Producer(
                     self._session,
-                    layout.topic,
+                    layout,
                     name=name,
                     linger_ms=linger_ms,
                     batch_bytes=batch_bytes,
@@ -187,7 +194,7 @@ class Openers:
                 prefetch_bytes=prefetch_bytes,
                 redelivery_delay=redelivery_delay,
                 services=self._services(),
-                dead_letters=DeadLetterPolicy.of(self._services(), max_redeliveries, dead_letter_topic),
+                dead_letters=DeadLetterPolicy.of(self._moving(), max_redeliveries, dead_letter_topic),
                 serializer=serializer_of(serializer),
                 on_closed=self._forget,
             )
@@ -268,3 +275,72 @@ class Openers:
             return self._keep(reader)
 
         return Opening(open_reader)
+
+    # ---- bulk -------------------------------------------------------------------------------------------------------
+
+    def read_entries(
+        self,
+        segment: str,
+        *,
+        after: Position,
+        end: Position,
+        span: Span | None = None,
+        isolation: str = "read_committed",
+        prefetch_bytes: int = 16 * 1024 * 1024,
+        trimmed: str = "fail",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[list[WholeEntry], None]:
+        """The entries of (after, end] of one segment, by its path, in order, a list of some at a time; none is ever
+        empty. It goes on where a new owner takes over; `aclose` it (or let go of it) to leave early.
+
+        With a `span` only what lies between its snapshots; with isolation "read_uncommitted" everything, what was
+        aborted too. Without either it waits at what is undecided. A large value sent in pieces belongs to the range
+        that holds all of its pieces: do not cut one in two.
+
+        `trimmed`: what to do where retention has taken something of the range: "fail" with `DataTrimmed`, or "skip" it.
+        From `EARLIEST` on in a span that has no start, what is kept is read, as by a `Reader`.
+        About `prefetch_bytes` are kept here. `timeout`: how long to wait for the next entry (None: the client's).
+        Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        """
+        self._check_open()
+        return entries.read_entries(
+            self._session,
+            segment,
+            after=after,
+            end=end,
+            span=span,
+            isolation=isolation,
+            prefetch_bytes=prefetch_bytes,
+            trimmed=trimmed,
+            timeout=timeout,
+            keep=self._keep,
+            forget=self._forget,
+        )
+
+    def scan_entries(
+        self,
+        segment: str,
+        *,
+        after: Position,
+        end: Position,
+        min_revision: int = 0,
+        trimmed: str = "fail",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[list[EntryHead], None]:
+        """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
+        time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
+
+        It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
+        `aborted`. `trimmed`, `timeout` (of one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
+        `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        """
+        self._check_open()
+        return entries.scan_entries(
+            self._session,
+            segment,
+            after=after,
+            end=end,
+            min_revision=min_revision,
+            trimmed=trimmed,
+            timeout=timeout,
+        )

@@ -41,6 +41,8 @@ class Outbox(Generic[E]):
         self._awaited = 0
         self._predecessor = NONE_STORED
         self._broken = True
+        self._ever_written = NONE_STORED
+        """First sequence id of the last entry that was written to a segment which has not said its last word."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._written)
@@ -59,6 +61,13 @@ class Outbox(Generic[E]):
         """The chain is broken and all answers are in, so what the owner says it has stored will stay true."""
         return self._broken and not self._awaited
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an entry was written whose fate is not known: it may be stored, or be on its way. What was written
+        stands before what was not, so the first one tells."""
+        first = next(iter(self), None)
+        return first is not None and first.first <= self._ever_written
+
     def add(self, entry: E) -> None:
         """Append behind all others; its sequence ids are above theirs."""
         self._waiting.append(entry)
@@ -70,6 +79,7 @@ class Outbox(Generic[E]):
         entry = self._waiting.popleft()
         predecessor, self._predecessor = self._predecessor, entry.last
         self._written[entry.first] = entry
+        self._ever_written = max(self._ever_written, entry.first)
         self._awaited += 1
         return entry, predecessor
 
@@ -100,6 +110,21 @@ class Outbox(Generic[E]):
     def reopened(self, last_stored: int) -> list[E]:
         """The owner has stored nothing after `last_stored` and all up to it; returns the entries thereby done, in
         order."""
+        done = self._picked_up(last_stored)
+        self._predecessor = last_stored
+        self._broken = False
+        return done
+
+    def sealed(self, last_stored: int) -> list[E]:
+        """▲ The segment is sealed and holds everything up to `last_stored` and will never hold more: what is left is
+        in doubt no longer, and may be sent elsewhere. Returns the entries thereby done, in order. The chain stays
+        broken; if the seal is undone it is picked up by `reopened`."""
+        done = self._picked_up(last_stored)
+        self._ever_written = NONE_STORED
+        self._broken = True
+        return done
+
+    def _picked_up(self, last_stored: int) -> list[E]:
         if self._awaited:
             raise RuntimeError(f"the chain was picked up with {self._awaited} answers still to come")
         self._waiting.extendleft(reversed(self._written.values()))
@@ -107,9 +132,13 @@ class Outbox(Generic[E]):
         done: list[E] = []
         while self._waiting and self._waiting[0].last <= last_stored:
             done.append(self._waiting.popleft())
-        self._predecessor = last_stored
-        self._broken = False
         return done
+
+    def take_doubtful(self) -> list[E]:
+        """Take out what is in doubt, in order: nobody will ever tell."""
+        self.give_up_answers()
+        last = self._ever_written
+        return self.remove(lambda entry: entry.first <= last)
 
     def remove(self, doomed: Callable[[E], bool]) -> list[E]:
         """Take out and return what `doomed` says, of the entries whose answer is not awaited, in order."""

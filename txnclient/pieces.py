@@ -6,8 +6,9 @@ behind what came before that. Its id and position are those of its first piece; 
 
 In a stream's order (readers too), a piece that does not follow the one before it belongs to a value whose beginning is
 not for this consumer: it started behind it, or only the end is left unacked. And a value whose producer begins another
-was given up: its transaction was aborted. Such pieces are passed over. A queue's pieces come in any order, all of a
-value to the same consumer.
+was given up: its transaction was aborted, or its segment was sealed in the midst of it, and all of it was sent anew to
+a segment that came of that one. Such pieces are passed over; so is what is incomplete where a sealed segment ends. A
+queue's pieces come in any order, all of a value to the same consumer.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class LargeEntry(ReceivedEntry):
                     f"their entries promise {self._total_bytes}"
                 )
             first = blocks[0]
-            column = BinaryColumn(memoryview(array("q", (0, len(value)))), value, None)
+            column = BinaryColumn(memoryview(array("i", (0, len(value)))), value, None)
             self._block = Block(1, column, first.key_column, first.property_column, first.event_time_column)
             self._pieces = []
             self.raw = b""
@@ -146,6 +147,11 @@ class Pieces:
 
     def _give_up(self, key: _Key) -> None:
         self.passed.extend(entry.position for entry in self._remove(key).found.values())
+
+    def ended(self) -> None:
+        """Everything has come that there is: what is incomplete stays so, and is passed over."""
+        for key in list(self._values):
+            self._give_up(key)
 
     def clear(self) -> None:
         """They come again."""

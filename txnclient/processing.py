@@ -178,6 +178,7 @@ class Processing:
         self._work = work
         self._limits = limits
         self._ordered = consumer.type == "stream"
+        self._one_at_a_time = consumer.services.transaction_key is not None
         self._tasks = OwnedTasks()
         self._begun_ahead = BegunAhead(consumer, limits.txn_timeout, self._tasks)
         self._under_way: deque[tuple[Step, asyncio.Task[None]]] = deque()
@@ -285,6 +286,8 @@ class Processing:
         """Handle them, and leave their commit to a task of its own. Raises what kept them from being handled."""
         step = Step(self._consumer, messages, self._begun_ahead)
         try:
+            while self._one_at_a_time and self._under_way:
+                await self._settle_first()
             await self._work.do(step)
             await self._refuse(step)
             if not step.has_begun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic
 
@@ -12,19 +12,21 @@ from txnclient.batches import Batch, BulkBatch, GatheringBatch
 from txnclient.bulk import Part, SentIds, parts_of
 from txnclient.channel import Channel
 from txnclient.deadlines import Deadline
+from txnclient.large_values import send_large, transaction_of
 from txnclient.lingering import Lingering
+from txnclient.moving import Routes
 from txnclient.outgoing import checked, checked_value
 from txnclient.serializers import Serializer, V, encode
 from txnclient.session import Session
 from txnclient.topic_layout import SegmentInfo, TopicLayout
-from txnclient.transaction import Transaction, check_transaction
+from txnclient.transaction import FENCED_LIKE, Transaction, check_transaction, reason_of
 from txnwire.compression import MAX_LEVEL
 from txnwire.entry import Columns, OutgoingMessage, Piece
 from txnwire.errors import (
     ConnectionLost,
     InvalidArgument,
     InvalidTxnState,
-    MessageTooLarge,
+    SegmentSealed,
     TopicNotFound,
     TxnError,
     WouldBlock,
@@ -32,12 +34,9 @@ from txnwire.errors import (
 from txnwire.ids import MessageId, hash_key
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_CHUNKED_BYTES, MAX_VALUE_BYTES, MIB
+from txnwire.protocol import MAX_VALUE_BYTES
 
 CLOSE_TIMEOUT_S = 5.0
-
-PIECE_BYTES = MIB
-"""Of a large value in one entry: small beside what a segment takes in at once, large beside what an entry costs."""
 
 COMPRESSIONS = {
     "zstd": pb.COMPRESSION_ZSTD,
@@ -48,12 +47,13 @@ COMPRESSIONS = {
 
 
 class Producer(Generic[V]):
-    """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order."""
+    """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order; they
+    are read in that order too when segments are split and merged meanwhile, which a producer follows by itself."""
 
     def __init__(
         self,
         session: Session,
-        topic: str,
+        layout: TopicLayout,
         *,
         name: str | None,
         linger_ms: float,
@@ -72,7 +72,7 @@ class Producer(Generic[V]):
             raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
         self.incarnation = session.random_u64()
         self.name = validate_name(name or f"producer-{self.incarnation:016x}", part="producer name")
-        self.topic = topic
+        self.topic = layout.topic
         self.compression = COMPRESSIONS[compression]
         self.compression_level = compression_level
         self.batch_bytes = min(batch_bytes, MAX_VALUE_BYTES)
@@ -92,6 +92,9 @@ class Producer(Generic[V]):
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: TxnError | None = None
         self._closed = False
+        self._routes = Routes(layout)
+        self._moving = False
+        self._unlisten = session.directory.listen(self.move_on)
 
     def __repr__(self) -> str:
         return f"Producer({self.topic}, {self.name}{', closed' * self._closed})"
@@ -119,17 +122,26 @@ class Producer(Generic[V]):
         all; the id is the first piece's.
 
         Raises `TxnConflict` (and the transaction can only abort), `InvalidTxnState`, `MessageTooLarge`,
-        `ProducerFenced`, `Timeout`: its fate is not known. A send that is cancelled may still be stored.
+        `ProducerFenced`, `Timeout`: its fate is not known; `ExpiredTransaction`: the client was fenced. A send that is
+        cancelled may still be stored.
         """
         data = self._encoded(value)
         if chunk and len(data) > MAX_VALUE_BYTES:
-            return await self._send_pieces(checked_value(data), key, properties, event_time_ms, txn)
+            data = checked_value(data)
+            head, overhead = checked(b"", key, properties, event_time_ms)
+            inside = transaction_of(len(data), txn)
+            try:
+                self._check_sends(inside)
+                return await send_large(self, data, head, overhead, inside)
+            except FENCED_LIKE as error:
+                raise await reason_of(error, txn) from error.__cause__
         message, size = checked(data, key, properties, event_time_ms)
-        if self._buffered + size > self._buffer_bytes and self._buffered:
-            await self._wait_room(size)
-        stored = self._take(message, size, txn)
+        await self.room(size)
         try:
+            stored = self._take(message, size, txn)
             return await stored
+        except FENCED_LIKE as error:
+            raise await reason_of(error, txn) from error.__cause__
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if txn is not None and txn.aborting and stored.cancelled() and not (task and task.cancelling()):
@@ -160,11 +172,12 @@ class Producer(Generic[V]):
 
     async def send_many(
         self,
-        messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage],
+        messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
         *,
         txn: Transaction | None = None,
     ) -> SentIds:
-        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored.
+        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored; or `Columns` of
+        values and, where there are any, keys, properties and event times.
 
         They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
         in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure once all that
@@ -187,108 +200,62 @@ class Producer(Generic[V]):
                 raise InvalidTxnState("the transaction was aborted before all messages were sent")
             failure = failure or batch.settled.exception()  # type: ignore[assignment]
         if failure is not None:
-            raise failure
+            raise (await reason_of(failure, txn) if isinstance(failure, FENCED_LIKE) else failure)
         return ids
 
     async def _send_part(self, part: Part, txn: Transaction | None, ids: SentIds) -> None:
-        groups = self._by_segment(part)
+        routes = self._current_routes()
+        groups, version = routes.groups(part.columns.keys), routes.version
         for segment, indexes in groups:
             chosen = part if indexes is None else part.select(indexes)
             for columns, size in chosen.runs(self.batch_bytes):
-                channel = await self._room_for(size, txn, segment)
-                ids.add(self._take_bulk(channel, columns, size, txn))
+                await self.room(size)
+                self._check_sends(txn)
+                batch = self._bulk_batch(columns, size, txn)
+                if self._current_routes().version == version:
+                    channel = self._next_channel() if segment is None else self._channel_to(segment)
+                    channel.add_whole(batch)
+                else:
+                    self._place(batch, columns)
+                ids.add(batch)
         order = None if len(groups) == 1 else [index for _, indexes in groups for index in indexes or ()]
         ids.taken(order, len(part))
         await asyncio.sleep(0)  # the loop's other tasks, and the writer of what has been taken in
 
-    def _by_segment(self, part: Part) -> list[tuple[int | None, list[int] | None]]:
-        """A part's messages by a hash of the segment they belong to, None for those without a key; the indexes None
-        where all belong together."""
-        keys = part.columns.keys
-        if keys is None:
-            return [(None, None)]
-        layout = self._current_layout()
-        if len(layout.active) == 1 and None not in keys:
-            return [(layout.active[0].range[0], None)]
-        groups: dict[int | None, list[int]] = {}
-        for index, key in enumerate(keys):
-            low = None if key is None else layout.segment_of_hash(hash_key(key)).range[0]
-            groups.setdefault(low, []).append(index)
-        return list(groups.items()) if len(groups) > 1 else [(next(iter(groups)), None)]
-
-    async def _room_for(self, size: int, txn: Transaction | None, key_hash: int | None) -> Channel:
-        """The channel for the next run of a bulk send, once there is room; without a key the next one in turn."""
-        if self._buffered + size > self._buffer_bytes and self._buffered:
-            await self._wait_room(size)
-        self._check_sends(txn)
-        if key_hash is None:
-            return self._next_channel()
-        return self._channel_to(self._current_layout().segment_of_hash(key_hash))
-
-    def _take_bulk(
-        self, channel: Channel, columns: Columns, size: int, txn: Transaction | None, piece: Piece | None = None
+    def _bulk_batch(
+        self, columns: Columns, size: int, txn: Transaction | None, piece: Piece | None = None
     ) -> BulkBatch:
+        """One that counts for the buffer, and is still to be given to a channel."""
         batch = BulkBatch(columns, size, txn, self._session.deadline(), self._session.loop.create_future(), piece)
         self._pending[batch] = None
         self._buffered += size
-        channel.add_bulk(batch)
         return batch
 
     # ---- large values -----------------------------------------------------------------------------------------------
 
-    async def _send_pieces(
-        self,
-        value: bytes,
-        key: str | bytes | None,
-        properties: Mapping[str, str] | None,
-        event_time_ms: int | None,
-        txn: Transaction | None,
-    ) -> MessageId:
-        """One value in pieces, all to one segment, and one value after the other. ▲ A7: whatever ends it in between
-        leaves the transaction only able to abort, or it would commit half a value."""
-        if txn is None:
-            raise MessageTooLarge(
-                f"a value of {len(value)} bytes needs a transaction: its pieces appear together only when one commits"
-            )
-        if len(value) > MAX_CHUNKED_BYTES:
-            raise MessageTooLarge(f"a value of {len(value)} bytes is over the {MAX_CHUNKED_BYTES} of one in pieces")
-        head, overhead = checked(b"", key, properties, event_time_ms)
-        self._check_sends(txn)
-        channel = self._next_channel() if head.key is None else self._channel(head.key, txn)
-        count = -(-len(value) // PIECE_BYTES)
-        batches: list[BulkBatch] = []
-        try:
-            async with channel.one_large_value:
-                for number in range(count):
-                    part = value[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
-                    if self._buffered + len(part) > self._buffer_bytes and self._buffered:
-                        await self._wait_room(len(part))
-                    self._check_sends(txn)
-                    message = head._replace(value=part) if number == 0 else OutgoingMessage(part, head.key)
-                    columns = Columns.of([message])
-                    chunk_id = batches[0].first if batches else -1
-                    piece = Piece(chunk_id, number, count, len(value))
-                    batches.append(self._take_bulk(channel, columns, len(part) + overhead, txn, piece))
-            await asyncio.wait([batch.settled for batch in batches])
-        except BaseException as error:
-            if batches:
-                torn = error if isinstance(error, TxnError) else InvalidTxnState("a large value was sent in part only")
-                txn.failed(torn)
-            raise
-        for batch in batches:
-            if batch.settled.cancelled():
-                raise InvalidTxnState(f"transaction {txn.id} was aborted before all of this message was sent")
-            batch.settled.result()
-        return MessageId(channel.segment, batches[0].settled.result(), 0)
+    def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
+        return self._next_channel() if key is None else self._channel(key, txn)
+
+    async def room(self, size: int) -> None:
+        if self._buffered + size > self._buffer_bytes and self._buffered:
+            await self._wait_room(size)
+
+    def add_piece(self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece) -> BulkBatch:
+        if self._closed:
+            raise InvalidArgument(f"producer {self.name} is closed")
+        if self._failure is not None:
+            raise self._failure
+        self._current_routes()
+        if channel.left:
+            raise SegmentSealed(f"segment://{channel.segment} was sealed before all of this message was stored")
+        batch = self._bulk_batch(columns, size, txn, piece)
+        channel.add_whole(batch)
+        return batch
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything sent so far is stored; raises the first failure among it."""
         deadline = self._session.deadline(timeout)
-        for channel in self._channels.values():
-            channel.flush_all()
-        waited_for = self._unstored()
-        if waited_for:
-            await asyncio.wait(waited_for, timeout=deadline.remaining())
+        waited_for = await self._wait_stored(deadline)
         if not all(future.done() for future in waited_for):
             raise deadline.expired(f"flushing producer {self.name}")
         failures = [future.exception() for future in waited_for if not future.cancelled()]
@@ -296,10 +263,19 @@ class Producer(Generic[V]):
             if failure is not None:
                 raise failure
 
-    def _unstored(self) -> list[asyncio.Future[Any]]:
-        """One future for each batch that is not stored yet and that somebody waits for."""
-        unsettled = [batch.unsettled() for batch in self._pending]
-        return [future for future in unsettled if future is not None]
+    async def _wait_stored(self, deadline: Deadline) -> list[asyncio.Future[Any]]:
+        """Wait, as time allows, for what is not stored now, also where it is divided meanwhile; the futures of what
+        somebody waits for, one or more for each batch."""
+        for channel in self._channels.values():
+            channel.flush_all()
+        batches = list(self._pending)
+        waited_for: dict[asyncio.Future[Any], None] = {}
+        while left := [future for batch in batches for future in batch.unsettled()]:
+            waited_for |= dict.fromkeys(left)
+            if deadline.passed:
+                break
+            await asyncio.wait(left, timeout=deadline.remaining())
+        return list(waited_for)
 
     def _encoded(self, value: V) -> bytes:
         return value if self._serializer is None else encode(self._serializer, value)  # type: ignore[return-value]
@@ -323,28 +299,31 @@ class Producer(Generic[V]):
 
     def _channel(self, key: bytes | None, txn: Transaction | None) -> Channel:
         if key is not None:
-            return self._channel_to(self._current_layout().segment_of_hash(hash_key(key)))
+            return self._channel_to(self._current_routes().segment_of_hash(hash_key(key)))
         channel = self._keyless.get(txn)
         if channel is None or not channel.gathers(txn):
             channel = self._keyless[txn] = self._next_channel()
         return channel
 
     def _next_channel(self) -> Channel:
-        active = self._current_layout().active
+        active = self._current_routes().layout.active
         self._turn += 1
         return self._channel_to(active[self._turn % len(active)])
 
     def _channel_to(self, segment: SegmentInfo) -> Channel:
         channel = self._channels.get(segment.path)
         if channel is None:
-            channel = self._channels[segment.path] = Channel(self._session, self, segment.path)
+            channel = self._channels[segment.path] = Channel(self._session, self, segment)
         return channel
 
-    def _current_layout(self) -> TopicLayout:
+    def _current_routes(self) -> Routes:
+        routes = self._routes
         layout = self._session.directory.known_layout(self.topic)
-        if layout is None:
-            raise TopicNotFound(f"topic {self.topic!r} does not exist any more")
-        return layout
+        if layout is not routes.layout:
+            if layout is None:
+                raise TopicNotFound(f"topic {self.topic!r} does not exist any more")
+            self.move_on()  # nobody has told us yet
+        return routes
 
     async def _wait_room(self, size: int) -> None:
         deadline = self._session.deadline()
@@ -381,6 +360,8 @@ class Producer(Generic[V]):
             self._forget_keyless(batch.txn)
         if stored and batch.last > self._last_stored:
             self._last_stored = batch.last
+        if self._routes.leaving:
+            self._session.loop.call_soon(self.move_on)  # it may have been the last that was in doubt
         while self._room_waiters:
             waiter = self._room_waiters.popleft()
             if not waiter.done():
@@ -400,6 +381,68 @@ class Producer(Generic[V]):
         for channel in self._channels.values():
             channel.fail_all(error)
 
+    # ---- following the layout ---------------------------------------------------------------------------------------
+
+    def held_back(self, channel: Channel) -> bool:
+        return self._routes.held_back(channel.info)
+
+    def move_on(self) -> None:
+        """Take what is left out of sealed segments that have answered, to where it belongs now (`txnclient.moving`)."""
+        layout = self._session.directory.known_layout(self.topic)
+        routes = self._routes
+        if self._moving or layout is None or (layout is routes.layout and not routes.leaving):
+            return
+        self._moving = True
+        try:
+            if layout is not routes.layout:
+                routes.follow(layout, [channel.info for channel in self._channels.values()])
+            moved = [self._leave_or_ask(segment) for segment in list(routes.leaving.values())]
+        finally:
+            self._moving = False
+        if any(moved):
+            self._session.directory.stir()  # those that were held back may go
+
+    def _leave_or_ask(self, segment: SegmentInfo) -> bool:
+        """Whether a sealed segment has answered, and was left."""
+        channel = self._channels[segment.path]
+        if channel.in_doubt:
+            if not self._routes.is_gone(segment):
+                channel.ask()
+                return False
+            channel.give_up_doubtful()
+        self._routes.left(segment)
+        del self._channels[segment.path]
+        for batch in channel.leave():
+            self._move(batch)
+        return True
+
+    def _move(self, batch: Batch) -> None:
+        """A batch that is surely not stored, and that no channel has any more."""
+        txn = batch.txn
+        if txn is not None and txn.aborting:
+            batch.cancelled()
+            self.settled(batch, stored=False)
+        elif batch.piece is not None:
+            # Its value is begun anew by who sends it: what is stored of it already cannot be moved.
+            batch.failed(SegmentSealed("the segment was sealed before all of this value was stored"))
+            self.settled(batch, stored=False)
+        else:
+            self._place(batch, batch.take_back())
+        if txn is not None:
+            txn.finished(None)
+
+    def _place(self, batch: Batch, columns: Columns) -> None:
+        """Give a batch to the channel its messages belong to now, or its parts to several."""
+        groups = self._routes.groups(columns.keys)
+        parts: Sequence[Batch] = (batch,)
+        if len(groups) > 1:
+            parts = batch.divide(columns, [indexes or () for _, indexes in groups])
+            del self._pending[batch]
+            self._pending |= dict.fromkeys(parts)
+        for (segment, _), part in zip(groups, parts, strict=True):
+            channel = self._next_channel() if segment is None else self._channel_to(segment)
+            channel.add_whole(part)
+
     # ---- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -410,12 +453,9 @@ class Producer(Generic[V]):
         self._on_closed(self)
         deadline = Deadline(self._session.clock, min(CLOSE_TIMEOUT_S, self._session.timeout_s))
         try:
-            for channel in self._channels.values():
-                channel.flush_all()
-            waited_for = self._unstored()
-            if waited_for:
-                await asyncio.wait(waited_for, timeout=deadline.remaining())
+            await self._wait_stored(deadline)
         finally:
+            self._unlisten()
             self._lingering.stop()
             for channel in self._channels.values():
                 channel.close()  # before what is left fails, which lets go of the connection without a word

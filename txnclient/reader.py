@@ -3,90 +3,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic
 
 from txnclient.deadlines import Deadline
-from txnclient.feed import Feed
 from txnclient.inbox import Inbox
-from txnclient.message import Message, ReceivedEntry
+from txnclient.message import Message
+from txnclient.reader_ends import latest_ends
+from txnclient.reader_feed import ReaderFeed, behind
 from txnclient.receiver import Receiver
 from txnclient.serializers import Serializer, V
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
-from txnclient.topic_layout import SegmentInfo, TopicLayout
-from txnwire.entry import txn_of
-from txnwire.errors import InvalidArgument
-from txnwire.ids import EARLIEST, Position
+from txnclient.topic_layout import ACTIVE, SegmentInfo, TopicLayout, topic_of_segment
+from txnwire.errors import DataTrimmed, InvalidArgument
+from txnwire.ids import EARLIEST, MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 
-POSITIONS_TIMEOUT_S = 5.0
-
-
-LAST_INDEX = 0xFFFF_FFFF
-"""Of an entry, however many messages it has."""
-
-
-def behind(segment: str, position: Position) -> pb.Start:
-    """The start right behind a whole entry."""
-    ledger_id, entry_id = position
-    return pb.Start(segment=segment, ledger_id=ledger_id, entry_id=entry_id, index=LAST_INDEX, after=True)
+__all__ = ["EndOfStream", "Reader", "behind"]
 
 
 class EndOfStream(EOFError):
     """`receive` on a reader that has delivered everything up to its end."""
-
-
-class ReaderFeed(Feed):
-    """One segment of a reader. After a loss it goes on behind the last entry it got, which stays in the buffer."""
-
-    def __init__(
-        self,
-        session: Session,
-        receiver: Receiver,
-        segment: str,
-        inbox: Inbox,
-        *,
-        start: pb.Start,
-        end: Position | None,
-        isolation: pb.Isolation,
-        span: Span | None,
-        on_ended: Callable[[], None],
-    ) -> None:
-        self._start = start
-        self._end = end
-        self._isolation = isolation
-        self._span = span
-        self._on_ended = on_ended
-        super().__init__(session, receiver, segment, inbox)
-        if span is not None:
-            self._min_revision = span.revision
-
-    def _subscribe(self) -> pb.Subscribe:
-        request = pb.Subscribe(start=self._start, isolation=self._isolation)
-        if self._end is not None:
-            request.end.ledger_id, request.end.entry_id = self._end
-        return request
-
-    def _wants(self, entry: ReceivedEntry) -> bool:
-        metadata = entry.metadata
-        return self._span is None or self._span.shows(self.segment, entry.position, txn_of(metadata), metadata.writer)
-
-    def _on_entry(self, entry: ReceivedEntry) -> None:
-        self._start = behind(self.segment, entry.position)
-
-    def on_end_of_segment(self, sealed: bool) -> None:
-        self._leave_broker()
-        self._closed = True
-        self._task.cancel()
-        self._on_ended()
-
-    def on_rewind(self) -> None:
-        """Readers have no acks, so there is nothing to go back to."""
 
 
 class Reader(Generic[V]):
@@ -127,8 +68,11 @@ class Reader(Generic[V]):
         self._ends: dict[str, Position] = {}
         """Where each segment that is to be read ends, of a reader that has an end."""
         self._feeds: dict[str, ReaderFeed] = {}
+        """Segments being read; those at their end leave it once all of them is handed out."""
+        self._ending: dict[str, None] = {}
+        """Of them, those that may be at their end."""
         self._ended: dict[str, None] = {}
-        """Paths of segments read to their end."""
+        """Paths of segments that are done with. ▲ Handed out, not only received: only then may their children begin."""
         self._on_closed = on_closed
         self._closed = False
 
@@ -136,104 +80,161 @@ class Reader(Generic[V]):
         return f"Reader({', '.join(self.topics)}{', closed' * self._closed})"
 
     async def open(self, deadline: Deadline) -> None:
-        """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`."""
-        if self._span is not None:
-            self._ends.update(self._span.ends(self.topics))
-        layouts = [await self._session.directory.layout(topic, deadline) for topic in self.topics]
-        segments = [segment for layout in layouts for segment in layout.segments.values()]
-        active = max(1, sum(len(layout.active) for layout in layouts))
-        self._window, self._window_bytes = self._prefetch // active, self._prefetch_bytes // active
-        if isinstance(self._end, Snapshot):
-            await self._wait_known(self._end, deadline)
-        elif self._bounded or self._start == "latest":
-            latest = await asyncio.gather(*(self._latest(segment, deadline) for segment in segments))
-            for segment, position in zip(segments, latest, strict=True):
-                self._ends[segment.path] = position
-        self._advance()
-        if not self._bounded:
-            self._tasks.start(self._follow_layouts(), name="reader layouts")
-
-    async def _wait_known(self, end: Snapshot, deadline: Deadline) -> None:
-        """Until the layouts known here are not older than the snapshot. Raises `InvalidArgument` if a segment of it is
-        no more: such a reader would never end."""
+        """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`;
+        `InvalidArgument` for a span of which something is gone."""
         for topic in self.topics:
-            while (known := await self._session.directory.layout(topic, deadline)).epoch < end.topics[topic].epoch:
-                if deadline.passed:
-                    raise deadline.expired(f"waiting for layout {end.topics[topic].epoch} of {topic}")
-                await self._session.directory.wait_change(deadline.remaining())
-            for path in end.topics[topic].segments:
-                if known.segment_by_path(path) is None:
-                    raise InvalidArgument(f"{path} of the snapshot at revision {end.revision} does not exist any more")
-
-    async def _latest(self, segment: SegmentInfo, deadline: Deadline) -> Position:
-        """The last position of a segment that may be read now, this client's commits included."""
-
-        async def ask() -> Position:
-            link = await self._session.directory.owner_link(segment.path, deadline)
-            known = 0 if self._span is None else self._span.revision
-            request = pb.SegmentPositions(segment=segment.path, min_revision=max(self._session.commit_revision, known))
-            reply = await link.call(
-                pb.Command(segment_positions=request), timeout_s=min(POSITIONS_TIMEOUT_S, deadline.remaining())
+            await self._session.directory.layout(topic, deadline)
+        if self._span is not None:
+            await self._wait_known(self._span, deadline)
+            self._ends.update(self._span.ends(self.topics))
+        if self._end == "latest" or self._start == "latest":
+            self._ends = await latest_ends(
+                self._session,
+                self.topics,
+                committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
+                min_revision=0 if self._span is None else self._span.revision,
+                deadline=deadline,
             )
-            position = reply.segment_positions_ok.max_read_position
-            return Position(position.ledger_id, position.entry_id)
+        self._share_window()
+        self._advance()
+        self._tasks.start(self._follow_layouts(), name="reader layouts")
 
-        return await self._session.repeat(f"asking how far {segment.name} reaches", deadline, ask)
+    async def _wait_known(self, span: Span, deadline: Deadline) -> None:
+        """Until the layouts known here are not older than the snapshots. Raises `InvalidArgument` if something that is
+        to be read went with its segment."""
+        for topic in self.topics:
+            while (known := await self._session.directory.layout(topic, deadline)).epoch < span.epoch(topic):
+                if deadline.passed:
+                    raise deadline.expired(f"waiting for layout {span.epoch(topic)} of {topic}")
+                await self._session.directory.wait_change(deadline.remaining())
+            paths = {segment.path for segment in known.segments.values()}
+            if (lost := span.lost(topic, paths.__contains__, known.lost_id)) is not None:
+                raise _lost(lost)
 
     # ---- the segments -----------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin every segment whose parents have been read to their end."""
+        """Begin every segment whose parents have been handed out to their end."""
         for layout in self._layouts():
             # In id order, so parents first: one that has nothing to read lets its children begin at once.
             for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):
                 if self._may_begin(layout, segment):
-                    self._begin(segment)
+                    self._begin(layout, segment)
+        for path in self._ends:
+            if path not in self._feeds and path not in self._ended and self._is_gone(path):
+                self._ended[path] = None  # before it was begun: it is read as far as it is kept
+                if self._continues(path) and self._after(path) < self._ends[path]:
+                    self._receiver.fail(_lost(path))  # ▲ its part of transactions whose rest is shown
         self._receiver.stir()
 
     def _layouts(self) -> list[TopicLayout]:
         known = [self._session.directory.known_layout(topic) for topic in self.topics]
         return [layout for layout in known if layout is not None]
 
+    def _is_gone(self, path: str) -> bool:
+        return all(layout.segment_by_path(path) is None for layout in self._layouts())
+
     def _may_begin(self, layout: TopicLayout, segment: SegmentInfo) -> bool:
         if segment.path in self._feeds or segment.path in self._ended:
             return False
         if self._bounded and segment.path not in self._ends:
             return False  # it came into being behind the end
-        return all(
-            layout.segments[parent].path in self._ended for parent in segment.parents if parent in layout.segments
-        )
+        parents = [layout.segments[parent].path for parent in segment.parents if parent in layout.segments]
+        if self._bounded:  # one that has no end is about to leave the graph: nothing is left in it
+            parents = [path for path in parents if path in self._ends]
+        return all(path in self._ended for path in parents)
 
-    def _begin(self, segment: SegmentInfo) -> None:
-        position = self._ends.get(segment.path)
-        after = EARLIEST if self._span is None else self._span.after(segment.path)
-        if self._bounded and (position is None or position <= after or self._start == "latest"):
+    def _begin(self, layout: TopicLayout, segment: SegmentInfo) -> None:
+        end = self._ends.get(segment.path) if self._bounded else None
+        start = self._start_of(layout, segment)
+        if start is None or (self._bounded and (end is None or end <= self._after(segment.path))):
             self._ended[segment.path] = None
             return
-        start = self._start_on_wire if after <= EARLIEST else behind(segment.path, after)
-        if self._start == "latest" and position is not None:
-            # Fixed when the reader was opened, so that a lost connection skips nothing.
-            start = behind(segment.path, position)
         self._feeds[segment.path] = ReaderFeed(
             self._session,
             self._receiver,
             segment.path,
             Inbox(max(1, self._window), keeps_holds=False, window_bytes=self._window_bytes),
             start=start,
-            end=position if self._bounded else None,
+            end=end,
             isolation=pb.ISOLATION_SNAPSHOT if isinstance(self._end, Snapshot) else self._isolation,
             span=self._span,
-            on_ended=lambda: self._segment_ended(segment.path),
+            on_end=lambda: self._may_be_ending(segment.path),
         )
 
-    def _segment_ended(self, path: str) -> None:
+    def _after(self, path: str) -> Position:
+        """Nothing at or below it is to be read, as far as that is known here."""
+        if self._start == "latest":
+            return self._ends.get(path, EARLIEST)
+        return EARLIEST if self._span is None else self._span.after(path)
+
+    def _start_of(self, layout: TopicLayout, segment: SegmentInfo) -> pb.Start | None:
+        """Where to begin in a segment; None where all of it lies before the reader's start."""
+        if isinstance(self._start, MessageId):
+            # All that a parent holds was stored before its children were there.
+            positioned = layout.segment_by_path(self._start.segment)
+            if positioned is not None and _is_ancestor(layout, segment, positioned):
+                return None
+        after = self._after(segment.path)
+        if after > EARLIEST or self._continues(segment.path):
+            # Fixed when the reader was opened, so that a lost connection skips nothing; ▲ and named, also where it is
+            # the very beginning, so that the broker refuses what it has trimmed behind it.
+            return behind(segment.path, after)
+        # ▲ What came into being since "latest" was looked up, or was empty then, is read from its beginning.
+        return pb.Start(earliest=True) if self._start == "latest" else self._start_on_wire
+
+    def _may_be_ending(self, path: str) -> None:
+        self._ending[path] = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Leave the segments that are handed out to their end, and begin their children."""
+        ended = False
+        for path in list(self._ending):
+            feed = self._feeds.get(path)
+            if feed is None or not (feed.told_end or feed.gone):
+                del self._ending[path]
+            elif not feed.buffered and self._is_final(feed):
+                self._leave(path, feed)
+                ended = True
+        if ended:
+            self._advance()
+
+    def _is_final(self, feed: ReaderFeed) -> bool:
+        """▲ A segment can be sealed for a change that is given up, and then goes on: only its topic's layout says that
+        it has ended."""
+        segment = self._session.directory.segment(feed.segment)
+        return self._bounded or feed.gone or (segment is not None and segment.state != ACTIVE)
+
+    def _leave(self, path: str, feed: ReaderFeed) -> None:
+        del self._ending[path], self._feeds[path]
         self._ended[path] = None
-        self._advance()
+        feed.close()
+        if not feed.told_end and isinstance(self._end, Snapshot) and (feed.received or self._continues(path)):
+            # ▲ What follows a gap would show a part of a transaction.
+            self._receiver.fail(_lost(path))
+
+    def _continues(self, path: str) -> bool:
+        return self._span is not None and self._span.continues(topic_of_segment(path))
 
     async def _follow_layouts(self) -> None:
         while True:
             await self._session.directory.wait_change(60.0)
+            for path, feed in self._feeds.items():
+                if feed.gone:
+                    self._ending[path] = None
+            self._settle()
+            self._share_window()
             self._advance()
+
+    def _share_window(self) -> None:
+        """`prefetch` is shared by as many segments as are active."""
+        active = max(1, sum(len(layout.active) for layout in self._layouts()))
+        window, window_bytes = self._prefetch // active, self._prefetch_bytes // active
+        if (window, window_bytes) != (self._window, self._window_bytes):
+            self._window, self._window_bytes = window, window_bytes
+            for feed in self._feeds.values():
+                feed.set_window(window, window_bytes)
 
     @property
     def ended(self) -> bool:
@@ -259,9 +260,15 @@ class Reader(Generic[V]):
         """At least one message and at most `max_messages`; an empty list when the time is up or the end is reached."""
         deadline = self._session.deadline(timeout)
         while True:
-            messages = self._receiver.take_many(max_messages)
+            messages = self._take(max_messages)
             if messages or self.ended or not await self._receiver.wait(deadline.remaining()):
                 return messages
+
+    def _take(self, max_messages: int) -> list[Message[V]]:
+        messages = self._receiver.take_many(max_messages)
+        if self._ending:
+            self._settle()
+        return messages
 
     def __aiter__(self) -> Reader[V]:
         return self
@@ -269,7 +276,7 @@ class Reader(Generic[V]):
     async def __anext__(self) -> Message[V]:
         """Waits for as long as it takes; ends behind the end, or when the reader is closed."""
         while True:
-            messages = self._receiver.take(1)
+            messages = self._take(1)
             if messages:
                 return messages[0]
             if self._closed or self.ended:
@@ -294,6 +301,26 @@ class Reader(Generic[V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _is_ancestor(layout: TopicLayout, segment: SegmentInfo, of: SegmentInfo) -> bool:
+    """Whether `of` came from `segment`, over any number of splits and merges."""
+    frontier, seen = list(of.parents), dict[int, None]()
+    while frontier:
+        reached = frontier.pop()
+        if reached == segment.segment_id:
+            return True
+        if reached not in seen and reached in layout.segments:
+            seen[reached] = None
+            frontier.extend(layout.segments[reached].parents)
+    return False
+
+
+def _lost(path: str) -> DataTrimmed:
+    return DataTrimmed(
+        f"{path} does not exist any more: what was to be read has been trimmed, or its topic was deleted and made "
+        "again; take a snapshot and read it from the earliest on"
+    )
 
 
 def _span(start: StartArgument | Snapshot, end: str | Snapshot | None) -> Span | None:

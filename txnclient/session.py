@@ -47,8 +47,8 @@ class Session:
 
     @property
     def commit_revision(self) -> int:
-        """Highest revision of a commit this client knows of: its reads wait for it, so a client reads its own
-        commits."""
+        """Highest revision of a commit, or abort, this client knows of: its reads wait for it, so a client reads its
+        own commits, also behind what it has aborted."""
         return self._shared.commit_revision
 
     @property

@@ -8,10 +8,11 @@ Without an old one it is everything up to the new ends. The offsets of a Spark s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 
 __all__ = ["SegmentBounds", "Snapshot", "Span", "TopicBounds"]
@@ -21,16 +22,21 @@ class Span:
     """What lies between `start` and `end`; either may be absent: everything before, everything after."""
 
     def __init__(self, start: Snapshot | None, end: Snapshot | None) -> None:
-        """Raises `InvalidArgument` where `end` is older than `start`, or lacks a segment of it."""
+        """Raises `InvalidArgument` where `start` does not precede `end`."""
         self.start = start
         self.end = end
-        if start is not None and end is not None:
-            _check_order(start, end)
+        if start is not None and end is not None and (obstacle := start.obstacle(end)) is not None:
+            raise InvalidArgument(obstacle)
 
     @property
     def revision(self) -> int:
         """Decisions up to here must be followed before anything is read."""
         return max(one.revision for one in (self.start, self.end) if one is not None)
+
+    @property
+    def store(self) -> str:
+        """Whose snapshots they are; empty where neither tells."""
+        return next((one.store for one in (self.end, self.start) if one is not None and one.store), "")
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Position]:
         """Paths of the segments to be read, in the order of `topics`, each with its last position; none without an end.
@@ -46,6 +52,38 @@ class Span:
                 raise InvalidArgument(f"{topic} is not in the snapshot at revision {self.end.revision}, of {named}")
             found.update((path, one.end) for path, one in bounds.segments.items())
         return found
+
+    def epoch(self, topic: str) -> int:
+        """Of the newest layout that either of them has seen."""
+        return max(
+            (one.topics[topic].epoch for one in (self.start, self.end) if one and topic in one.topics), default=0
+        )
+
+    def lost(self, topic: str, kept: Callable[[str], bool], lost_id: int) -> str | None:
+        """A segment that is wholly gone from the topic, though something of it belongs to the span; None if there is
+        none. Only segments that retention has emptied go, the last of them `lost_id`, and those never used. ▲ What lies
+        between two snapshots is read whole or refused; what lies before one is read as far as it is kept, unless
+        nothing is. Of a segment that the end tells of, the end says how far it went; of one that had gone by then,
+        whether it had held anything (`precedes`)."""
+        if self.start is not None and topic in self.start.topics and (self.end is None or topic not in self.end.topics):
+            before = self.start.topics[topic].segments
+            for path, old in before.items():
+                complete = old.sealed and old.resolved == old.end
+                if not kept(path) and not complete and SegmentName.from_path(path).segment_id <= lost_id:
+                    return path
+            if lost_id > max((SegmentName.from_path(path).segment_id for path in before), default=-1):
+                return f"segment {lost_id} of {topic}, which came and went since,"
+        if self.end is not None and topic in self.end.topics:
+            bounds = self.end.topics[topic].segments
+            gone = [path for path, one in bounds.items() if not kept(path) and self.after(path) < one.end]
+            if gone and (self.start is not None or not any(kept(path) for path in bounds)):
+                return gone[0]
+        return None
+
+    def continues(self, topic: str) -> bool:
+        """Whether `start` tells all that was read of the topic so far. ▲ Then whatever `start` does not hold of it came
+        later and is read whole or refused, also of segments that `start` found empty, or that came into being since."""
+        return self.start is not None and topic in self.start.topics
 
     def after(self, segment: str) -> Position:
         """The position behind which reading begins: `EARLIEST` where there is no start, or it lacks the segment, which
@@ -70,17 +108,3 @@ class Span:
         # ▲ What was pending in the old snapshot and has committed since lies before its ends: else it would be in
         # neither of the two reads. It has nothing at or below `resolved`.
         return position > bounds.resolved and txn_id is not None and start.is_pending(txn_id)
-
-
-def _check_order(start: Snapshot, end: Snapshot) -> None:
-    if start.revision > end.revision:
-        raise InvalidArgument(f"the start, at revision {start.revision}, is newer than the end, at {end.revision}")
-    for topic in end.topics:
-        for path, old in start.topics[topic].segments.items() if topic in start.topics else ():
-            new = end.bounds(path)
-            if new is None:
-                raise InvalidArgument(f"{path} is in the snapshot to start from and not in the one to end at")
-            if new.end < old.end:
-                raise InvalidArgument(
-                    f"{path} ends at {new.end} in the later snapshot, at {old.end} in the earlier one"
-                )

@@ -7,6 +7,7 @@ from typing import Final
 
 from txnclient.deadlines import Deadline
 from txnclient.session import Session
+from txnclient.topic_layout import TopicLayout
 from txnwire.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -16,7 +17,8 @@ from txnwire.errors import (
     TopicNotFound,
     TxnError,
 )
-from txnwire.names import TopicName, validate_name
+from txnwire.ids import HASH_SPACE
+from txnwire.names import SEGMENT_SCHEME, SegmentName, TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
 
 CALL_TIMEOUT_S = 15.0
@@ -62,6 +64,56 @@ async def delete_subscription(session: Session, topic: str, subscription: str, *
     )
     what = f"deleting subscription {subscription} of {name}"
     await _ask_controller(session, what, pb.Command(delete_subscription=request), gone=SubscriptionNotFound)
+
+
+async def split(session: Session, segment: str, at: int | None) -> TopicLayout:
+    name = segment_name(segment)
+    if at is not None and not 0 < at < HASH_SPACE:
+        raise InvalidArgument(f"cannot split {name} at {at!r}: expected the first hash of the upper part, 1..65535")
+    command = pb.Command(split_segment=pb.SplitSegment(segment=name.path, at=at or 0))
+    return await _change_layout(session, f"splitting {name}", name, command)
+
+
+async def merge(session: Session, segment_a: str, segment_b: str) -> TopicLayout:
+    first, second = segment_name(segment_a), segment_name(segment_b)
+    if first.topic != second.topic:
+        raise InvalidArgument(f"cannot merge {first} and {second}: they are of different topics")
+    command = pb.Command(merge_segments=pb.MergeSegments(segment_a=first.path, segment_b=second.path))
+    return await _change_layout(session, f"merging {first} and {second}", first, command)
+
+
+def segment_name(text: str) -> SegmentName:
+    """From `segment://…`, or the path behind that. Raises `InvalidArgument`."""
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a segment's name is a string, not {text!r}")
+    if text.startswith(SEGMENT_SCHEME):
+        return SegmentName.parse(text)
+    if text.count("/") != 3:
+        raise InvalidArgument(
+            f"segment {text!r}: expected tenant/namespace/topic/<lo>-<hi>-<id>, with segment:// before it or without; "
+            "the topic's description shows its segments"
+        )
+    return SegmentName.from_path(text)
+
+
+async def _change_layout(session: Session, what: str, segment: SegmentName, command: pb.Command) -> TopicLayout:
+    """Repeating the request is harmless: it joins the change under way, or finds it done."""
+    deadline = session.deadline()
+
+    async def attempt() -> pb.LayoutChanged:
+        link = await session.directory.controller_link(deadline)
+        reply = await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+        return reply.layout_changed
+
+    changed = await session.repeat(what, deadline, attempt)
+    topic = str(segment.topic)
+    layout = await session.directory.layout(topic, deadline)
+    while layout.epoch < changed.epoch:
+        await session.directory.wait_change(deadline.remaining())
+        if deadline.passed:
+            raise deadline.expired(f"{what}: hearing of layout epoch {changed.epoch}, which stands", None)
+        layout = await session.directory.layout(topic, deadline)
+    return layout
 
 
 async def _ask_controller(

@@ -5,10 +5,15 @@ Source: DESIGN §3 ("Routing") and §8. Pure.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 
 from txnwire.errors import ServiceError, TopicNotFound
+from txnwire.ids import HASH_SPACE
 from txnwire.names import SEGMENT_SCHEME, TOPIC_SCHEME
 from txnwire.proto import txn_pb2 as pb
 
@@ -44,6 +49,8 @@ class TopicLayout:
     segments: dict[int, SegmentInfo]
     revision: int
     """Of the metadata store, when this was true; a lower one never replaces a higher one."""
+    lost_id: int
+    """No segment above it that is not in `segments` ever held anything; -1: nor any other."""
     active: tuple[SegmentInfo, ...] = field(repr=False)
     """The leaves in the order of their ranges; together they tile 0000-ffff."""
     _bounds: tuple[int, ...] = field(repr=False)
@@ -60,6 +67,7 @@ class TopicLayout:
             epoch=layout.epoch,
             segments=segments,
             revision=layout.revision,
+            lost_id=layout.lost_segment_id if layout.HasField("lost_segment_id") else -1,
             active=active,
             _bounds=tuple(s.range[0] for s in active),
         )
@@ -71,11 +79,25 @@ class TopicLayout:
             raise ServiceError(f"layout {self.epoch} of {self.topic} has no active segment for hash {key_hash:04x}")
         return segment
 
+    def numbers_of_hashes(self, hashes: Sequence[int]) -> list[int]:
+        """In bulk: of each, where in `active` its segment stands, as far as `active` leaves no gap."""
+        table = _numbers(self._bounds)
+        return [table[key_hash] for key_hash in hashes]
+
     def segment_by_path(self, path: str) -> SegmentInfo | None:
         for segment in self.segments.values():
             if segment.path == path:
                 return segment
         return None
+
+
+@lru_cache(maxsize=64)
+def _numbers(bounds: tuple[int, ...]) -> array[int]:
+    """Of each 16-bit hash."""
+    table = array("H")
+    for number, (low, above) in enumerate(pairwise((*bounds, HASH_SPACE))):
+        table.extend(array("H", (number,)) * (above - low))
+    return table
 
 
 def _segment_info(segment: pb.Segment) -> SegmentInfo:

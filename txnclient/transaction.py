@@ -15,7 +15,16 @@ from typing import Protocol
 from txnclient.deadlines import Deadline
 from txnclient.links import Link
 from txnclient.session import Session
-from txnwire.errors import InvalidArgument, InvalidTxnState, Timeout, TxnError
+from txnwire.errors import (
+    ExpiredTransaction,
+    InvalidArgument,
+    InvalidTxnState,
+    NotAllowed,
+    ProducerFenced,
+    Timeout,
+    TxnConflict,
+    TxnError,
+)
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -80,6 +89,16 @@ class Ender(Protocol):
     def forget(self, txn: Transaction) -> None: ...
 
 
+class Holder(Protocol):
+    """Of a client with a transaction key: whether it holds that still."""
+
+    def expired(self) -> ExpiredTransaction | None:
+        """What to raise where it was fenced."""
+
+    async def expired_instead(self, error: TxnError, deadline: Deadline) -> TxnError:
+        """`error`, or that it was fenced, which is why it came."""
+
+
 class Transaction:
     """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
 
@@ -95,9 +114,10 @@ class Transaction:
         expires_at: float,
         link: Link,
         joined: Joined | None = None,
+        holder: Holder | None = None,
     ) -> None:
         """`expires_at`: on the monotonic clock; past it the service has surely aborted it. `link`: where it was
-        begun. `joined`: of a named one."""
+        begun. `joined`: of a named one. `holder`: of a client with a transaction key."""
         self.id = txn_id
         self.name = None if joined is None else joined.name
         self.writer_id = 0 if joined is None else joined.writer_id
@@ -108,6 +128,7 @@ class Transaction:
         self.link = link
         self._session = session
         self._ender = ender
+        self._holder = holder
         self._state = _OPEN
         self._participants: dict[Participant, None] = {}
         self._under_way = 0
@@ -144,8 +165,8 @@ class Transaction:
 
         If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
         is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
-        calling it again asks again. `InvalidTxnState`: it was aborted, and why. `timeout` in seconds, None: the
-        client's.
+        calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
+        of the client's transaction key. `timeout` in seconds, None: the client's.
         """
         counted = self._listed(writers)
         if self._result is not None:
@@ -161,9 +182,9 @@ class Transaction:
                 participant.withdraw(self)
         try:
             reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted)
-        except InvalidTxnState:
+        except InvalidTxnState as error:
             await self._ended_otherwise(deadline)
-            raise
+            raise await self._reason(error, deadline) from None
         return self._committed(CommitResult(reply.revision, listed(reply)))
 
     async def _complete(self, deadline: Deadline) -> None:
@@ -182,6 +203,13 @@ class Transaction:
             for participant in list(self._participants):
                 participant.flush(self)
             await self._wait_settled(deadline)
+
+    async def _reason(self, error: TxnError, deadline: Deadline) -> TxnError:
+        return error if self._holder is None else await self._holder.expired_instead(error, deadline)
+
+    async def reason(self, error: TxnError) -> TxnError:
+        """What to raise for the `error` of a send or ack in it: that its client was fenced, where that is behind it."""
+        return await self._reason(error, self._session.deadline())
 
     def _listed(self, writers: Iterable[int] | None) -> tuple[int, ...] | None:
         if writers is None:
@@ -242,7 +270,8 @@ class Transaction:
     async def abort(self, *, timeout: float | None = None) -> None:
         """Cancel what is not sent, abort, and wait for what was sent as long as time allows. Aborting again is ok.
 
-        `InvalidTxnState`: it has committed. `Timeout`: not known to be aborted yet, calling it again asks again.
+        `InvalidTxnState`: it has committed. `ExpiredTransaction`: it was aborted, by a newer holder of the client's
+        transaction key. `Timeout`: not known to be aborted yet, calling it again asks again.
         """
         if self._state is TransactionState.ABORTED:
             return
@@ -256,9 +285,15 @@ class Transaction:
             participant.withdraw(self)
         try:
             reply = await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)
+        except ExpiredTransaction:
+            self._over(TransactionState.ABORTED)
+            raise
         except InvalidTxnState:
             self._over_committed(None if self.name is None else await self._ender.committed_as(self, deadline))
             raise
+        # Reads wait for this, too: until an owner has heard of it, what was committed behind it stays hidden there.
+        self._session.committed_at(reply.revision)
+        expired = await self._expired_by(reply, deadline)
         # What was to be sent again has no purpose any more; the answers to the rest are on their way.
         for participant in list(self._participants):
             participant.withdraw(self)
@@ -269,11 +304,23 @@ class Transaction:
             _log.debug("transaction %s is aborted: %s", self.id, error)
         finally:
             self._over(TransactionState.ABORTED, reply.revision)
+        if expired is not None:
+            raise expired
+
+    async def _expired_by(self, reply: pb.EndTxnOk, deadline: Deadline) -> ExpiredTransaction | None:
+        """That it was fenced, of one that was aborted so long ago that nobody knows by whom: only its key tells."""
+        if self._holder is None or reply.revision:
+            return None
+        error = await self._holder.expired_instead(InvalidTxnState(f"transaction {self.id} was aborted"), deadline)
+        return error if isinstance(error, ExpiredTransaction) else None
 
     async def _abort_after(self, failure: TxnError, deadline: Deadline) -> None:
-        """Abort because of `failure`, which is what the caller shall hear; a failing abort only adds a note to it."""
+        """Abort because of `failure`, which is what the caller shall hear, unless it was fenced, which is why it failed
+        then. A failing abort only adds a note to it."""
         try:
             await self._abort(deadline)
+        except ExpiredTransaction as expired:
+            raise expired from failure
         except TxnError as error:
             failure.add_note(f"and aborting transaction {self.id} failed: {type(error).__name__}: {error}")
 
@@ -294,14 +341,20 @@ class Transaction:
         return self._state is TransactionState.ABORTING or self._state is TransactionState.ABORTED
 
     def check_open(self, doing: str) -> None:
-        """Raises `InvalidTxnState` if nothing may be done in it any more; `doing`: e.g. "send"."""
+        """Raises `InvalidTxnState` if nothing may be done in it any more; `doing`: e.g. "send". `ExpiredTransaction`
+        where its client is known to be fenced."""
+        expired = None if self._holder is None else self._holder.expired()
+        if expired is not None:
+            raise expired
         if self._state is not _OPEN:
             raise InvalidTxnState(f"cannot {doing} in transaction {self.id}: it is {self._state.value}")
 
-    def started(self, participant: Participant) -> None:
-        """`participant` has something under way in it: an entry or an ack, which `finished` will be told of once."""
+    def started(self, participant: Participant | None) -> None:
+        """`participant` has something under way in it: an entry or an ack, which `finished` will be told of once.
+        None: something that consists of what participants do, and ends by itself."""
         self._under_way += 1
-        self._participants[participant] = None
+        if participant is not None:
+            self._participants[participant] = None
 
     def involves(self, participant: Participant) -> None:
         """`participant` is to be told of its end."""
@@ -332,6 +385,16 @@ class Transaction:
     def __repr__(self) -> str:
         named = "" if self.name is None else f", name={self.name!r}, writer_id={self.writer_id:#018x}"
         return f"Transaction({self.id}, {self._state.value}{named})"
+
+
+FENCED_LIKE = (TxnConflict, NotAllowed, ProducerFenced)
+"""What a client that was fenced may meet before it hears of that: what it has acked comes again, its transaction's
+header is collected, its successor has its segments and its producers' names."""
+
+
+async def reason_of(error: TxnError, txn: Transaction | None) -> TxnError:
+    """Of one of `FENCED_LIKE` for a send or ack in `txn`: what to raise."""
+    return error if txn is None else await txn.reason(error)
 
 
 def check_transaction(txn: Transaction, doing: str) -> None:

@@ -16,10 +16,19 @@ from coordinator_v5 import queries
 from segments import subscription_queries
 from segments.directory import Directory
 from segments.topology import Topology
-from txnctl.admin_rows import attached, held_readers, nothing_held, outcome, pinning, segment_row, subscription_row
+from txnctl.admin_rows import (
+    attached,
+    held_readers,
+    load_row,
+    nothing_held,
+    outcome,
+    pinning,
+    segment_row,
+    subscription_row,
+)
 from txnctl.role_calls import RoleCalls
 from txnstore import keys
-from txnstore.records import ABORTED, COMMITTED, OPEN, SegmentEntry
+from txnstore.records import ABORTED, COMMITTED, OPEN, LayoutChange, LoadSample, SegmentEntry, decode
 from txnstore.store import MetadataStore
 from txnwire.errors import InvalidArgument, TopicNotFound, TxnError, TxnNotFound
 from txnwire.ids import TxnId
@@ -66,10 +75,36 @@ class Administration:
     async def _describe_topic(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
         stats = await self._segment_stats(list(topology.paths.values()))
+        loads = await self._loads([topology.paths[entry.id] for entry in topology.active])
         in_order = sorted(topology.segments.values(), key=lambda entry: (entry.lo, entry.id))
-        segments = [await self._described(topology, entry, stats[topology.paths[entry.id]]) for entry in in_order]
-        policies = dict(topology.policies)
-        return {"topic": str(topology.topic), "epoch": topology.epoch, "policies": policies, "segments": segments}
+        segments = []
+        for entry in in_order:
+            path = topology.paths[entry.id]
+            segments.append(await self._described(topology, entry, stats[path]) | {"load": loads.get(path)})
+        return {
+            "topic": str(topology.topic),
+            "epoch": topology.epoch,
+            "policies": dict(topology.policies),
+            "changes": [self._change(topology, change) for change in topology.record.changes],
+            "segments": segments,
+        }
+
+    async def _loads(self, paths: list[str]) -> dict[str, dict[str, float]]:
+        """What came in over the last minute, as far as owners have told."""
+        _, found = await self._store.get_many([keys.load(path) for path in paths])
+        return {
+            path: load_row(decode(LoadSample, record.value, key=record.key))
+            for path, record in zip(paths, found, strict=True)
+            if record is not None
+        }
+
+    def _change(self, topology: Topology, change: LayoutChange) -> dict[str, Any]:
+        """A split or merge under way."""
+        return {
+            "kind": change.kind,
+            "segments": [topology.paths.get(parent, str(parent)) for parent in change.parents],
+            "for_s": round(max(0, self._clock.wall_ms() - change.since_ms) / 1000, 1),
+        }
 
     async def _described(self, topology: Topology, entry: SegmentEntry, stats: Mapping[str, Any]) -> dict[str, Any]:
         path, row = topology.paths[entry.id], segment_row(stats)
@@ -87,6 +122,7 @@ class Administration:
             "last_confirmed": row.get("last_confirmed"),
             "max_read_position": row.get("max_read_position"),
             "pinned_by": await self._pins(stats),
+            "backlog": {each["name"]: each["backlog"] for each in stats.get("subscriptions", [])},
             "error": row.get("error"),
         }
 
@@ -94,8 +130,9 @@ class Administration:
         topology = await self._topic(args)
         stats = await self._segment_stats(list(topology.paths.values()))
         rows = [
-            {"segment": path, "owner": self._owner(path), **segment_row(stats[path])}
-            for path in topology.paths.values()
+            {"segment": path, "state": topology.segments[segment_id].state, "owner": self._owner(path)}
+            | segment_row(stats[path])
+            for segment_id, path in topology.paths.items()
         ]
         return {"topic": str(topology.topic), "segments": rows}
 
@@ -181,6 +218,7 @@ class Administration:
             older_than_ms=int(float(args.get("older_than_s") or 0) * 1000),
             owner=args.get("owner"),
             segment=None if segment is None else segment.path,
+            transaction_key=args.get("transaction_key"),
             limit=int(args.get("limit") or 1000),
         )
         return {"transactions": [self._row(record) for record in found]}
@@ -199,6 +237,7 @@ class Administration:
             "timeout_in_s": round((header.timeout_ms - now_ms) / 1000, 1) if header.state == OPEN else None,
             "owner": header.owner,
             "name": header.name,
+            "transaction_key": header.txn_key,
             "reason": header.reason,
             "revision": record.revision,
         }

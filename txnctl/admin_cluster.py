@@ -20,7 +20,7 @@ from txnwire.histogram import HistogramSnapshot
 COUNTED = ("active", "created", "committed", "aborted", "timed_out", "sweep_backlog", "retained", "stuck", "collected")
 """Of a coordinator's row, what the total adds up."""
 
-BROKER_FACTS = ("taking", "failed", "not_ready", "admin", "connections", "uptime_s", "version")
+BROKER_FACTS = ("pid", "taking", "failed", "not_ready", "admin", "connections", "uptime_s", "version")
 
 
 class ClusterAnswers:

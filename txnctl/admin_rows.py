@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txnstore.records import OPEN
+from txnstore.records import OPEN, LoadSample
 from txnstore.transitions import Decision
 from txnwire.ids import TxnId
 
@@ -19,6 +19,11 @@ def pinning(stats: Mapping[str, Any]) -> list[tuple[TxnId, str, int]]:
     """Transactions that hold readers back, first first: id, position, entries behind it."""
     pins = zip(stats.get("pinning", []), stats.get("entries_behind", []), strict=True)
     return [(TxnId(*txn), position(place), behind) for (txn, place), behind in pins]
+
+
+def load_row(sample: LoadSample) -> dict[str, float]:
+    """What comes into a segment, a second."""
+    return {"messages_per_s": sample.messages_in_per_s, "bytes_per_s": sample.bytes_in_per_s}
 
 
 def segment_row(stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 import uvloop
 
 from txnctl import logs
-from txnctl.commands import bench, brokers, check, piping, snapshots, subscriptions, topics, transactions
+from txnctl.commands import bench, brokers, check, keys, piping, snapshots, subscriptions, topics, transactions
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(keys.app, name="keys")
+keys.also_as_commands_of(transactions.app)
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(bench.app, name="bench")
 app.command()(check.check)
@@ -64,6 +66,9 @@ def serve(
         float | None, typer.Option(help="seconds until a vanished consumer's segments go to others")
     ] = None,
     ledger_roll_bytes: Annotated[int | None, typer.Option(help="a ledger file is closed at this size")] = None,
+    autoscale: Annotated[
+        bool | None, typer.Option("--autoscale/--no-autoscale", help="split and merge segments with the load")
+    ] = None,
     max_connections: Annotated[int | None, typer.Option(help="served at once; one more is refused")] = None,
     max_open_transactions: Annotated[
         int | None, typer.Option(help="of each coordinator id; beyond it a begin is refused")
@@ -121,11 +126,17 @@ def dev(
 @app.command()
 def demo(
     keep: Annotated[Path | None, typer.Option(help="keep the cluster's data in this folder")] = None,
-    workers: Annotated[int, typer.Option(min=2, help="worker processes")] = 3,
+    workers: Annotated[int, typer.Option(min=2, help="worker processes, without --spark")] = 3,
     flights: Annotated[int | None, typer.Option(min=1000, help="only the first so many flights")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="let Spark do the work, and kill it (needs Java 17)")] = False,
 ) -> None:
     """The main job on real data: 336,776 flights consumed, transformed and produced in transactions, under kills."""
+    logs.configure("error")
+    if spark:
+        from txnctl.demo.spark.demo import SparkDemoSettings, run_spark_demo
+
+        run(run_spark_demo(SparkDemoSettings(keep=keep, flights=flights)))
+        return
     from txnctl.demo.demo import DemoSettings, run_demo
 
-    logs.configure("error")
     run(run_demo(DemoSettings(keep=keep, workers=workers, flights=flights)))

@@ -9,6 +9,7 @@ import msgspec
 
 from segments.cut import Resolved, Tail
 from segments.directory import Directory
+from segments.sealing import Seal
 from txnwire.calls import Caller
 from txnwire.errors import NotOwner
 from txnwire.ids import Position, TxnId
@@ -66,6 +67,17 @@ class RoleCalls:
         """Have the owner stop a subscription that is being deleted, and erase it. Raises `NotOwner`, and what the owner
         replies."""
         await self.ask_owner(segment, "subscription.drop", subscription=subscription)
+
+    async def seal(self, segment: str, change_id: str) -> Seal:
+        """Have the owner seal a segment for a layout change. Raises `NotOwner`, and what the owner replies."""
+        command = pb.Command(seal_segment=pb.SealSegment(segment=segment, change_id=change_id))
+        answer = (await self._call(self._owner_of(segment), command)).seal_segment_ok
+        return Seal(_position(answer.end), answer.ledger_revision, answer.ownership_epoch)
+
+    async def forgotten(self, segment: str) -> bool:
+        """Whether nothing is left of a sealed segment that keeps it from being pruned. Raises `NotOwner`, and what the
+        owner replies."""
+        return bool((await self.ask_owner(segment, "segment.forgotten"))["forgotten"])
 
     async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
         """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""

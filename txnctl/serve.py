@@ -9,11 +9,13 @@ import signal
 import structlog
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
+from segments.data_folder import expect_shared_folder
 from segments.file_ledger import FileLedgerStore
 from txnctl.http import HttpEndpoint
 from txnctl.metrics.catalogue import families
 from txnctl.server import Server
 from txnctl.settings import NO_ADMIN, ServerSettings
+from txnctl.store_mark import StoreMark, follow_identity
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError
@@ -61,13 +63,19 @@ async def serve(settings: ServerSettings) -> None:
     store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=random)
     ledgers = FileLedgerStore(settings.data_dir)
     try:
+        if _keeps_mark(settings):
+            mark = StoreMark(settings.data_dir)
+            identity, revision = await mark.check(store)
+            if "broker" in settings.roles:  # nothing of ours is left in a folder that is not this cluster's
+                await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
+            mark.write(identity, revision)
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
         http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
         try:
             await server.start()
-            await wait_stopped_or_failed(stop, server)
+            await _serve_until(stop, server, store, settings)
         finally:
             if http is not None:
                 http.close()
@@ -76,6 +84,30 @@ async def serve(settings: ServerSettings) -> None:
         await ledgers.close()
         await store.close()
     log.info("stopped", id=settings.id)
+
+
+def _keeps_mark(settings: ServerSettings) -> bool:
+    """Brokers; and whoever shares a folder with one, so that it is told as early that etcd has gone back."""
+    return "broker" in settings.roles or StoreMark(settings.data_dir).read() is not None
+
+
+async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, settings: ServerSettings) -> None:
+    """Beside the server: what its folder remembers of etcd, and whether etcd is still the same."""
+    followed = asyncio.create_task(follow_identity(store), name="identity of the store")
+    kept = asyncio.create_task(StoreMark(settings.data_dir).keep(store), name="store mark")
+    if not _keeps_mark(settings):
+        kept.cancel()
+    ended = asyncio.create_task(wait_stopped_or_failed(stop, server), name="server")
+    try:
+        await asyncio.wait({ended, followed}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            await ended
+        else:
+            raise followed.result()
+    finally:
+        for task in (followed, kept, ended):
+            task.cancel()
+        await asyncio.wait({followed, kept, ended})
 
 
 async def wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:

@@ -6,6 +6,7 @@ Nothing here does I/O of its own: store, ledgers, transport, clock and randomnes
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -26,6 +27,7 @@ from segments.layout_service import LayoutService
 from segments.ledger import LedgerStore
 from txnctl.admin import Administration
 from txnctl.admin_cluster import ClusterAnswers, coordinator_row
+from txnctl.admin_keys import KeyAnswers
 from txnctl.admin_requests import AdminRequests
 from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
@@ -39,6 +41,8 @@ from txnwire.ports import Clock, Connection, Listener, Random, Transport
 log = structlog.get_logger()
 
 START_TIMEOUT_S = 60.0
+AUTOSCALE_S = 10.0
+"""Between looks at the load of topics: as often as it is published."""
 
 
 class Server:
@@ -54,10 +58,13 @@ class Server:
         clock: Clock,
         random: Random,
         broker_settings: BrokerSettings | None = None,
+        controller_settings: ControllerSettings | None = None,
     ) -> None:
-        """`broker_settings`: where they are not the usual ones; the lease is told by `settings` all the same."""
+        """`broker_settings`, `controller_settings`: where they are not the usual ones; what `settings` tells of, as the
+        lease, is told by it all the same."""
         self._settings = settings
         self._broker_settings = broker_settings
+        self._controller_settings = controller_settings or ControllerSettings()
         self._store = store
         self._ledgers = ledgers
         self._transport = transport
@@ -107,6 +114,9 @@ class Server:
             raise
 
     async def _start(self) -> None:
+        await self._store.incarnation()  # ▲ before anything else is written: by it a restored backup is told (E8)
+        self._guard = asyncio.create_task(self._watch_store(), name=f"store of {self._settings.id}")
+        self._closing.push_async_callback(self._stop_guard)
         await self.directory.start()
         self._closing.push_async_callback(self.directory.close)
         listener: Listener = await self._transport.listen(self._settings.listen, self._serve)
@@ -131,6 +141,14 @@ class Server:
         self._ready.set()
         log.info("serving", id=self._settings.id, roles=list(self._settings.roles), address=self.advertised)
 
+    async def _watch_store(self) -> None:
+        """An etcd that was restored from a backup knows nothing of what this process has done since: it ends."""
+        self._role_failed(await self._store.wait_unfit())
+
+    async def _stop_guard(self) -> None:
+        self._guard.cancel()
+        await asyncio.wait([self._guard])
+
     async def _start_coordinator(self, _: RoleCalls) -> None:
         settings = CoordinatorSettings(
             tcids=self._settings.tcids,
@@ -147,7 +165,7 @@ class Server:
         await self.coordinator.start()
         self._closing.push_async_callback(self.coordinator.close)
         self._services.append(CoordinatorService(self.coordinator))
-        self._admin_requests.add({"coordinator.stats": self._coordinator_stats})
+        self._admin_requests.add({"coordinator.stats": self._coordinator_stats, "coordinator.keys": self._keys_held})
 
     def _start_sweeper(self) -> None:
         """▲ Before anything that needs a lease: a full etcd grants none until a sweeper has made room in it."""
@@ -163,8 +181,11 @@ class Server:
         self._closing.push_async_callback(sweeper.close)
 
     async def _start_controller(self, calls: RoleCalls) -> None:
-        settings = ControllerSettings(
-            lease_ttl_s=self._settings.lease_ttl_s, consumer_grace_s=self._settings.consumer_grace_s
+        settings = replace(
+            self._controller_settings,
+            lease_ttl_s=self._settings.lease_ttl_s,
+            consumer_grace_s=self._settings.consumer_grace_s,
+            autoscale_s=AUTOSCALE_S if self._settings.autoscale else 0.0,
         )
         self.controller = Controller(
             self._store,
@@ -205,6 +226,7 @@ class Server:
     async def _start_admin(self, calls: RoleCalls) -> None:
         self._admin_requests.add(Administration(self._store, self.directory, calls, self._clock).answers)
         self._admin_requests.add(ClusterAnswers(self._store, self.directory, calls).answers)
+        self._admin_requests.add(KeyAnswers(self._store, self._clock, self.directory, calls).answers)
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
@@ -277,11 +299,18 @@ class Server:
     async def _coordinator_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return {} if self.coordinator is None else coordinator_row(self.coordinator.statistics())
 
+    async def _keys_held(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the keys asked for, by owner and name: the epochs of holders that are connected to this coordinator."""
+        coordinator = self.coordinator
+        held = [None if coordinator is None else coordinator.key_epoch_held(*names) for names in args.get("keys", ())]
+        return {"epochs": held}
+
     async def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """Of this process, for `brokers list`."""
         broker = None if self.broker is None else self.broker.statistics(pins=0)
         return {
             "id": self._settings.id,
+            "pid": os.getpid(),
             "roles": list(self._settings.roles),
             "version": version("txnstore"),
             "admin": self.admin_address,

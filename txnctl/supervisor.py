@@ -50,6 +50,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
+        self._killed: int | None = None
         self._log_start = 0
         self.looping = asyncio.Event()
         """Set once it has died `CRASH_LOOP` times."""
@@ -59,14 +60,16 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Start and wait until ready. Raises `InternalError` with the last log lines if it dies, or `Timeout`."""
+        """Start and wait until ready; also again after `stop`. Raises `InternalError` with the last log lines if it
+        dies, or `Timeout`."""
+        self._stopping = False
         await self._spawn()
         if self.spec.wait_ready is not None:
             await self._wait_ready(self.spec.wait_ready)
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
 
-    async def stop(self) -> None:
-        """SIGTERM, then SIGKILL after `STOP_TIMEOUT_S`. Idempotent."""
+    async def stop(self, number: signal.Signals = signal.SIGTERM, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Send it `number`, and SIGKILL after `timeout_s`; it does not come back. Idempotent."""
         self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -74,11 +77,11 @@ class Child:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        self.signal(signal.SIGTERM)
+        self.signal(number)
         try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            await asyncio.wait_for(process.wait(), timeout_s)
         except TimeoutError:
-            log.warning("child_did_not_stop", child=self.spec.name, after_s=STOP_TIMEOUT_S)
+            log.warning("child_did_not_stop", child=self.spec.name, after_s=timeout_s)
             self.signal(signal.SIGKILL)
             await process.wait()
 
@@ -88,6 +91,17 @@ class Child:
         if pid is not None:
             try:
                 os.kill(pid, number)
+            except ProcessLookupError:
+                log.debug("child_already_gone", child=self.spec.name)
+
+    def kill_group(self) -> None:
+        """SIGKILL to it and to what it has started, as far as that has not left its process group. It comes back, but
+        that was asked for: it does not count as a restart."""
+        pid = self.pid
+        if pid is not None:
+            self._killed = pid
+            try:
+                os.killpg(pid, signal.SIGKILL)
             except ProcessLookupError:
                 log.debug("child_already_gone", child=self.spec.name)
 
@@ -133,10 +147,12 @@ class Child:
             code = await self._process.wait()
             if self._stopping:
                 return
-            self.restarts += 1
-            if self.restarts == CRASH_LOOP:
+            asked = self._process.pid == self._killed
+            self.restarts += not asked
+            if self.restarts == CRASH_LOOP and not asked:
                 self.looping.set()
-            log.warning("child_died_restarting", child=self.spec.name, exit_code=code, restarts=self.restarts)
+            if not asked:
+                log.warning("child_died_restarting", child=self.spec.name, exit_code=code, restarts=self.restarts)
             backoff_s = FIRST_BACKOFF_S if loop.time() - started > STEADY_AFTER_S else backoff_s
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)

@@ -15,6 +15,7 @@ import msgspec
 
 from txnstore.grouping import Member
 from txnstore.store import Commit, CommitResult, Event, KeyValue
+from txnwire.errors import TxnError
 
 GROUP_BYTES: Final = 1_000_000
 """A group is closed when its serialized members pass this; etcd refuses requests over 1.5 MiB."""
@@ -88,7 +89,17 @@ class Backend(Protocol):
         """etcd's `--max-txn-ops` as found, or as much of it as is of use."""
 
     async def wait_ready(self) -> None:
-        """Return once some endpoint is connected, at once if one is. What is not sent has a definite fate."""
+        """Return once some endpoint is connected, at once if one is. What is not sent has a definite fate. Raises
+        `StoreUnfit` for good once the store is found to be another one, or set back (`txnstore.lineage`)."""
+
+    async def wait_unfit(self) -> TxnError:
+        """Return with the reason once the store is unfit."""
+
+    def known_as(self, incarnation: str) -> None:
+        """This is the store's identity, as its client has read or made it: another one later on is another store."""
+
+    async def raft_lead(self) -> int | None:
+        """By how much the store's log is ahead of its revision, at least; None where it has no log."""
 
     def encode(self, commit: Commit) -> bytes:
         """The commit as this backend sends it inside a group; its length counts towards the request limit."""

@@ -100,7 +100,7 @@ def plan_forget_topic(topic_path: str, record: KeyValue, ids: KeyValue | None, *
         compares.append(unchanged_since(keys.SEGMENT_IDS, 0 if ids is None else ids.mod_revision))
         puts = (Put(keys.SEGMENT_IDS, records.encode(SegmentIds(floor=topic.next_segment_id))),)
     deletes = [Delete(record.key)]
-    for prefix in (keys.SUBSCRIPTION, keys.ASSIGNMENT, keys.CURSOR, keys.LOAD):
+    for prefix in (keys.SUBSCRIPTION, keys.ASSIGNMENT, keys.DRAINED, keys.CURSOR, keys.LOAD):
         deletes.append(Delete(prefix + below, keys.prefix_end(prefix + below)))
     return Commit(
         compares=tuple(compares),
@@ -118,9 +118,15 @@ def segment_id_floor(ids: KeyValue | None) -> int:
 def plan_forget_subscription(topic_path: str, record: KeyValue, *, still_held: Compare) -> Commit:
     """Delete the records of a subscription of which every segment's owner has said that nothing is left there."""
     name = record.key.rpartition(b"/")[2].decode()
+    drained = keys.drained_by_subscription(topic_path, name)
     return Commit(
         compares=(still_held, unchanged_since(record.key, record.mod_revision)),
-        deletes=(Delete(record.key), Delete(keys.assignment(topic_path, name))),
+        deletes=(
+            Delete(record.key),
+            Delete(keys.assignment(topic_path, name)),
+            # ▲ With the record: to one made anew under the same name nothing is drained.
+            Delete(drained, keys.prefix_end(drained)),
+        ),
         else_reads=(Read(still_held.key), Read(record.key)),
     )
 

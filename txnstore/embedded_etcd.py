@@ -46,10 +46,16 @@ def find_etcd() -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nobody else is given for as long as this process lives, nor anybody here again.
+
+    It stays bound, and is never listened on: who sets `SO_REUSEADDR`, as etcd and gRPC do, listens there all the same,
+    also after a restart. One that was let go would be another's now and then: of a server that starts anywhere.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        holder.detach()  # open until the process ends; no child inherits it
         return port
 
 
@@ -148,6 +154,10 @@ class EmbeddedEtcd:
         if self._process is None:
             raise InternalError("this etcd is not running")
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
 
     async def start(self, *, timeout_s: float = 30.0) -> None:
         """Launch and wait until it is healthy. Raises `InternalError` with its last log lines if it dies, `Timeout`."""

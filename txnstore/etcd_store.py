@@ -18,9 +18,10 @@ class EtcdStore(StoreClient):
 
     @classmethod
     async def connect(cls, settings: EtcdSettings, *, clock: Clock, random: Random) -> EtcdStore:
-        """Raises `StoreUnavailable`, `Unauthorized`, `InvalidArgument` (a setting; an etcd release that is refused)."""
+        """Raises `StoreUnavailable`, `Unauthorized`, `InvalidArgument` (a setting; an etcd release that is refused),
+        `StoreUnfit` (restored from a backup, or a repair that has not ended)."""
         connection = Connection(settings, clock)
-        backend = EtcdBackend(connection, settings.prefix.encode())
+        backend = EtcdBackend(connection, settings.prefix.encode(), repairing=settings.repairing)
         try:
             await backend.open()
         except Unanswered as error:

@@ -86,7 +86,7 @@ class GroupCommit:
     ) -> None:
         self._backend = backend
         self._clock = clock
-        self._fence = SendingFence(backend, random)
+        self._fence = SendingFence(backend, clock, random)
         self._max_in_flight = max_in_flight
         self._planner = GroupPlanner[Outgoing](
             max_txn_ops=backend.max_txn_ops, max_bytes=GROUP_BYTES, max_members=max_members

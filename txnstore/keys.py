@@ -26,14 +26,17 @@ LEDGER = b"/ledger/"
 CURSOR = b"/cursor/"
 SUBSCRIPTION = b"/subscription/"
 ASSIGNMENT = b"/assignment/"
+DRAINED = b"/drained/"
 OWNER = b"/owner/"
 BROKER = b"/broker/"
 TC = b"/tc/"
+TC_MEMBER = b"/tc-member/"
 LEADER = b"/leader/"
 LOAD = b"/load/"
 SEGMENT_IDS = b"/segment-ids"
 GC_HORIZON = b"/gc-horizon"
 INCARNATION = b"/incarnation"
+DATA_FOLDER = b"/data-folder"
 PIN = b"/pin/"
 SENDER = b"/sender/"
 COMPACTION = b"/compaction"
@@ -135,12 +138,28 @@ def txn_key(owner: str, key: str) -> bytes:
     return TXN_KEY + f"{quote_text(owner)}&{quote_text(key)}".encode()
 
 
+def txn_key_parts(key: bytes) -> tuple[str, str]:
+    """(owner, transaction key) of a key record's key."""
+    owner, _, text = key[len(TXN_KEY) :].decode().partition("&")
+    return unquote_text(owner), unquote_text(text)
+
+
 def txn_seq(tcid: int) -> bytes:
     return TXN_SEQ + f"{tcid:04x}".encode()
 
 
 def tc(tcid: int) -> bytes:
     return TC + f"{tcid:04x}".encode()
+
+
+def segment_state(segment: str) -> bytes:
+    """Prefix of the watermark and the aborted records of one segment."""
+    return SEGMENT_STATE + segment.encode() + b"/"
+
+
+def tc_member(coordinator_id: str) -> bytes:
+    """Right before `TC`: one range holds who is there and who has what."""
+    return TC_MEMBER + coordinator_id.encode()
 
 
 def watermark(segment: str) -> bytes:
@@ -195,6 +214,15 @@ def subscription(topic_path: str, name: str) -> bytes:
 
 def assignment(topic_path: str, subscription_name: str) -> bytes:
     return ASSIGNMENT + f"{topic_path}/{subscription_name}".encode()
+
+
+def drained_by_subscription(topic_path: str, subscription_name: str) -> bytes:
+    """Prefix of the sealed segments that a subscription has wholly consumed."""
+    return DRAINED + f"{topic_path}/{subscription_name}/".encode()
+
+
+def drained(topic_path: str, subscription_name: str, segment_id: int) -> bytes:
+    return drained_by_subscription(topic_path, subscription_name) + str(segment_id).encode()
 
 
 def owner(segment: str) -> bytes:

@@ -7,18 +7,35 @@ watches) fires on the running event loop, and takes the time from the clock it i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Final
 
+import msgspec
+
 from txnstore.backend import Reason, Refused, StoreStatus, Unanswered
 from txnstore.mvcc import Change, Mvcc
-from txnstore.store import Compacted, Event, KeyValue
+from txnstore.store import Commit, Compacted, Event, KeyValue
 from txnwire.ports import Clock
 
 MIN_TTL_S: Final = 2
 DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
 _CHANGES_PER_DELIVERY: Final = 1000
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as an etcd met it, for those who judge or count. `commits`: of a commit. `outcome`: what the client
+    is answered, an exception for a refusal; None where `lost`: it never came. `late`: nobody waits for the answer any
+    more; `unheard`: nobody will hear it. `answered_s`: in how long it will be heard otherwise."""
+
+    request: str
+    client: str
+    commits: tuple[Commit, ...] = ()
+    outcome: object = None
+    lost: bool = False
+    late: bool = False
+    unheard: bool = False
+    answered_s: float = 0.0
 
 
 class _Lease:
@@ -33,19 +50,22 @@ class MemoryEtcd:
     """`mvcc` is the key space, to be looked at by checkers. What a fault injector may call:
 
     - `pause()` / `resume()`: as SIGSTOP: requests wait, leases run on, everything is answered late;
+    - `pause()` / `elect(lost)`: without a leader for that long: a new one starts all leases anew, of the requests that
+      waited some are lost, watches are cut;
     - `cut()`: every connection breaks; unanswered requests end as `Unanswered`, applied or not; watches are lost;
     - `crash()` / `restart()`: not reachable in between; nothing applied is lost, leases start their TTL anew;
     - `compact(revision)`: also under a watch that still needs older ones;
-    - `expire_lease(id)`: early; `delay_expiry(id, seconds)`: late;
+    - `expire_lease(id)`: early; `delay_expiry(id, seconds)`: late, until `end_delays()`;
     - `quota_bytes`: lower it to raise the alarm.
 
-    `on_change` is shown every change as soon as it is made.
+    `on_change` is shown every change as soon as it is made, `on_arrival` every request as soon as it is answered.
     """
 
     def __init__(self, clock: Clock, *, quota_bytes: int = DEFAULT_QUOTA_BYTES, max_txn_ops: int = 10_000) -> None:
         self._clock = clock
         self._context = copy_context()
         self.on_change: Callable[[Change], None] | None = None
+        self.on_arrival: Callable[[Arrival], None] | None = None
         self.mvcc = Mvcc()
         self.quota_bytes = quota_bytes
         self.max_txn_ops = max_txn_ops
@@ -75,6 +95,14 @@ class MemoryEtcd:
         for stream in self._streams:
             stream.notify()
 
+    def elect(self, lost: Callable[[], bool]) -> None:
+        """`lost` is asked for each request that waits: it was proposed to the old leader alone, and nobody answers."""
+        self._held_back = [request for request in self._held_back if not lost()]
+        self._start_leases_anew()
+        for stream in list(self._streams):
+            stream.lose()
+        self.resume()
+
     def cut(self) -> None:
         for stream in list(self._streams):
             stream.lose()
@@ -89,10 +117,7 @@ class MemoryEtcd:
     def restart(self) -> None:
         self.running = True
         self.paused = False
-        now = self._clock.monotonic()
-        for lease in self._leases.values():
-            lease.expires_at = now + lease.ttl_s
-        self._set_expiry_timer()
+        self._start_leases_anew()
         started, self._on_start = self._on_start, []
         for notify in started:
             notify()
@@ -105,6 +130,13 @@ class MemoryEtcd:
 
     def delay_expiry(self, lease_id: int, seconds: float) -> None:
         self._leases[lease_id].expires_at += seconds
+        self._set_expiry_timer()
+
+    def end_delays(self) -> None:
+        """No lease lasts longer than its TTL from now."""
+        latest = self._clock.monotonic()
+        for lease in self._leases.values():
+            lease.expires_at = min(lease.expires_at, latest + lease.ttl_s)
         self._set_expiry_timer()
 
     def leases(self) -> list[int]:
@@ -128,6 +160,10 @@ class MemoryEtcd:
             self._expire_due()
             request()
             self._tell_watches()
+
+    def met(self, arrival: Arrival) -> None:
+        if self.on_arrival is not None:
+            self.on_arrival(arrival)
 
     def when_started(self, notify: Callable[[], None]) -> None:
         self._on_start.append(notify)
@@ -198,13 +234,22 @@ class MemoryEtcd:
     # --- inside ---
 
     def _tell_watches(self) -> None:
-        if self.mvcc.revision != self._told_revision:
-            if self.on_change is not None:
-                for change in self.mvcc.changes_since(self._told_revision + 1, at_most=_CHANGES_PER_DELIVERY):
-                    self.on_change(change)
-            self._told_revision = self.mvcc.revision
-            for stream in self._streams:
-                stream.notify()
+        told, self._told_revision = self._told_revision, self.mvcc.revision
+        if told == self._told_revision:
+            return
+        changes = self.mvcc.changes_since(told + 1, at_most=_CHANGES_PER_DELIVERY)
+        if self.on_change is not None:
+            for change in changes:
+                self.on_change(change)
+        keys = [event.record.key for change in changes for event in change.events]
+        for stream in self._streams:
+            stream.changed(told, changes[-1].revision, keys)
+
+    def _start_leases_anew(self) -> None:
+        now = self._clock.monotonic()
+        for lease in self._leases.values():
+            lease.expires_at = now + lease.ttl_s
+        self._set_expiry_timer()
 
     def _expire_due(self) -> None:
         now = self._clock.monotonic()
@@ -245,6 +290,23 @@ class MemoryWatchStream:
         self._error: Compacted | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    def changed(self, told: int, last: int, keys: Sequence[bytes]) -> None:
+        """Behind revision `told` come changes of `keys`, up to `last`. Who has caught up there and is not concerned
+        has then caught up with them too."""
+        if self._timer is None and self._next_revision == told + 1:
+            for key in keys:
+                if self._start <= key < self._end:
+                    break
+            else:
+                self._next_revision = last + 1
+                return
+        self.notify()
+
+    @property
+    def lost(self) -> bool:
+        """Closed, or cut: nothing comes any more."""
+        return self._lost
+
     def notify(self) -> None:
         if self._timer is None and not self._lost:
             self._timer = self._etcd.call_later(self._delay_s(), self._deliver)
@@ -276,6 +338,7 @@ class MemoryWatchStream:
         try:
             changes = self._etcd.mvcc.changes_since(self._next_revision, at_most=_CHANGES_PER_DELIVERY)
         except Compacted as error:
+            self._etcd.met(Arrival(request="watch", client="", outcome=error))
             self._error = error
             self.lose()
             return

@@ -15,9 +15,10 @@ import msgspec
 
 from txnstore.backend import Fence, Fenced, Page, Refused, StoreStatus, Unanswered
 from txnstore.grouping import Member
-from txnstore.memory_etcd import MemoryEtcd, MemoryWatchStream
+from txnstore.memory_etcd import Arrival, MemoryEtcd, MemoryWatchStream
 from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, unchanged_since
 from txnstore.store_client import StoreClient
+from txnwire.errors import TxnError
 from txnwire.ports import Clock, Random
 
 ATTEMPT_TIMEOUT_S: Final = 5.0
@@ -82,6 +83,12 @@ class MemoryBackend:
         self._connected = True
         self._wake_waiting()
 
+    def cut_watches(self) -> None:
+        """Its watches alone; requests go on."""
+        for stream in list(self._streams):
+            stream.lose()
+        self._streams.clear()
+
     def forget(self) -> None:
         """The simulated process was killed: nobody waits for answers any more, the server drops its watches."""
         self._stop_cuts()
@@ -94,6 +101,16 @@ class MemoryBackend:
             self._waiting.append(waiter)
             self._etcd.when_started(self._wake_waiting)
             await waiter
+
+    async def wait_unfit(self) -> TxnError:
+        never: asyncio.Future[TxnError] = asyncio.get_running_loop().create_future()  # this etcd has no backups
+        return await never
+
+    def known_as(self, incarnation: str) -> None:
+        """Nothing but this etcd answers here."""
+
+    async def raft_lead(self) -> int | None:
+        return None
 
     def encode(self, commit: Commit) -> bytes:
         parts = [compare.key for compare in commit.compares]
@@ -111,7 +128,7 @@ class MemoryBackend:
                 self._etcd.check_quota()
             return self._etcd.mvcc.commit([member.commit for member in members])
 
-        results = await self._request("commit", apply)
+        results = await self._request("commit", apply, tuple([member.commit for member in members]))
         if repeated:
             return [CommitResult(r.succeeded, r.revision, r.reads, True) for r in results]
         return results
@@ -153,6 +170,7 @@ class MemoryBackend:
             return self._etcd.open_watch(start, end, from_revision, self._watch_delay_s)
 
         stream = await self._request("watch", apply)
+        self._streams = {one: None for one in self._streams if not one.lost}  # or those that were closed would stay
         self._streams[stream] = None
         return stream
 
@@ -189,7 +207,7 @@ class MemoryBackend:
     def _watch_delay_s(self) -> float:
         return self._faults.watch_delay_s(self._client) if self._faults else 0.0
 
-    async def _request(self, name: str, apply: Callable[[], T]) -> T:
+    async def _request(self, name: str, apply: Callable[[], T], commits: tuple[Commit, ...] = ()) -> T:
         """Send, let the request arrive by itself (also when the caller has given up), wait for the answer."""
         if not (self._connected and self._etcd.running):
             raise Unanswered("not connected")
@@ -199,11 +217,19 @@ class MemoryBackend:
 
         def arrive() -> None:
             outcome = _outcome_of(apply)
+            self._etcd.met(
+                Arrival(
+                    request=name, client=self._client, commits=commits, outcome=outcome, late=answer.done(),
+                    unheard=fate.fail_s is not None, answered_s=fate.answer_s,
+                )
+            )  # fmt: skip
             if fate.fail_s is None:
                 self._etcd.call_later(fate.answer_s, lambda: _answer(answer, outcome))
 
         if fate.arrive_s is not None:
             self._etcd.call_later(fate.arrive_s, lambda: self._etcd.arrive(arrive))
+        else:
+            self._etcd.met(Arrival(request=name, client=self._client, commits=commits, lost=True, unheard=True))
         fail_s = ATTEMPT_TIMEOUT_S if fate.fail_s is None else fate.fail_s
         timer = loop.call_later(fail_s, _answer, answer, Unanswered(f"{name}: no answer"))
         self._unanswered[answer] = None  # type: ignore[index]
@@ -216,9 +242,7 @@ class MemoryBackend:
     def _cut(self) -> None:
         for answer in list(self._unanswered):
             _answer(answer, Unanswered("the connection was lost"))
-        for stream in list(self._streams):
-            stream.lose()
-        self._streams.clear()
+        self.cut_watches()
 
     def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -155,6 +155,10 @@ class Mvcc:
         if not records:
             del self._history[key]
 
+    def failing(self, commit: Commit) -> list[Compare]:
+        """Those of its compares that do not hold now. ▲ Nothing that shared a request with it writes to their keys."""
+        return [compare for compare in commit.compares if not self._holds(compare)]
+
     def _holds(self, compare: Compare) -> bool:
         if compare.range_end is None:
             return _relates(self._live.get(compare.key, _NOTHING), compare)

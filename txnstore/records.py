@@ -115,10 +115,25 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     children: list[int]
 
 
+class LayoutChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A split or merge that was accepted and is neither done nor given up (DESIGN §8). `kind`: `"split"` or
+    `"merge"`; `parents`: ids of the active segments it seals; `at`: the first hash of a split's upper child;
+    `id`: hex, names it in the seals of its parents; `since_ms`: absolute epoch milliseconds."""
+
+    id: str
+    kind: str
+    parents: list[int]
+    at: int | None = None
+    since_ms: int = 0
+
+
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`/topic/<topic>`: the DAG whose active leaves tile 0000–ffff exactly (DESIGN §8). `created_segments`: how many
     the topic was created with; together with `policies` that is the shape a repeated creation is compared with.
-    `deleting_ms`: since when it is being deleted (absolute epoch milliseconds), 0 while it lives."""
+    `deleting_ms`: since when it is being deleted (absolute epoch milliseconds), 0 while it lives. `changes`: splits and
+    merges under way, no two of one segment. `pruning`: ids of sealed segments that are forgotten: their owners erase
+    them; one that is in `segments` no more has drained records left. `lost_id`: no segment above it that is not in
+    `segments` any more ever held anything; of one at or below it, something may have been trimmed."""
 
     v: int = 1
     epoch: int
@@ -128,6 +143,9 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int = 0
     created_segments: int = 0
     deleting_ms: int = 0
+    changes: list[LayoutChange] = []
+    pruning: list[int] = []
+    lost_id: int = -1
 
 
 class SegmentIds(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +170,9 @@ class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `trimmed_below`: first position kept;
+    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment, `sealed_by`: the `LayoutChange` it was
+    sealed for, which, if the topic's record tells of it no more and the segment is active, was given up: then the seal
+    is undone. `trimmed_below`: first position kept;
     ledgers before it are read no more, and leave the list once they are deleted. `trimmed_through`: the last entry that
     was trimmed, which tells a reader that has read all of that from one that has missed some."""
 
@@ -161,6 +181,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     sealed: tuple[int, int] | None = None
     trimmed_below: tuple[int, int] | None = None
     trimmed_through: tuple[int, int] | None = None
+    sealed_by: str | None = None
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +226,41 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     consumers: dict[str, list[str]]
 
 
+class Drained(msgspec.Struct, frozen=True, kw_only=True):
+    """`/drained/<topic>/<subscription>/<segment id>`: the subscription has consumed all of a sealed segment, through
+    `end`, so its children may be read. Written by the segment's owner with or behind the cursor that says so; goes with
+    a seek back, the subscription, the topic, or the segment."""
+
+    v: int = 1
+    end: tuple[int, int]
+
+
+class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
+    """`/load/<segment>`: what came in over the last `window_s` seconds, a second; `taken_ms`: absolute epoch
+    milliseconds, by the owner's clock."""
+
+    v: int = 1
+    messages_in_per_s: float
+    bytes_in_per_s: float
+    window_s: float
+    taken_ms: int
+
+
+class TransactionKey(msgspec.Struct, frozen=True, kw_only=True):
+    """`/txn-key/<owner>&<key>` (003, "Transaction key"; DESIGN §9). `epoch` counts its holders up, for ever, from 0;
+    `txn_id`: the newest transaction begun under it, the `begins`th of this epoch; `attempt`: the connect that was given
+    `epoch`, hex; `since_ms`: when that was; `deleted_ms`: since when it is a tombstone, 0 while it is in use. Times are
+    absolute epoch milliseconds."""
+
+    v: int = 1
+    epoch: int
+    txn_id: str | None = None
+    attempt: str = ""
+    since_ms: int = 0
+    deleted_ms: int = 0
+    begins: int = 0
+
+
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """`/owner/<segment>`: on the broker's lease; the key's create revision is the ownership epoch."""
 
@@ -214,11 +270,29 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """`/broker/<id>`, `/tc/<tcid>`, `/leader/<what>`: who, where."""
+    """`/tc/<tcid>`, `/leader/<what>`: who, where."""
 
     v: int = 1
     id: str
     address: str
+
+
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """`/broker/<id>`: who, where; `leaving`: it hands its segments over, others are to claim them."""
+
+    v: int = 1
+    id: str
+    address: str
+    leaving: bool = False
+
+
+class DataFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """`/data-folder`: which folder file ledgers stand in (`id`: what its marker says), and where it was first seen."""
+
+    v: int = 1
+    id: str
+    broker: str
+    path: str
 
 
 class GcHorizon(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,11 +303,18 @@ class GcHorizon(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """`/incarnation`: a random id the store got when it was first used; ledgers carry it (DESIGN §4, last rule)."""
+    """`/incarnation`: a random id the store got when it was first used, and a new one with every repair; ledgers carry
+    it (DESIGN §4, last rule). `raft_lead`: by how much etcd's log was ahead of its revision then, at least, None where
+    that is not known (`txnstore.lineage`); `generation`: how often it was repaired; `former`: its earlier ids, oldest
+    first; `repair`: why it must be repaired before anybody works with it, empty where it is fit."""
 
     v: int = 1
     id: str
     created_ms: int
+    raft_lead: int | None = None
+    generation: int = 0
+    former: list[str] = []
+    repair: str = ""
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,21 +12,30 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import structlog
+
 from txnstore import keys
 from txnstore.backend import Backend, Fence, Reason, Refused, Unanswered
-from txnwire.ports import Random
+from txnwire.ports import Clock, Random
 
 TTL_S: Final = 3600
-"""Of the key's lease, which nobody keeps alive: a process that is gone leaves nothing, and one that is not is refused
-once and puts the key again."""
+"""Of the key's lease: a process that is gone leaves nothing."""
+RENEW_S: Final = 900
+"""▲ One that sends keeps it: at its quota etcd grants no lease and takes no put, but renews, so the fence stands when
+commits, aborts and clean-up have to drain."""
+RENEW_AGAIN_S: Final = 30
 PAUSE_S: Final = 0.05
+
+log = structlog.get_logger(__name__)
 
 
 class SendingFence:
     """`/sender/<random id>`: its mod revision is what is compared. One per store client."""
 
-    def __init__(self, backend: Backend, random: Random) -> None:
+    def __init__(self, backend: Backend, clock: Clock, random: Random) -> None:
         self._backend = backend
+        self._clock = clock
+        self._renew_at = 0.0
         self._key = keys.SENDER + f"{random.getrandbits(64):016x}".encode()
         self._revision = 0
         self._lease = 0
@@ -35,6 +44,8 @@ class SendingFence:
     async def under(self, *, dead: int = 0) -> Fence:
         """What to send under. ▲ Nothing that was sent under the revision `dead` can be applied any more once this
         returns. Raises `Refused`."""
+        if self._lease and self._clock.monotonic() >= self._renew_at:
+            await self._renew()
         while self._revision in (0, dead):
             await self._raise(self._revision)
         return Fence(self._key, self._revision)
@@ -43,6 +54,15 @@ class SendingFence:
         """A request under it was refused: raised since by another sender, or the key went with its lease."""
         if self._revision == fence.revision:
             self._revision = 0
+
+    async def _renew(self) -> None:
+        """By one of those that send, seldom: the others go on meanwhile."""
+        self._renew_at = self._clock.monotonic() + RENEW_AGAIN_S
+        try:
+            if await self._backend.keep_alive(self._lease) > 0:
+                self._renew_at += RENEW_S - RENEW_AGAIN_S
+        except (Unanswered, Refused) as error:
+            log.debug("lease of the sending fence not renewed", error=str(error))
 
     async def _raise(self, past: int) -> None:
         """Only we write the key, so if it is not as it was, an earlier try has landed (nothing was ever sent under that
@@ -53,6 +73,7 @@ class SendingFence:
                 try:
                     if not self._lease:
                         self._lease, _ = await self._backend.grant(TTL_S)
+                        self._renew_at = self._clock.monotonic() + RENEW_S
                     self._revision = await self._backend.raise_fence(Fence(self._key, past), self._lease)
                 except Unanswered:
                     await asyncio.sleep(PAUSE_S)

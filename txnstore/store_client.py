@@ -52,7 +52,7 @@ class StoreClient:
         self._pins = Pins(self, random)
         self._leases: dict[KeptLease, None] = {}
         self._watches: dict[FollowingWatch, None] = {}
-        self._incarnation: str | None = None
+        self._incarnation: Incarnation | None = None
         self._index_queries = Histogram()
         self._closed = False
 
@@ -196,14 +196,33 @@ class StoreClient:
         return self._pins.oldest()
 
     async def incarnation(self, *, timeout_s: float = 10.0) -> str:
+        return (await self.identity(timeout_s=timeout_s)).id
+
+    async def identity(self, *, timeout_s: float = 10.0) -> Incarnation:
+        """`/incarnation`, made where there is none yet. Raises `StoreUnavailable`."""
         if self._incarnation is None:
             record = await self.get(keys.INCARNATION, timeout_s=timeout_s)
             value = await self._found_store(timeout_s) if record is None else record.value
-            self._incarnation = decode(Incarnation, value, key=keys.INCARNATION).id
+            self._incarnation = decode(Incarnation, value, key=keys.INCARNATION)
+            self._backend.known_as(self._incarnation.id)
         return self._incarnation
 
+    async def wait_unfit(self) -> TxnError:
+        """Return, with the reason, once this store must not be used any more: etcd was restored from a backup."""
+        return await self._backend.wait_unfit()
+
+    async def raft_lead(self) -> int | None:
+        """See `Backend.raft_lead`. Raises `StoreUnavailable`."""
+        return await self._reading(_until(10.0), self._backend.raft_lead)
+
     async def _found_store(self, timeout_s: float) -> bytes:
-        mine = encode(Incarnation(id=f"{self._random.getrandbits(64):016x}", created_ms=self._clock.wall_ms()))
+        mine = encode(
+            Incarnation(
+                id=f"{self._random.getrandbits(64):016x}",
+                created_ms=self._clock.wall_ms(),
+                raft_lead=await self.raft_lead(),
+            )
+        )
         result = await self.commit(
             Commit((absent(keys.INCARNATION),), (Put(keys.INCARNATION, mine),), (), (Read(keys.INCARNATION),)),
             timeout_s=timeout_s,

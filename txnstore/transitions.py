@@ -316,6 +316,17 @@ def plan_take_tcid(tcid: int, registration: records.Registration, lease_id: int)
     )
 
 
+def plan_join(registration: records.Registration, lease_id: int) -> Commit:
+    """Be counted among the coordinators. It takes the place of a predecessor of the same id."""
+    return Commit(puts=(Put(keys.tc_member(registration.id), msgspec.json.encode(registration), lease_id),))
+
+
+def plan_give_up_tcid(tcid: int, tc_epoch: int) -> Commit:
+    """Free a coordinator id for somebody else, if it is still the one that was taken."""
+    key = keys.tc(tcid)
+    return Commit(compares=(created_at(key, tc_epoch),), deletes=(Delete(key),))
+
+
 def read_take_verdict(result: CommitResult, lease_id: int) -> int | None:
     """The TCID epoch, or None if somebody else has it. It is mine only if its *lease id* is mine."""
     if result.succeeded:

@@ -65,6 +65,10 @@ class Columns(NamedTuple):
             None if event_times.count(None) == len(event_times) else event_times,
         )
 
+    def select(self, indexes: Sequence[int]) -> Columns:
+        """These messages, in this order."""
+        return Columns(*(None if column is None else [column[i] for i in indexes] for column in self))  # type: ignore[arg-type]
+
     def part(self, first: int, end: int) -> Columns:
         """The messages `first` to `end` - 1."""
         return Columns(*(None if column is None else column[first:end] for column in self))  # type: ignore[arg-type]
@@ -233,6 +237,16 @@ class Block:
             return None
         time: int = column.times[index]
         return time
+
+    def columns(self) -> Columns:
+        """The messages as they were before they were encoded."""
+        every = range(self._count)
+        return Columns(
+            self.values(),
+            None if self.key_column is None else self.keys(),
+            None if self.property_column is None else [self.properties(index) or None for index in every],
+            None if self.event_time_column is None else [self.event_time_ms(index) for index in every],
+        )
 
 
 def _text(column: BinaryColumn, index: int) -> str:

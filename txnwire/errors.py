@@ -3,6 +3,7 @@
     TxnError
     ├── CallerError                 the request itself is wrong, or comes too late; repeating it cannot help
     │   ├── InvalidArgument         a malformed name, id, option or frame
+    │   │   └── DataTrimmed         retention has taken what was to be read
     │   ├── MessageTooLarge
     │   ├── Unauthorized
     │   ├── NotAllowed              not the holder: a stale assignment or key epoch
@@ -20,7 +21,7 @@
     └── ServiceError                the system could not do it
         ├── NotOwner                retriable: look up the owner again
         ├── SegmentSealed           retriable elsewhere: the layout has moved on
-        ├── StoreUnavailable        retriable: definitely not applied
+        ├── StoreUnavailable        retriable: definitely not applied; etcd, or a broker's disk, which names the file
         ├── StoreFull               retriable: above the soft limit of etcd's quota
         ├── Overloaded              retriable: a bound was reached
         ├── ConnectionLost          retriable: the fate of unanswered requests is unknown
@@ -63,6 +64,13 @@ class CallerError(TxnError):
 
 class InvalidArgument(CallerError, ValueError):
     pass
+
+
+class DataTrimmed(InvalidArgument):
+    """Of what a snapshot, or a range of positions, promised. What is left begins behind the position it names."""
+
+    code = pb.ERROR_CODE_DATA_TRIMMED
+    grpc_status = grpc.StatusCode.OUT_OF_RANGE
 
 
 class MessageTooLarge(CallerError):

@@ -192,7 +192,14 @@ async def _await_acceptance(call: _ClientCall, address: str, timeout_s: float) -
     if code is grpc.StatusCode.OK:
         # A server that closes at once: gRPC may show the end of the call instead of what came before it.
         raise ConnectionLost(f"{address}: the other end has closed it")
-    raise ConnectionLost(f"{address}: {code.name}: {details or 'no details'}")
+    raise ConnectionLost(f"{address}: {_why_not(code, details)}")
+
+
+def _why_not(code: grpc.StatusCode, details: str | None) -> str:
+    """Of what gRPC wraps around the reason of the operating system, the reason."""
+    if details and details.startswith("failed to connect to all addresses"):
+        return details.rpartition(": ")[2]
+    return f"{code.name}: {details or 'no details'}"
 
 
 # ---- the serving end --------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ SEGMENT_SCHEME = "segment://"
 MAX_TXN_NAME_BYTES = 512
 """As UTF-8; percent-encoded threefold at the worst, it stays a small key."""
 
+MAX_TRANSACTION_KEY_BYTES = 512
+
 
 def validate_name(name: str, *, part: str) -> str:
     """Return `name` if it is a legal name, else raise `InvalidArgument` that says which `part` is wrong and why."""
@@ -33,17 +35,27 @@ def validate_name(name: str, *, part: str) -> str:
 
 def validate_txn_name(name: str) -> str:
     """Return `name` if it can name a transaction: free text, e.g. `job-7/42`. Raises `InvalidArgument`."""
-    if not isinstance(name, str):
-        raise InvalidArgument(f"a transaction name is text, not {type(name).__name__}")
+    return _validate_free_text(name, "transaction name", MAX_TXN_NAME_BYTES, "job-7/42")
+
+
+def validate_transaction_key(key: str) -> str:
+    """Return `key` if it can be a transaction key: free text without `&` (003). Raises `InvalidArgument`."""
+    _validate_free_text(key, "transaction key", MAX_TRANSACTION_KEY_BYTES, "nightly-job")
+    if "&" in key:
+        raise InvalidArgument(f"the transaction key {key!r} contains '&', which parts the owner from the key: use none")
+    return key
+
+
+def _validate_free_text(text: str, what: str, most_bytes: int, example: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a {what} is text, not {type(text).__name__}")
     try:
-        length = len(name.encode())
+        length = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"the transaction name {name!r} is not valid Unicode: {error}") from error
-    if not 0 < length <= MAX_TXN_NAME_BYTES:
-        raise InvalidArgument(
-            f"a transaction name of {length} bytes: expected 1 to {MAX_TXN_NAME_BYTES}, as UTF-8, e.g. job-7/42"
-        )
-    return name
+        raise InvalidArgument(f"the {what} {text!r} is not valid Unicode: {error}") from error
+    if not 0 < length <= most_bytes:
+        raise InvalidArgument(f"a {what} of {length} bytes: expected 1 to {most_bytes}, as UTF-8, e.g. {example}")
+    return text
 
 
 class TopicName(NamedTuple):
@@ -119,6 +131,8 @@ def _parse_segment(text: str) -> SegmentName:
     if not isinstance(text, str) or not text.startswith(SEGMENT_SCHEME):
         raise InvalidArgument(f"segment {text!r}: expected segment://tenant/namespace/name/<lo>-<hi>-<id>")
     topic_path, _, descriptor = text[len(SEGMENT_SCHEME) :].rpartition("/")
+    if topic_path.count("/") != 2:  # said here, for nobody has named a topic
+        raise InvalidArgument(f"segment {text!r}: expected segment://tenant/namespace/name/<lo>-<hi>-<id>")
     topic = _parse_topic(TOPIC_SCHEME + topic_path)
     match = _DESCRIPTOR.match(descriptor)
     if match is None:

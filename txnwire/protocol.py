@@ -52,4 +52,7 @@ MAX_OUTSTANDING_REQUESTS: Final = 100_000
 MAX_PENDING_BYTES: Final = 64 * MIB
 """Waiting to be sent to one peer. Past it the peer counts as not reading, and the connection is ended."""
 
+MAX_PERMITS: Final = 1_000_000
+"""Of one `Flow`; more are granted by several."""
+
 MAX_SESSION_ID_BYTES: Final = 64

@@ -1,8 +1,9 @@
 """A snapshot cut: where every segment of some topics stood at one revision, and what up to there does not count.
 
-    {"v": 1, "revision": R,
+    {"v": 1, "revision": R, "store": "<identity>",
      "topics": {"topic://t/n/name": {"epoch": 3,
-                                     "segments": {"t/n/name/0000-ffff-0": {"resolved": "1:4", "end": "1:9"}}}},
+                                     "segments": {"t/n/name/0000-7fff-3": {"resolved": "1:4", "end": "1:9"},
+                                                 "t/n/name/0000-ffff-0": {"resolved": …, "end": …, "sealed": true}}}},
      "pending": ["0003-00000000000004d2"], "aborted": [], "losers": [["<txn>", "<writer, 16 hex digits>"]],
      "counted": {"<txn>": ["<writer>"]}}
 
@@ -19,17 +20,24 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from txnwire.errors import InvalidArgument
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName, TopicName
 
 VERSION: Final = 1
 
+OF_ANOTHER_STORE: Final = (
+    "the snapshot is of another cluster, or from before its etcd was put back from a backup and repaired: what was "
+    "committed at it may have been aborted by that, so take a new one and begin there, or read from the earliest on"
+)
+
 
 class SegmentBounds(NamedTuple):
-    """`resolved`: up to it everything was decided before the cut. `end`: the last position that belongs to it."""
+    """`resolved`: up to it everything was decided before the cut. `end`: the last position that belongs to it.
+    `sealed`: it had been split or merged by then, so `end` is the last it will ever have."""
 
     resolved: Position
     end: Position
+    sealed: bool = False
 
 
 class TopicBounds(NamedTuple):
@@ -37,6 +45,8 @@ class TopicBounds(NamedTuple):
 
     epoch: int
     segments: Mapping[str, SegmentBounds]
+    lost_id: int = -1
+    """A segment above it that has left the layout never held anything; of one at or below it, retention took it all."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ class Snapshot:
     later. ▲ None of them has an entry at or below any `resolved`.
     `aborted`, `losers` (transaction, writer) and `counted` (transaction → the writers that count) name only what has
     entries behind a `resolved`; brokers leave out what was aborted before by themselves.
+    `store`: whose revision it is; empty where that is not known.
     """
 
     revision: int
@@ -56,6 +67,7 @@ class Snapshot:
     aborted: tuple[TxnId, ...] = ()
     losers: tuple[tuple[TxnId, int], ...] = ()
     counted: Mapping[TxnId, tuple[int, ...]] = field(default_factory=dict)
+    store: str = ""
 
     def bounds(self, segment: str) -> SegmentBounds | None:
         """Of a segment by its path; None where it is not in the snapshot."""
@@ -77,20 +89,63 @@ class Snapshot:
         counted = self.counted.get(txn_id)
         return counted is None or writer in counted
 
+    def precedes(self, other: Snapshot) -> bool:
+        """Whether a read from this one to `other` is meaningful: nothing that this one holds is missing in `other`.
+
+        Of two snapshots of the same topics, one asked for after the other was answered is always preceded by it;
+        two that were taken at the same time may be preceded by neither. Equal revisions say nothing: messages outside
+        transactions do not raise it, so two snapshots of one revision may have different ends."""
+        return self.obstacle(other) is None
+
+    def obstacle(self, later: Snapshot) -> str | None:
+        """Why it does not precede `later`, or None."""
+        if self.store and later.store and self.store != later.store:
+            # ▲ A repair gives revisions again, and has aborted what a restored etcd did not know as committed.
+            return OF_ANOTHER_STORE
+        if self.revision > later.revision:
+            return f"the start, at revision {self.revision}, is newer than the end, at {later.revision}"
+        for topic, then in later.topics.items():
+            if (before := self.topics.get(topic)) is None:
+                continue
+            if before.epoch > then.epoch:
+                return f"{topic} was deleted and made again, or the start is newer than the end"
+            for path, old in before.segments.items():
+                new = then.segments.get(path)
+                complete = old.sealed and old.resolved == old.end
+                if new is None and not complete and SegmentName.from_path(path).segment_id <= then.lost_id:
+                    return f"{path} is in the snapshot to start from and not in the one to end at: it was trimmed"
+                if new is not None and new.end < old.end:
+                    return f"{path} ends at {new.end} in the later snapshot, at {old.end} in the earlier one"
+            if then.lost_id > max((SegmentName.from_path(path).segment_id for path in before.segments), default=-1):
+                return f"segment {then.lost_id} of {topic} came and went between the snapshots: it was trimmed"
+        return None
+
+    def adds_to(self, earlier: Snapshot) -> bool:
+        """Whether a read from `earlier` to this one may show anything; False: both hold the same, whatever their
+        revisions, so that a stream that stands at `earlier` can stay there."""
+        for path, one in self.segments.items():
+            old = earlier.bounds(path)
+            if one.end > (EARLIEST if old is None else old.end):
+                return True
+        return any(not self.is_pending(txn_id) for txn_id in earlier.pending)
+
     def to_json(self) -> str:
         """One line, stable order, `"v":1` first."""
         return json.dumps(
             {
                 "v": VERSION,
                 "revision": self.revision,
+                **({"store": self.store} if self.store else {}),
                 "topics": {
                     topic: {
                         "epoch": bounds.epoch,
                         "segments": {
                             path: {"resolved": str(one.resolved), "end": str(one.end)}
+                            | ({"sealed": True} if one.sealed else {})
                             for path, one in sorted(bounds.segments.items())
                         },
                     }
+                    | ({"lost": bounds.lost_id} if bounds.lost_id >= 0 else {})
                     for topic, bounds in sorted(self.topics.items())
                 },
                 "pending": [str(txn_id) for txn_id in self.pending],
@@ -147,6 +202,7 @@ def _from_document(document: Any) -> Snapshot:
             TxnId.parse(txn_id): tuple(int(writer, 16) for writer in writers)
             for txn_id, writers in document["counted"].items()
         },
+        store=str(document.get("store", "")),
     )
 
 
@@ -159,10 +215,10 @@ def _topic(topic: str, value: Mapping[str, Any]) -> TopicBounds:
     for path, one in value["segments"].items():
         if str(SegmentName.from_path(path).topic) != topic:
             raise InvalidArgument(f"not a snapshot: {path} is no segment of {topic}")
-        bounds = SegmentBounds(Position.parse(one["resolved"]), Position.parse(one["end"]))
+        bounds = SegmentBounds(Position.parse(one["resolved"]), Position.parse(one["end"]), bool(one.get("sealed")))
         if bounds.resolved > bounds.end:
             raise InvalidArgument(
                 f"not a snapshot: {path} is resolved to {bounds.resolved}, behind its end {bounds.end}"
             )
         segments[path] = bounds
-    return TopicBounds(int(value["epoch"]), segments)
+    return TopicBounds(int(value["epoch"]), segments, int(value.get("lost", -1)))

@@ -34,12 +34,14 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanUpSettings:
     """`linger_s`: how long a first item waits for company; not at all once `full_batch` have gathered behind a commit.
-    `retry_s`: pause after the store was unavailable, or a compare was lost twice in a row. `max_in_flight`: commits."""
+    `retry_s`: pause after the store was unavailable, or a compare was lost twice in a row. `max_in_flight`: commits;
+    small ones are not counted, as long as all in flight together write less than `small_keys`."""
 
     linger_s: float = 0.02
     full_batch: int = 32
     retry_s: float = 0.5
     max_in_flight: int = 8
+    small_keys: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class CleanUp:
         self._registered: dict[CleanUpTarget, _Registered] = {}
         self._due: dict[_Registered, None] = {}
         self._turn: asyncio.TimerHandle | None = None
-        self._in_flight = 0
+        self._in_flight = self._keys_in_flight = 0
         self._running = False
         self._commits = self._cleaned = self._lost_compares = 0
 
@@ -160,8 +162,10 @@ class CleanUp:
     def _take_turn(self) -> None:
         """Send for everyone due, as far as the bound goes."""
         self._turn = None
+        # A transaction of a thousand segments is a thousand commits of two keys. Eight at a time would be 128 requests
+        # to etcd, and twice the work there and here.
         for registered in list(self._due):
-            if self._in_flight >= self._settings.max_in_flight:
+            if self._in_flight >= self._settings.max_in_flight and self._keys_in_flight >= self._settings.small_keys:
                 return  # an answer takes the next turn
             del self._due[registered]
             if not registered.busy:
@@ -182,6 +186,7 @@ class CleanUp:
             return everything
         registered.busy = True
         self._in_flight += 1
+        self._keys_in_flight += _keys_written(plan)
         future.add_done_callback(partial(self._answered, registered, plan))
         return True
 
@@ -209,6 +214,7 @@ class CleanUp:
     def _answered(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitResult]) -> None:
         registered.busy = False
         self._in_flight -= 1
+        self._keys_in_flight -= _keys_written(plan)
         if registered.retired is not None and not registered.retired.done():
             registered.retired.set_result(None)
         if registered.error is not None or self._registered.get(registered.target) is not registered:
@@ -256,3 +262,7 @@ class CleanUp:
         for drain in drains:
             if not drain.done():
                 drain.set_result(None)
+
+
+def _keys_written(plan: CleanUpPlan) -> int:
+    return len(plan.commit.puts) + len(plan.commit.deletes)

@@ -39,6 +39,7 @@ class CleanUpPlan(NamedTuple):
     recorded: Sequence[AbortedKey] = ()
     watermark: Position | None = None
     blocks: Sequence[BlockWrite] = ()
+    behind_cursor: bool = False
 
 
 class CleanUpTarget(Protocol):
@@ -177,9 +178,23 @@ class WriteCleanUp:
                 self._recorded[txn_id, writer] = None
 
 
+class BehindCursor(Protocol):
+    """One more record, which says something of the cursor and is written by whoever writes that."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be written once the cursor that is in memory stands in the store, which then hurries."""
+
+    def commit(self) -> Commit: ...
+
+    def settle(self, result: CommitResult) -> None:
+        """Raises `NotOwner`."""
+
+
 class AckCleanUp:
     """`CleanUpTarget` of one (segment, subscription): ack op and index deletes, together with the cursor's records that
-    hold what they acked. It writes the cursor's plain acks too, so a cursor has one writer (▲ P11)."""
+    hold what they acked. It writes the cursor's plain acks too, so a cursor has one writer (▲ P11), and what is to
+    stand in the store only behind the cursor."""
 
     def __init__(
         self,
@@ -190,6 +205,7 @@ class AckCleanUp:
         *,
         on_lost: Callable[[TxnError], None],
         flush_interval_s: float = 1.0,
+        behind_cursor: BehindCursor | None = None,
     ) -> None:
         self.name = f"acks of {subscription} on {segment}"
         self._segment = segment
@@ -200,10 +216,11 @@ class AckCleanUp:
         self._on_lost = on_lost
         self._flush_interval_s = flush_interval_s
         self._flushed_s = float("-inf")
+        self._behind_cursor = behind_cursor
 
     @property
     def backlog(self) -> int:
-        return self._pending.clean_up_backlog
+        return self._pending.clean_up_backlog + (self._behind_cursor is not None and self._behind_cursor.due)
 
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
         due = self.backlog > 0 or everything or now_s >= self._flushed_s + self._flush_interval_s
@@ -212,7 +229,7 @@ class AckCleanUp:
         # commit is lost by a crash. Where they do not all fit, deletions wait for the next commit.
         acks = self._pending.clean_up_batch((_ROOM - len(blocks)) // 2)
         if not blocks and not acks:
-            return None
+            return self._plan_behind_cursor()
         commit = plan_clean_up(
             self._segment,
             self._owner_epoch,
@@ -224,7 +241,19 @@ class AckCleanUp:
         )
         return CleanUpPlan(commit, acks=acks, blocks=blocks)
 
+    def _plan_behind_cursor(self) -> CleanUpPlan | None:
+        """▲ Only where nothing of the cursor is left to be stored: whoever acts on this record must find what it tells
+        of."""
+        behind = self._behind_cursor
+        if behind is None or not behind.due:
+            return None
+        return CleanUpPlan(behind.commit(), behind_cursor=True)
+
     def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        if plan.behind_cursor:
+            assert self._behind_cursor is not None
+            self._behind_cursor.settle(result)
+            return True
         found = read_clean_up_verdict(plan.commit, result)
         if found is not None:
             for key, record in found.items():

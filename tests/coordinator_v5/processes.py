@@ -17,6 +17,7 @@ from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.op_transitions import plan_write_op
 from txnstore.records import Header, Op
 from txnstore.store import Commit, KeyValue, Put
+from txnwire.errors import TxnError
 from txnwire.ids import TxnId
 
 T = TypeVar("T")
@@ -69,6 +70,10 @@ class Connection:
     def __init__(self, session: str, owner: str = "anonymous") -> None:
         self.session_id = session.encode()
         self.owner = owner
+        self.ended_with: TxnError | None = None
+
+    def disconnect(self, reason: TxnError) -> None:
+        self.ended_with = self.ended_with or reason
 
 
 class Process:

@@ -19,6 +19,7 @@ from tests.coordinator_v5.processes import (
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
+from txnstore.mvcc import Change
 from txnstore.records import ABORTED, COMMITTED, REASON_TIMEOUT, TxnSeq, decode
 from txnstore.store import Commit, Put
 from txnwire.errors import InvalidTxnState
@@ -100,6 +101,7 @@ def test_d2_commit_races_the_deadline_and_the_loser_is_told(committed_first: boo
 def test_d2_every_interleaving_of_a_commit_around_the_deadline_has_one_winner() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
+        winners: set[str] = set()
         for at_ms in range(4_900, 5_500, 25):
             begun = await process.coordinator.begin(0, timeout_ms=5_000)
             await asyncio.sleep(at_ms / 1000)
@@ -113,6 +115,8 @@ def test_d2_every_interleaving_of_a_commit_around_the_deadline_has_one_winner() 
             header = await process.header(begun.txn_id)
             assert header is not None
             assert header.state == (ABORTED if decision is None else COMMITTED)
+            winners.add(header.state)
+        assert winners == {COMMITTED, ABORTED}
         await process.close()
 
     in_virtual_time(scenario)
@@ -206,6 +210,35 @@ def test_short_transactions_never_pay_for_a_deadline_key() -> None:
     in_virtual_time(scenario)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_the_mark_that_goes_with_a_block_of_ids_never_passes_the_id_just_taken(named: bool) -> None:
+    """▲ It passed one in every block, whenever no other transaction was young: a successor that takes over before that
+    begin is answered looks for it neither above the mark nor among deadline keys."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=4, mark_every_s=0.01)).start()
+        passed: list[str] = []
+
+        def changed(change: Change) -> None:
+            seq = etcd.mvcc.get(keys.txn_seq(0))
+            mark = 0 if seq is None else decode(TxnSeq, seq.value, key=seq.key).indexed_below
+            for event in change.events:
+                if event.record.key.startswith(keys.TXN) and event.record.version == 1:
+                    counter = keys.txn_of(event.record.key).counter
+                    if counter < mark:
+                        passed.append(f"{counter} begins below {mark}")
+
+        etcd.on_change = changed
+        for number in range(20):
+            coordinator = process.coordinator
+            txn_id = (await (coordinator.begin_named(0, name=f"n{number}") if named else coordinator.begin(0))).txn_id
+            await coordinator.end(txn_id, commit=True)
+        assert passed == []
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 def test_a_deadline_key_comes_after_a_second_and_goes_with_the_end() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
@@ -232,6 +265,26 @@ def test_an_end_that_overtakes_the_late_index_leaves_no_key_behind() -> None:
             await asyncio.sleep(3)
             assert deadline_keys(etcd) == []
         await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_the_end_by_one_that_has_slept_takes_its_successor_s_deadline_key_along() -> None:
+    """Any coordinator may end any transaction, also who has not heard yet that another one follows its deadline."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        begun = await one.coordinator.begin(0)
+        one.pause()
+        await until(lambda: bool(deadline_keys(etcd)))
+        assert two.coordinator.owned_tcids == (0,)
+        one.coordinator._ownership._on_lost = lambda _: None
+        ending = asyncio.ensure_future(one.coordinator.end(begun.txn_id, commit=True))
+        one.resume()
+        assert (await ending).state == COMMITTED
+        assert deadline_keys(etcd) == []
+        await one.close()
+        await two.close()
 
     in_virtual_time(scenario)
 

@@ -13,6 +13,7 @@ from tests.segments.memory_transport import MemoryTransport
 from txnstore.memory_etcd import MemoryEtcd
 from txnwire.calls import Caller
 from txnwire.errors import (
+    ExpiredTransaction,
     InvalidArgument,
     InvalidTxnState,
     NotAllowed,
@@ -163,7 +164,11 @@ def test_a_forced_abort_says_so() -> None:
         (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=10**9)), TxnNotFound),
         (pb.Command(add_partition_to_txn=pb.AddPartitionToTxn()), InvalidArgument),
         (pb.Command(announce_session=pb.AnnounceSession(open=[pb.TxnIdBits()])), InvalidArgument),
-        (pb.Command(tc_client_connect=pb.TcClientConnect(tc_id=0)), NotAllowed),
+        (pb.Command(tc_client_connect=pb.TcClientConnect(tc_id=0)), InvalidArgument),
+        (pb.Command(tc_client_connect=pb.TcClientConnect(tc_id=9, transaction_key="k")), NotOwner),
+        (pb.Command(tc_client_connect=pb.TcClientConnect(transaction_key="k", epoch=7, attempt=b"a")), NotAllowed),
+        (pb.Command(new_txn=pb.NewTxn(transaction_key="k", key_begin=1)), ExpiredTransaction),
+        (pb.Command(new_txn=pb.NewTxn(transaction_key="k", name="n", key_begin=1)), InvalidArgument),
     ],
 )
 def test_requests_that_are_refused(command: pb.Command, error: type[TxnError]) -> None:

@@ -92,7 +92,7 @@ def test_an_announcement_that_comes_before_the_take_over_is_remembered() -> None
     in_virtual_time(scenario)
 
 
-def test_clients_of_a_tcid_that_comes_back_to_its_owner_need_not_announce_anything() -> None:
+def test_e4_clients_of_a_tcid_whose_lease_ended_early_need_not_announce_anything() -> None:
     """The lease is lost and won again by the same process: its connections have stayed."""
 
     async def scenario(etcd: MemoryEtcd) -> None:
@@ -105,6 +105,29 @@ def test_clients_of_a_tcid_that_comes_back_to_its_owner_need_not_announce_anythi
         assert open_headers(etcd) == [begun.txn_id]
         assert (await one.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
         await one.close()
+
+    in_virtual_time(scenario)
+
+
+def test_e4_a_dead_coordinator_whose_lease_ends_late_keeps_nobody_from_deciding() -> None:
+    """Any coordinator ends its transactions; what is past its deadline waits for whoever may sweep, and no longer."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        late = CoordinatorSettings(tcids=1, lease_ttl_s=300.0)
+        one, two = await Process(etcd, "one", late).start(), await Process(etcd, "two").start()
+        wanted, left = [(await one.coordinator.begin(0, timeout_ms=20_000)).txn_id for _ in range(2)]
+        one.kill()
+        await asyncio.sleep(10)
+        assert two.coordinator.owned_tcids == ()
+        assert (await two.coordinator.end(wanted, commit=True)).state == COMMITTED
+        await asyncio.sleep(200)
+        assert open_headers(etcd) == [left]
+        assert 80 < await until(lambda: two.coordinator.owned_tcids == (0,)) < 100
+        assert await until(lambda: not open_headers(etcd)) < 1.5
+        assert (await two.coordinator.end(wanted, commit=True)).state == COMMITTED
+        begun = await two.coordinator.begin(0)
+        assert begun.txn_id.counter > left.counter
+        await two.close()
 
     in_virtual_time(scenario)
 

@@ -39,7 +39,9 @@ async def test_orders_are_billed_exactly_once_by_several_processes_one_of_which_
 ) -> None:
     name = "consume_transform_produce.py"
     helper = await start(name, cluster.url, "--bill", "--idle", "60")
-    main = await start(name, cluster.url, "--orders", "3000", "--idle", "3")
+    main = await start(
+        name, cluster.url, "--orders", "3000", "--idle", "8"
+    )  # well above the grace of the one that is killed
     assert main.stdout is not None
     assert await asyncio.wait_for(main.stdout.readline(), 30) == b"3000 orders placed\n"
     async with cluster.connect() as client, client.reader("topic://public/shop/invoices") as invoices:

@@ -40,5 +40,4 @@ async def test_s8_a_deletion_survives_every_process(tmp_path: Path) -> None:
             await txn.abort()
             assert not folder.exists()
         settings = ServerSettings(etcd=cluster.etcd_url, data_dir=tmp_path / "data")  # type: ignore[arg-type]
-        _, findings = await check_everything(settings, lambda _: None)
-        assert findings == []
+        assert (await check_everything(settings, lambda _: None)).findings == []

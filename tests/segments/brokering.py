@@ -23,7 +23,7 @@ from txnstore.store import Commit, Delete, MetadataStore, Put, Read, absent, unc
 from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.entry import OutgoingMessage, decode_block, encode_entry
-from txnwire.errors import TxnError, from_wire
+from txnwire.errors import SegmentSealed, TxnError, from_wire
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Connection, Random
@@ -267,7 +267,8 @@ class Client:
         kind = command.WhichOneof("body")
         body = getattr(command, str(kind))
         if kind == "producer_closed":
-            self.producers[body.producer_id].closed = from_wire(body.error)
+            producer = self.producers[body.producer_id]
+            producer.closed, producer.closed_last = from_wire(body.error), body.last_sequence_id
         else:
             self.consumers[body.consumer_id].on_push(str(kind), body)
 
@@ -279,6 +280,8 @@ class Client:
         self.producers[producer.id] = producer
         request = pb.OpenProducer(producer_id=producer.id, segment=segment, name=name, incarnation=incarnation)
         reply = await self.call(open_producer=request)
+        if reply.open_producer_ok.sealed:
+            raise SegmentSealed(f"{segment} is sealed")
         producer.last = reply.open_producer_ok.last_sequence_id
         return producer
 
@@ -291,10 +294,20 @@ class Client:
         min_revision: int = 0,
         permits: int = 1_000_000,
         isolation: int = pb.ISOLATION_READ_COMMITTED,
+        store: str = "",
+        trimmed: int = pb.TRIMMED_DATA_BY_START,
+        permits_are_kib: bool = False,
     ) -> Consumer:
         consumer = self._consumer()
         request = pb.Subscribe(
-            consumer_id=consumer.id, segment=segment, start=start, min_revision=min_revision, isolation=isolation
+            consumer_id=consumer.id,
+            segment=segment,
+            start=start,
+            min_revision=min_revision,
+            isolation=isolation,
+            store=store,
+            trimmed=trimmed,  # type: ignore[arg-type]
+            permits_are_kib=permits_are_kib,
         )
         if end is not None:
             request.end.CopyFrom(pb.Position(ledger_id=end.ledger_id, entry_id=end.entry_id))
@@ -348,6 +361,8 @@ class Producer:
         self.incarnation = incarnation
         self.last = -1
         self.closed: TxnError | None = None
+        self.closed_last: int | None = None
+        """What its `ProducerClosed` says is stored."""
 
     def command(
         self,

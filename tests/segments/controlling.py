@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from segments.controller import Controller, ControllerSettings
 from segments.cut import Resolved, Tail
 from segments.directory import Directory
+from segments.sealing import Seal
 from tests.segments.virtual_time import LoopClock
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
@@ -75,6 +76,12 @@ class Positions:
     async def drop_subscription(self, segment: str, subscription: str) -> None:
         await self(segment, 0)
         self.dropped.append((segment, subscription))
+
+    async def seal(self, segment: str, change_id: str) -> Seal:
+        raise NotOwner(f"{segment} has no owner that seals")
+
+    async def forgotten(self, segment: str) -> bool:
+        raise NotOwner(f"{segment} has no owner that knows")
 
     async def tail(self, segment: str, revision: int, resolved: Position) -> Tail:
         return Tail(1, await self(segment, revision))
@@ -173,3 +180,7 @@ async def subscription_of(store: MetadataStore, subscription: str = "s") -> Subs
 
 def names_of(record: AssignmentRecord) -> Sequence[str]:
     return [consumer.partition("@")[0] for consumer in record.consumers]
+
+
+async def with_topic(process: Process, segments: int = 4) -> None:
+    await process.controller.create_topic(TOPIC, segments, "")

@@ -14,13 +14,13 @@ from typing import TypeVar
 
 from segments.cut import Resolved, Tail
 from segments.segment_cuts import SegmentCuts
-from segments.topology import Topology, create_record
+from segments.topology import SEALED, Topology, create_record
 from tests.segments.virtual_time import LoopClock
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.mvcc import Mvcc
-from txnstore.records import GcHorizon, Header, Owner
+from txnstore.records import GcHorizon, Header, Incarnation, Owner
 from txnstore.store import Commit, Delete, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import Position, TxnId
@@ -164,7 +164,8 @@ class SegmentModel:
         """Transactions with an op record here."""
         self.aborted: dict[AbortedKey, Position | None] = {}
         self.owners: list[OwnerModel] = []
-        self.take_over(survivors=0)
+        self.sealed = False
+        """Nothing is begun in it."""
 
     def take_over(self, survivors: int) -> None:
         """A new owner fences the last one; of what was appended and not acked, the first `survivors` are found."""
@@ -174,6 +175,8 @@ class SegmentModel:
                 self.store(flight)
         self.world.write(Delete(keys.owner(self.path)))
         epoch = self.world.write(Put(keys.owner(self.path), records.encode(Owner(broker="b", address="b:1"))))
+        if not self.owners:
+            self.world.write(Put(keys.ledger(self.path), b"{}"))
         owner = OwnerModel(self.world, self, epoch, len(self.owners) + 1)
         self.owners.append(owner)
 
@@ -224,7 +227,7 @@ class World:
     def __post_init__(self) -> None:
         self.etcd = MemoryEtcd(LoopClock())
         self.store = MemoryStore(self.etcd, LoopClock(), random.Random(0), faults=self)
-        self.write(Put(keys.INCARNATION, b"{}"))
+        self.write(Put(keys.INCARNATION, records.encode(Incarnation(id="world", created_ms=0))))
         for topic in TOPICS:
             self.put_layout(Topology(topic, create_record(1, policies={}, created_ms=0)))
 
@@ -240,9 +243,11 @@ class World:
     def put_layout(self, topology: Topology) -> None:
         self.topologies[topology.topic] = topology
         self.write(Put(keys.topic(topology.topic.path), records.encode(topology.record)))
-        for path in topology.paths.values():
+        for number, path in topology.paths.items():
             if path not in self.segments:
                 self.segments[path] = SegmentModel(self, path)
+                if self.draw(2) or not topology.segments[number].parents:
+                    self.segments[path].take_over(survivors=0)
 
     # ---- memory_store.Faults: the world goes on before every request
 
@@ -266,6 +271,8 @@ class World:
     def drain(self) -> None:
         """Everything that is under way comes to its end; nothing new begins."""
         for segment in self.segments.values():
+            if not segment.owners:
+                segment.take_over(survivors=0)
             for owner in segment.owners:
                 owner.told = not owner.current
                 while progress := [one for one in list(owner.choices()) if one != owner.deliver]:
@@ -288,11 +295,14 @@ class World:
         elif kind < 21:
             self.decide()
         elif kind < 22:
-            self.pick(list(self.segments.values())).owners[-1].clean_up()
+            self.pick([one for one in self.segments.values() if one.owners]).owners[-1].clean_up()
         elif kind < 23:
             self.collect()
-        elif self.draw(2) and len(self.segments) < 4:
-            self.split()
+        elif self.draw(2) and len(self.segments) < 7:
+            if self.draw(3):
+                self.split()
+            else:
+                self.merge()
         else:
             segment = self.pick(list(self.segments.values()))
             if len(segment.owners) < 3:
@@ -309,15 +319,19 @@ class World:
 
     def start_write(self) -> None:
         txn_id = self.pick(list(self.open))
+        if not self.active_paths:
+            return
         owner = self.segments[self.pick(self.active_paths)].owners[-1]
         owner.start(txn_id, self.pick(WRITERS) if self.open[txn_id] else 0)
 
     @property
     def active_paths(self) -> list[str]:
-        return [path for topology in self.topologies.values() for path in topology.active_paths]
+        paths = [path for topology in self.topologies.values() for path in topology.active_paths]
+        return [path for path in paths if not self.segments[path].sealed and self.segments[path].owners]
 
     def plain(self) -> None:
-        self.segments[self.pick(self.active_paths)].owners[-1].flights.append(Flight(None, 0))
+        if self.active_paths:
+            self.segments[self.pick(self.active_paths)].owners[-1].flights.append(Flight(None, 0))
 
     def decide(self) -> None:
         txn_id = self.pick(list(self.open))
@@ -346,15 +360,38 @@ class World:
         """The owner finishes what is in flight, then seals; the children are new segments."""
         topology = self.topologies[self.pick(TOPICS)]
         parent = self.pick(topology.active)
-        owner = self.segments[topology.paths[parent.id]].owners[-1]
+        self.seal(topology.paths[parent.id])
+        self.put_layout(topology.split(parent.id))
+
+    def merge(self) -> None:
+        topology = self.topologies[self.pick(TOPICS)]
+        if len(topology.active) > 1:
+            at = self.draw(len(topology.active) - 1)
+            lower, upper = topology.active[at : at + 2]
+            for parent in (lower, upper):
+                self.seal(topology.paths[parent.id])
+                if self.draw(2):
+                    self.step()  # between the two seals, and between them and the layout
+            if self.topologies[topology.topic] is topology:
+                self.put_layout(topology.merge(lower.id, upper.id))
+            else:  # another change came first: this one is given up
+                for parent in (lower, upper):
+                    sealed = self.topologies[topology.topic].segments[parent.id].state == SEALED
+                    self.segments[topology.paths[parent.id]].sealed = sealed
+
+    def seal(self, path: str) -> None:
+        self.segments[path].sealed = True
+        if not self.segments[path].owners:
+            self.segments[path].take_over(survivors=0)  # who seals owns it
+        owner = self.segments[path].owners[-1]
         while progress := [one for one in list(owner.choices()) if one != owner.deliver]:
             progress[0]()
-        self.put_layout(topology.split(parent.id))
 
     # ---- segments.snapshots.SegmentQuestions
 
     async def resolved(self, segment: str) -> Resolved:
-        self.step()
+        for _ in range(1 if self.draw(4) else 1 + self.draw(10)):  # now and then a slow one: much happens meanwhile
+            self.step()
         owner = self._asked(segment)
         return Resolved(owner.epoch, owner.cuts.begin())
 
@@ -371,6 +408,8 @@ class World:
     def _asked(self, segment: str) -> OwnerModel:
         """Mostly the owner; now and then one that does not know yet that it is no more."""
         owners = self.segments[segment].owners
+        if not owners:
+            raise NotOwner(f"{segment} has no owner yet")
         if len(owners) > 1 and self.steps_left > 0 and self.draw(3) == 0:
             return owners[-2]
         return owners[-1]

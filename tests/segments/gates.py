@@ -26,11 +26,12 @@ def is_clean_up(commit: Commit) -> bool:
 
 
 class GatedStore:
-    """Commits for which `held` is true are not sent before `open`."""
+    """Commits for which `held` is true are not sent before `open`; with `hold_answers` they are, and nobody hears."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._held: Callable[[Commit], bool] = lambda _: False
+        self._answered: Callable[[Commit], bool] = lambda _: True
         self._gate = asyncio.Event()
         self.waiting = 0
         self.sent: list[Commit] = []
@@ -39,8 +40,13 @@ class GatedStore:
         self._held = held
         self._gate = asyncio.Event()
 
+    def hold_answers(self, held: Callable[[Commit], bool]) -> None:
+        self._answered = lambda commit: not held(commit)
+        self._gate = asyncio.Event()
+
     def open(self) -> None:
         self._held = lambda _: False
+        self._answered = lambda _: True
         self._gate.set()
 
     async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
@@ -48,6 +54,14 @@ class GatedStore:
         return await self._store.commit(commit, timeout_s=timeout_s)
 
     def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+        if not self._answered(commit):
+
+            async def unheard(sent: asyncio.Future[CommitResult]) -> CommitResult:
+                await self._gate.wait()
+                return await sent
+
+            self.sent.append(commit)
+            return asyncio.ensure_future(unheard(self._store.commit_nowait(commit)))
         if not self._held(commit):
             self.sent.append(commit)
             return self._store.commit_nowait(commit)

@@ -30,6 +30,14 @@ async def filled(store: LedgerStore, entries: int, ledger_id: int = 1) -> Ledger
 
 
 class LedgerStoreContract:
+    async def test_the_place_has_one_id_for_all_who_see_it_and_for_ever(
+        self, ledgers: LedgerStore, successor: LedgerStore
+    ) -> None:
+        assert (await ledgers.identity(None)).id is None
+        assert (await ledgers.identity("a")).id == "a"
+        assert [(await one.identity(mark)).id for one in (ledgers, successor) for mark in ("b", None)] == ["a"] * 4
+        assert await ledgers.list() == []
+
     async def test_ids_count_up_and_only_a_sync_confirms(self, ledgers: LedgerStore) -> None:
         writer = await create(ledgers)
         assert (writer.ledger_id, writer.last_confirmed, writer.appended_bytes) == (1, -1, 0)

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from segments.consuming import CLOSED_KEPT
+from simulation.footprint import collections_of
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, is_ack_op, is_clean_up
 from txnstore import keys, records
@@ -38,6 +40,29 @@ async def test_p1_an_ack_in_a_transaction_hides_abort_redelivers_commit_sticks(c
     await client.call(segment_positions=pb.SegmentPositions(segment=segment, min_revision=revision))
     final = await cluster.subscribe(client, segment, epoch=3)
     await final.wait(*"bc")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_d4_participants_finish_what_was_decided_with_no_coordinator_alive(
+    cluster: Cluster, committed: bool
+) -> None:
+    """There is none in this cluster: the decision in etcd is all that was left of it, and nobody tells the brokers."""
+    source, target = await cluster.create_topic(segments=2)
+    client = await cluster.connect(await cluster.start())
+    inputs, outputs = await client.producer(source), await client.producer(target)
+    consumer, reader = await cluster.subscribe(client, source), await client.reader(target)
+    for value in "ab":
+        await inputs.send(value)
+    await consumer.wait(*"ab")
+    txn = await cluster.begin()
+    await outputs.send("made of a", txn=txn)
+    await outputs.send("behind it")
+    await consumer.ack(consumer.messages[0], txn=txn)
+    assert reader.values == []
+    await (cluster.commit(txn) if committed else cluster.abort(txn))
+    await reader.wait(*(["made of a", "behind it"] if committed else ["behind it"]))
+    await cluster.wait_no_ops(txn)
+    await (await cluster.subscribe(client, source, epoch=2)).wait(*("b" if committed else "ab"))
 
 
 @pytest.mark.parametrize(("first", "second", "conflict"), [(2, 2, True), (2, 1, True), (2, 3, True), (None, 3, False)])
@@ -265,6 +290,23 @@ async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_r
     with pytest.raises(NotAllowed):
         await consumer.ack(Position(1, 0))
     await client.subscribe(segment, consumer="c2", epoch=2)
+
+
+async def test_a_connection_remembers_why_its_last_consumers_were_closed_and_no_more_of_them(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await cluster.create_subscription("sub")
+    consumers = []
+    for epoch in range(1, CLOSED_KEPT + 20):
+        consumers.append(await cluster.subscribe(client, segment, epoch=epoch))
+    await eventually(lambda: all(consumer.closed for consumer in consumers[:-1]))
+    await cluster.subscribe(client, segment, epoch=CLOSED_KEPT + 20)
+    assert collections_of(node.service)["ConsumingService._connections"] <= CLOSED_KEPT + 2
+    with pytest.raises(NotAllowed):
+        await consumers[-2].ack(Position(1, 0))
+    with pytest.raises(InvalidArgument, match="not open"):
+        await consumers[0].ack(Position(1, 0))
 
 
 async def test_plain_acks_survive_a_graceful_restart_and_are_written_at_most_once_a_second(cluster: Cluster) -> None:

@@ -128,6 +128,26 @@ def test_a_new_incarnation_takes_over_its_predecessors_segments_at_once() -> Non
         membership.join("a@0000000000000001")
 
 
+def test_k6_one_that_was_a_member_before_never_takes_its_name_back_from_a_newer_one() -> None:
+    """Under a new controller, too, which knows only whom the record names."""
+    first = Membership(None, 0, gone_at=0.0)
+    first.join("worker@1")
+    record = first.plan(["a", "b"])
+    assert record is not None
+    first.confirm(record, 1)
+    again = Membership(record, 1, gone_at=10.0)
+    assert again.join("worker@1", again=True) == ()
+    assert again.join("worker@2") == ("worker@1",)
+    newer = again.plan(["a", "b"])
+    assert newer is not None
+    elected = Membership(newer, 2, gone_at=20.0)
+    with pytest.raises(NotAllowed, match="replaced by worker@2"):
+        elected.join("worker@1", again=True)
+    assert not elected.is_member("worker@1")
+    assert elected.join("worker@2", again=True) == ()
+    assert elected.join("worker@3") == ("worker@2",), "a new process of that name still does"
+
+
 def test_joining_again_with_the_same_incarnation_changes_nothing() -> None:
     membership = Membership(None, 0, gone_at=10.0)
     membership.join("a@1")

@@ -11,13 +11,19 @@ from structlog.testing import capture_logs
 
 from segments.file_ledger import FileLedgerStore
 from segments.file_ledger_writer import FileLedgerWriter
-from segments.ownership import preferred_owner
+from segments.placement import place
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, is_write_op
 from txnstore import keys, records
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import InternalError, NotOwner
+from txnwire.errors import InternalError, NotOwner, OutcomeUnknown
+
+
+def goes_to_b2(segments: list[str]) -> str:
+    """One of them, all owned by b1, that moves once b2 has come."""
+    placed = place([segments], dict.fromkeys(segments, "b1"), ["b1", "b2"])
+    return next(path for path in segments if placed[path] == "b2")
 
 
 async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served_again(cluster: Cluster) -> None:
@@ -25,13 +31,13 @@ async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served
     segments = await cluster.create_topic(segments=8)
     one = await cluster.start("b1", settings=settings)
     await eventually(lambda: len(one.broker.segments) == 8)
-    await cluster.start("b2", settings=settings)
+    two = await cluster.start("b2", settings=settings)
     await eventually(lambda: len(one.directory.brokers()) == 2)
-    misplaced = next(path for path in segments if preferred_owner(path, ["b1", "b2"]) == "b2")
+    misplaced = goes_to_b2(segments)
     lost = one.broker.segments[misplaced]
     lost.lost(InternalError("a disk fails"))
-    await eventually(lambda: misplaced in one.broker.segments, what="it is served again")
-    assert one.broker.segments[misplaced].epoch > lost.epoch
+    await eventually(lambda: misplaced in (one.broker.segments | two.broker.segments), what="it is served again")
+    assert (one.broker.segments | two.broker.segments)[misplaced].epoch > lost.epoch
 
 
 async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epoch(cluster: Cluster) -> None:
@@ -46,7 +52,7 @@ async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epo
     segments = await cluster.create_topic(segments=8)
     one = await cluster.start("b1", settings=settings)
     await eventually(lambda: len(one.broker.segments) == 8)
-    misplaced = next(path for path in segments if preferred_owner(path, ["b1", "b2"]) == "b2")
+    misplaced = goes_to_b2(segments)
     epoch = one.broker.segments[misplaced].epoch
     client = await cluster.connect(one)
     producer = await client.producer(misplaced)
@@ -73,7 +79,7 @@ async def test_who_waits_for_a_segment_hears_at_once_that_another_broker_has_tak
     segments = await cluster.create_topic(segments=8)
     node = await cluster.start("b1", settings=settings)
     await eventually(lambda: len(node.broker.segments) == 8)
-    moved = next(path for path in segments if preferred_owner(path, ["b1", "b2"]) == "b2")
+    moved = goes_to_b2(segments)
     b2 = records.encode(records.Registration(id="b2", address="b2:1"))
     await cluster.store.commit(Commit(puts=(Put(keys.broker("b2"), b2),)))
     await eventually(lambda: moved not in node.broker.segments and node.directory.owner(moved) is None)
@@ -86,6 +92,115 @@ async def test_who_waits_for_a_segment_hears_at_once_that_another_broker_has_tak
     async with asyncio.timeout(5):
         with pytest.raises(NotOwner, match="b2"):
             await opening
+
+
+class SlowAnswers(GatedStore):
+    """Writes that are held back tell their caller that the time ran out; they land all the same."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self.landing: dict[asyncio.Task[CommitResult], None] = {}
+
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        landing = asyncio.ensure_future(super().commit(commit, timeout_s=timeout_s))
+        self.landing[landing] = None
+        await asyncio.sleep(0)
+        if self.waiting and not landing.done():
+            raise OutcomeUnknown("the time ran out")
+        return await landing
+
+
+def is_claim(commit: Commit) -> bool:
+    return any(put.key.startswith(keys.OWNER) for put in commit.puts)
+
+
+async def test_a_claim_that_lands_after_its_time_ran_out_leaves_nothing_unserved(cluster: Cluster) -> None:
+    """Though another broker has come meanwhile, whose the segment should be by now."""
+    make_store = cluster.make_store
+
+    async def make_slow() -> MetadataStore:
+        return SlowAnswers(await make_store())
+
+    cluster.make_store = make_slow
+    settings = replace(cluster.settings, settle_s=3600.0, lease_ttl_s=60.0)
+    one = await cluster.start("b1", settings=settings)
+    slow: SlowAnswers = one.store  # type: ignore[assignment]
+    slow.hold(is_claim)
+    segments = await cluster.create_topic(segments=4)
+    await eventually(lambda: slow.waiting >= 4, what="claims are on their way, and their time has run out")
+    cluster.make_store = make_store
+    b2 = records.encode(records.BrokerRegistration(id="b2", address="b2:1"))
+    await cluster.store.commit(Commit(puts=(Put(keys.broker("b2"), b2),)))
+    await eventually(lambda: len(one.directory.brokers()) == 2)
+    slow.open()
+    await asyncio.gather(*slow.landing, return_exceptions=True)
+    await eventually(lambda: sorted(one.broker.segments) == sorted(segments), what="what has landed is served")
+    for path, segment in one.broker.segments.items():
+        owner = await cluster.store.get(keys.owner(path))
+        assert owner is not None
+        assert owner.create_revision == segment.epoch
+
+
+class SlowCreation(FileLedgerStore):
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        self.gate = asyncio.Event()
+        self.waiting = False
+
+    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> FileLedgerWriter:
+        self.waiting = True
+        await self.gate.wait()
+        return await super().create(segment, ledger_id, incarnation=incarnation)
+
+
+async def test_r4_ownership_lost_behind_the_last_compare_of_a_recovery_ends_the_segment(cluster: Cluster) -> None:
+    """Nothing compares the epoch between the ledger's opening and the first write: nobody else would tell."""
+    cluster.make_ledgers = SlowCreation
+    [segment] = await cluster.create_topic()
+    node = await cluster.start("b1")
+    ledgers: SlowCreation = node.ledgers  # type: ignore[assignment]
+    await eventually(lambda: ledgers.waiting)
+    asking = asyncio.ensure_future(node.broker.segment(segment))
+    other = records.encode(records.Owner(broker="b2", address="b2:1"))
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
+    await cluster.store.commit(Commit(puts=(Put(keys.owner(segment), other),)))
+    await eventually(lambda: (owner := node.directory.owner(segment)) is not None and owner.broker == "b2")
+    with pytest.raises(NotOwner):
+        await asking
+    ledgers.gate.set()
+    await eventually(lambda: not node.broker.statistics().taking)
+    await eventually(lambda: segment not in node.broker.segments, what="it is not served under an epoch that is over")
+
+
+async def test_what_a_leaving_broker_releases_is_claimed_before_it_is_gone(cluster: Cluster) -> None:
+    """It still lives while it hands over the last of its segments: nothing waits for that."""
+    make_store = cluster.make_store
+
+    async def make_gated() -> MetadataStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated
+    segments = await cluster.create_topic(segments=4)
+    one = await cluster.start("b1", settings=replace(cluster.settings, settle_s=3600.0, lease_ttl_s=60.0))
+    await eventually(lambda: len(one.broker.segments) == 4)
+    two = await cluster.start("b2")
+    held = keys.owner(segments[0])
+    store: GatedStore = one.store  # type: ignore[assignment]
+    store.hold(lambda commit: any(delete.key == held for delete in commit.deletes))
+    leaving = asyncio.ensure_future(one.close())
+    await eventually(lambda: len(two.broker.segments) == 3, what="what was released is served")
+    assert "b1" in two.directory.brokers()
+    assert two.directory.brokers()["b1"].leaving
+    store.open()
+    await leaving
+    await eventually(lambda: len(two.broker.segments) == 4)
+
+
+async def test_two_brokers_share_four_segments_two_and_two_whatever_their_names(cluster: Cluster) -> None:
+    await cluster.create_topic(segments=4)
+    settings = replace(cluster.settings, settle_s=0.1)
+    nodes = [await cluster.start(name, settings=settings) for name in ("x", "y")]
+    await eventually(lambda: [len(node.broker.segments) for node in nodes] == [2, 2])
 
 
 class BrokenLedgers(FileLedgerStore):
@@ -137,3 +252,57 @@ async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others
     clock.broken = True
     await eventually(lambda: segment in two.broker.segments)
     clock.broken = False
+
+
+async def test_a_broker_that_leaves_in_the_midst_of_a_take_over_gives_that_segment_back_first(cluster: Cluster) -> None:
+    """Not with its lease, which ends once the last of its other segments is handed over."""
+    make_store = cluster.make_store
+
+    async def make_gated() -> MetadataStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated
+    cluster.make_ledgers = SlowCreation
+    served, taken = await cluster.create_topic(segments=2)
+    one = await cluster.start("b1", settings=replace(cluster.settings, lease_ttl_s=60.0))
+    ledgers: SlowCreation = one.ledgers  # type: ignore[assignment]
+    ledgers.gate.set()
+    await eventually(lambda: len(one.broker.segments) == 2)
+    ledgers.gate.clear()
+    ledgers.waiting = False
+    one.broker.segments[taken].lost(InternalError("a disk fails"))
+    await eventually(lambda: ledgers.waiting, what="it is being taken over anew")
+    cluster.make_ledgers = FileLedgerStore
+    store: GatedStore = one.store  # type: ignore[assignment]
+    held = keys.owner(served)
+    store.hold(lambda commit: any(delete.key == held for delete in commit.deletes))
+    two = await cluster.start("b2")
+    leaving = asyncio.ensure_future(one.close())
+    await eventually(lambda: list(two.broker.segments) == [taken])
+    assert "b1" in two.directory.brokers()
+    store.open()
+    ledgers.gate.set()
+    await leaving
+
+
+async def test_r4_a_broker_that_cannot_start_leaves_nothing_behind(cluster: Cluster) -> None:
+    """Its decision watch went on after its process had given up, and ended in an alarm as the store was closed."""
+    make_store, stores = cluster.make_store, []
+
+    async def make_gated() -> GatedStore:
+        store = GatedStore(await make_store())
+        store.hold(lambda commit: any(put.key.startswith(keys.BROKER) for put in commit.puts))
+        stores.append(store)
+        return store
+
+    cluster.make_store = make_gated
+    starting = asyncio.ensure_future(cluster.start("b1"))
+    await eventually(lambda: stores and stores[0].waiting == 1, what="it registers")
+    assert following()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert following() == []
+
+
+def following() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if "decision" in task.get_name()]

@@ -10,13 +10,13 @@ from segments.subscription_queries import describe_subscription, list_subscripti
 from tests.segments.controlling import (
     TOPIC,
     Inbox,
-    Process,
     assignment_of,
     joining,
     leaving,
     names_of,
     running,
     subscription_of,
+    with_topic,
 )
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
@@ -40,10 +40,6 @@ from txnwire.proto import txn_pb2 as pb
 LOST_BEFORE = Fate(arrive_s=None, fail_s=0.5)
 ANSWER_LOST = Fate(arrive_s=0.0, fail_s=0.5)
 LANDS_LATE = Fate(arrive_s=3.0, fail_s=0.5)
-
-
-async def with_topic(process: Process, segments: int = 4) -> None:
-    await process.controller.create_topic(TOPIC, segments, "")
 
 
 # ---- topics ---------------------------------------------------------------------------------------------------------
@@ -89,6 +85,7 @@ def test_the_shape_of_a_topic_outlives_a_split() -> None:
         ('{"retention_ms": "1d"}', "found '1d'"),
         ('{"autoscale": "on"}', "policy autoscale"),
         ('{"autoscale": {"split_bytes_per_s": "much"}}', "policy autoscale"),
+        ('{"autoscale": {"max": 3}}', "unknown threshold 'max'"),
     ],
 )
 def test_a_malformed_policy_is_refused_by_name(policies: str, complaint: str) -> None:
@@ -97,7 +94,7 @@ def test_a_malformed_policy_is_refused_by_name(policies: str, complaint: str) ->
             with pytest.raises(InvalidArgument, match=complaint):
                 await a.controller.create_topic(TOPIC, 1, policies)
             with pytest.raises(InvalidArgument, match="expected 1 to"):
-                await a.controller.create_topic(TOPIC, 0, '{"autoscale": {"max": 3}, "retention_ms": null}')
+                await a.controller.create_topic(TOPIC, 0, '{"autoscale": {"max_segments": 3}, "retention_ms": null}')
 
     run(scenario())
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from segments.cut import Cut, Layouts, Resolved, StartOver, Tail, read_layouts, topic_keys
+from segments.cut import Cut, Layouts, Resolved, StartOver, Tail, read_layouts, settled_in, topic_keys
 from segments.segment_cuts import NOTED_FOR_S, SegmentCuts
 from segments.snapshots import Snapshots
 from segments.topology import Topology, create_record
@@ -18,9 +18,9 @@ from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import GcHorizon, Header, Owner
-from txnstore.store import Commit, Delete, KeyValue, Put
+from txnstore.store import Commit, KeyValue, Put
 from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, Timeout, TopicNotFound
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot
 from watchers.outcomes import Decision
@@ -129,7 +129,6 @@ def test_aborted_transactions_and_writers_that_do_not_count_are_told_apart() -> 
 @pytest.mark.parametrize(
     ("asked", "read", "reason"),
     [
-        (cut(), found(topic=topic_record(TOPOLOGY.split(1))), "layout epoch 1 to 2"),
         (cut(), found(topic=topic_record(created=60)), "was deleted"),
         (cut(), found(topic=topic_record(DELETING)), "being deleted"),
         (cut(), found(right=owner_record(RIGHT, 61)), "changed its owner"),
@@ -186,6 +185,7 @@ class Asked:
     async def own(self) -> None:
         owner = records.encode(Owner(broker="b", address="b:1"))
         puts = tuple(Put(keys.owner(path), owner) for path in (LEFT, RIGHT))
+        puts += tuple(Put(keys.ledger(path), b"{}") for path in (LEFT, RIGHT))
         self.epoch = (await self.store.commit(Commit(puts=puts))).revision
 
     async def resolved(self, segment: str) -> Resolved:
@@ -228,29 +228,45 @@ def test_r_is_read_behind_every_first_answer() -> None:
     run(scenario())
 
 
-def test_a_layout_that_changes_while_the_cut_is_taken_has_it_begun_again() -> None:
+def test_what_was_made_after_the_revision_is_left_out() -> None:
+    """Nothing that was committed by then is in it."""
+    snapshot = cut().conclude(found(topic=topic_record(TOPOLOGY.split(1))))
+    assert isinstance(snapshot, Snapshot)
+    assert snapshot.topics[str(TOPIC)].epoch == 1
+    assert list(snapshot.segments) == [LEFT, RIGHT]
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_split_between_the_first_question_and_the_revision_costs_no_more_than_asking_its_children(
+    owned: bool,
+) -> None:
+    """▲ They are in the layout at the revision, and may hold what was committed by then, unless nobody has owned them
+    yet: then there is nothing in them, and nobody to be asked."""
+
     async def scenario() -> None:
         etcd, asked, snapshots = await _asked()
-        changes = [TOPOLOGY.split(1).record]
+        layout = TOPOLOGY.split(1)
+        children = [path for path in layout.paths.values() if path not in (LEFT, RIGHT)]
+        splits = [layout.record]
 
         def split() -> None:
-            if changes:
-                put = Put(keys.topic(TOPIC.path), records.encode(changes.pop()))
-                children = tuple(Put(keys.owner(path), b'{"v":1,"broker":"b","address":"b:1"}') for path in paths)
-                etcd.mvcc.commit([Commit(puts=(put, *children))])
+            for record in splits:
+                puts = [Put(keys.topic(TOPIC.path), records.encode(record))]
+                puts += [Put(keys.ledger(path), b"{}") for path in children if owned]
+                etcd.mvcc.commit([Commit(puts=tuple(puts))])
+            splits.clear()
 
-        paths = [path for path in TOPOLOGY.split(1).paths.values() if path not in (LEFT, RIGHT)]
         asked.on_resolved = split
-        with pytest.raises(Timeout, match="changed its owner"):
-            await snapshots.take([TOPIC], timeout_s=5)  # the children's owners are none of ours: never concluded
-        assert snapshots.statistics().started_over > 1
-        assert snapshots.statistics().failed == 1
-        asked.epoch = etcd.mvcc.revision + 1
-        owners = tuple(Put(keys.owner(path), b'{"v":1,"broker":"b","address":"b:1"}') for path in (LEFT, RIGHT, *paths))
-        etcd.mvcc.commit([Commit(deletes=tuple(Delete(put.key) for put in owners))])
-        etcd.mvcc.commit([Commit(puts=owners)])
-        asked.epoch = etcd.mvcc.revision
-        assert (await snapshots.take([TOPIC], timeout_s=5)).topics[str(TOPIC)].epoch == 2
+        if owned:  # and then asked: their owners are none of ours, so it never comes to an end
+            with pytest.raises(Timeout, match="changed its owner"):
+                await snapshots.take([TOPIC], timeout_s=5)
+            assert len(asked.revisions) >= 4
+        else:
+            snapshot = await snapshots.take([TOPIC], timeout_s=5)
+            assert snapshot.topics[str(TOPIC)].epoch == 2
+            assert [snapshot.segments[path] for path in children] == [SegmentBounds(EARLIEST, EARLIEST)] * 2
+            assert asked.revisions == [snapshot.revision] * 2
+            assert snapshots.statistics().started_over == 0
         await asked.store.close()
 
     run(scenario())
@@ -262,7 +278,7 @@ def test_a_segment_without_an_owner_is_waited_for_and_named_when_the_time_is_up(
         asked.refused = 3
         await snapshots.take([TOPIC], timeout_s=5)
         assert snapshots.statistics().taken == 1
-        assert snapshots.statistics().started_over > 0
+        assert asked.refused == 0
         asked.refused = 1_000_000
         with pytest.raises(Timeout, match="no owner at the moment"):
             await snapshots.take([TOPIC], timeout_s=5)
@@ -407,3 +423,40 @@ def test_an_answer_needs_decisions_noted_since_before_r() -> None:
         assert (await segment.cuts.answer(R + 5, Position(0, -1))).undecided == ()
 
     run(scenario())
+
+
+SPLIT = TOPOLOGY.split(0)
+CHILDREN = (SPLIT.paths[2], SPLIT.paths[3])
+
+
+def test_a_segment_that_is_sealed_and_decided_is_asked_once() -> None:
+    """▲ Sealed by its topic's record, and only once nothing of it is pending."""
+    layouts = read_layouts([TOPIC], [topic_record(SPLIT)])
+    assert layouts.segments == (LEFT, RIGHT, *CHILDREN)
+    empty = Resolved(20, Position(0, -1))
+    resolved = {LEFT: Resolved(20, Position(1, 9)), RIGHT: Resolved(20, Position(1, 0))} | dict.fromkeys(
+        CHILDREN, empty
+    )
+    tails = {path: Tail(20, at) for path, (_, at) in resolved.items()}
+    owners = [owner_record(path) for path in layouts.segments]
+    first = Cut(layouts, resolved, R, tails).conclude([topic_record(SPLIT), *owners, None])
+    assert isinstance(first, Snapshot)
+    assert first.segments[LEFT] == SegmentBounds(Position(1, 9), Position(1, 9), sealed=True)
+    assert settled_in(first) == {LEFT: Position(1, 9)}
+    known = read_layouts([TOPIC], [topic_record(SPLIT)]).knowing(settled_in(first))
+    assert known.segments == (RIGHT, *CHILDREN)
+    later = Cut(known, resolved, R + 1, tails)
+    assert keys.owner(LEFT) not in later.final_keys
+    again = later.conclude([topic_record(SPLIT), *owners[1:], None])
+    assert isinstance(again, Snapshot)
+    assert again.topics == first.topics
+    pending = Cut(layouts, resolved | {LEFT: Resolved(20, Position(1, 8))}, R, tails)
+    snapshot = pending.conclude([topic_record(SPLIT), *owners, None])
+    assert isinstance(snapshot, Snapshot)
+    assert settled_in(snapshot) == {}
+
+
+def test_a_segment_on_its_way_out_of_the_graph_is_not_asked() -> None:
+    """Nobody serves it, and nothing is left in it."""
+    going = Topology(TOPIC, msgspec.structs.replace(SPLIT.record, pruning=[0]))
+    assert read_layouts([TOPIC], [topic_record(going)]).segments == (RIGHT, *CHILDREN)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
+from segments.deletions import Deletions
+from segments.stream_groups import StreamGroups
 from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, running, subscription_of
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys, records
 from txnstore.deletion_transitions import plan_mark_topic
+from txnstore.election import Leadership
 from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate
-from txnstore.records import TopicRecord
-from txnstore.store import Commit, Delete, KeyValue, Put, absent
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.records import SubscriptionRecord, TopicRecord
+from txnstore.store import Commit, Delete, KeyValue, Lease, Put, absent
 from txnwire.errors import (
     InvalidArgument,
     NotAllowed,
+    NotOwner,
     Overloaded,
     SubscriptionNotFound,
     Timeout,
@@ -28,7 +34,7 @@ from txnwire.errors import (
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
-NOT_OURS = (keys.LEADER, keys.INCARNATION, keys.SENDER)
+NOT_OURS = (keys.LEADER, keys.INCARNATION, keys.SENDER, keys.DATA_FOLDER)
 SEGMENTS = ("public/nyc/flights/0000-7fff-0", "public/nyc/flights/8000-ffff-1")
 
 
@@ -366,3 +372,48 @@ def test_a_record_that_is_marked_is_not_marked_again() -> None:
     record = records.encode(TopicRecord(epoch=1, next_segment_id=1, segments=[], deleting_ms=5))
     found = KeyValue(keys.topic(TOPIC.path), record, 1, 1, 1)
     assert plan_mark_topic(found, still_held=absent(b"x"), now_ms=9) is None
+
+
+class OwnersOfAnotherTime:
+    """Nobody hears from them before the lease of whoever asks is lost: as of a process that slept meanwhile."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
+        return 0, 0
+
+    async def drop_subscription(self, segment: str, subscription: str) -> None:
+        await self._lease.wait_lost()
+        raise Timeout(f"{segment} did not answer")
+
+
+def test_the_end_of_a_term_is_no_failure_of_the_deletions_under_way() -> None:
+    async def scenario() -> None:
+        etcd, clock = MemoryEtcd(LoopClock()), LoopClock()
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 1, "")
+            store = MemoryStore(etcd, clock, Random(1), name="b")
+            lease = await store.grant_lease(3.0)
+            record = SubscriptionRecord(type="stream", start={"kind": "earliest"})
+            key = keys.subscription(TOPIC.path, "s")
+            leads = await store.commit(
+                Commit(puts=(Put(b"/held-by-b", b"", lease=lease.id), Put(key, records.encode(record))))
+            )
+            leadership = Leadership(store, b"/held-by-b", leads.revision, lease)
+            groups = StreamGroups(None, leadership, {}, rejoin_s=1.0, on_deposed=lambda: None)  # type: ignore[arg-type]
+            deletions = Deletions(
+                store, a.directory, clock, Random(2), OwnersOfAnotherTime(lease), leadership=leadership, groups=groups,
+                on_deposed=lambda: None,
+            )  # fmt: skip
+            with capture_logs() as logs:
+                deleting = asyncio.ensure_future(deletions.delete_subscription(TOPIC, "s", force=True))
+                await asyncio.sleep(1.0)
+                store.memory_backend.disconnect()
+                with pytest.raises(NotOwner, match="controller no longer"):
+                    await deleting
+            assert [one["event"] for one in logs if one["event"].startswith("deletion_")][-1] == "deletion_left"
+            assert not [one for one in logs if one["log_level"] == "error"]
+            await store.close()
+
+    run(scenario())

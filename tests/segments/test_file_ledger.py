@@ -12,9 +12,9 @@ import pytest
 
 from segments import ledger_files
 from segments.file_ledger import FileLedgerStore
-from segments.ledger import LedgerFailed, LedgerFenced
+from segments.ledger import LedgerFailed, LedgerFenced, LedgerUnreadable
 from tests.segments.ledger_store_contract import ALL, SEGMENT, LedgerStoreContract, create, filled
-from txnwire.errors import DataCorrupt
+from txnwire.errors import DataCorrupt, StoreUnavailable, from_wire, to_wire
 
 
 @pytest.fixture
@@ -280,6 +280,33 @@ async def test_the_successor_syncs_what_it_counts(
         await successor.fence(SEGMENT, 1)
 
 
+async def test_a_failing_read_is_told_as_what_may_pass_and_names_the_file(
+    ledgers: FileLedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients were told of an internal error, and a consumer that met it was at its end (seeds 30014, 30060)."""
+    writer = await filled(ledgers, 2)
+    await (await filled(ledgers, 2, ledger_id=2)).close(b"")
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", fails)
+        patched.setattr(Path, "read_bytes", fails)
+        for ledger, reading in (
+            (1, writer.read(0, 1, max_bytes=ALL)),
+            (2, ledgers.read(SEGMENT, 2, 0, 1, max_bytes=ALL)),
+            (1, ledgers.read_footer(SEGMENT, 1)),
+            (1, ledgers.read_sidecar(SEGMENT, 1)),
+        ):
+            with pytest.raises(LedgerUnreadable, match=rf"/{ledger}\..*input/output error") as failed:
+                await reading
+            told = from_wire(to_wire(failed.value))
+            assert type(told) is StoreUnavailable
+            assert str(told) == str(failed.value)
+    assert len(await writer.read(0, 1, max_bytes=ALL)) == 2  # ▲ no other than a failed sync it is not the ledger's end
+
+
 async def test_leftovers_of_a_crashed_creation_are_no_ledger(ledgers: FileLedgerStore, tmp_path: Path) -> None:
     path = ledger_file(tmp_path)
     path.parent.mkdir(parents=True)
@@ -298,3 +325,26 @@ async def test_a_cancelled_reader_leaves_its_file_to_the_running_job(ledgers: Fi
         reading.cancel()
         await ledgers.delete("public/default/orders/8000-ffff-4", 1)
     assert len(await ledgers.read(SEGMENT, 1, 0, 999, max_bytes=ALL)) == 1000
+
+
+async def test_s8_segments_of_one_topic_are_deleted_at_once_by_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes the topic's folder leaves the other with nothing to sync, which is no failure."""
+    other = SEGMENT.rpartition("/")[0] + "/8000-ffff-9"
+    one, two = FileLedgerStore(tmp_path), FileLedgerStore(tmp_path)
+    for store, segment in ((one, SEGMENT), (two, other)):
+        await (await store.create(segment, 1, incarnation="i")).close(b"footer")
+    root, sync = tmp_path / "ledgers", ledger_files.sync_directory
+
+    def meanwhile(path: Path) -> None:
+        if path == root.joinpath(*SEGMENT.split("/")[:-1]):
+            monkeypatch.setattr(ledger_files, "sync_directory", sync)
+            ledger_files.delete_segment(root, other)
+        sync(path)
+
+    monkeypatch.setattr(ledger_files, "sync_directory", meanwhile)
+    await one.delete_segment(SEGMENT)
+    assert await two.list() == []
+    await one.close()
+    await two.close()

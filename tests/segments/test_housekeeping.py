@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,17 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from segments.file_ledger import FileLedgerStore
 from segments.retention import Retention
 from segments.settings import BrokerSettings
 from tests.segments.brokering import TOPIC, Client, Cluster, eventually
+from tests.segments.changing import controlling
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
+from tests.segments.test_sealing import begin
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import LedgerRecord, SubscriptionRecord, TopicRecord
 from txnstore.store import Commit, MetadataStore, Put
+from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
-from txnwire.ids import Position
+from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 
 ONE_ENTRY_EACH = BrokerSettings(
@@ -252,6 +257,114 @@ async def test_size_keeps_as_much_as_it_says(memory_cluster: Cluster) -> None:
     assert await read_to_sentinel(client, segment, "s") == [f"{number}" * 500 for number in range(6, 10)]
 
 
+async def test_generations_of_a_range_share_what_is_kept_of_it(memory_cluster: Cluster) -> None:
+    """▲ A split does not give a topic its retention once more: the newest keep theirs, the sealed what is left."""
+    cluster = memory_cluster
+    [parent] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(ONE_ENTRY_EACH, producer_idle_s=0.0))
+    client = await cluster.connect(node)
+    producer = await client.producer(parent)
+    for number in range(6):
+        await producer.send(f"old {number}")
+    size = (await ledger_list(cluster, parent)).ledgers[0].bytes
+    await set_policies(cluster, retention_bytes=6 * size)
+    await settle()
+    assert len(files(cluster, parent)) >= 6
+    async with controlling(cluster) as controller:
+        children = await controller.split(parent)
+    await eventually(lambda: all(child in node.broker.segments for child in children))
+    for child in children:
+        below = await client.producer(child)
+        for number in range(2):
+            await below.send(f"new {number}")
+    sealed = node.broker.segments[parent]
+    await eventually(lambda: sealed.ledgers.entries == 2)
+    await settle()
+    assert sealed.ledgers.entries == 2
+    for child in children:
+        below = await client.producer(child, "more")
+        for number in range(2):
+            await below.send(f"new {number}")
+    await eventually(lambda: sealed.ledgers.entries == 0)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("stop_behind", [None, 0, 1, 2, 3])
+async def test_all_of_a_sealed_segment_is_trimmed_and_its_producers_are_known(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path, stop_behind: int | None, silent: bool
+) -> None:
+    """▲ L7: they may still ask what of theirs is stored, whoever owns it by then. Steps: the footer, the list, the
+    trim, the file."""
+    armed = Armed()
+
+    async def make_store() -> MetadataStore:
+        return StoppingStore(memory_etcd, armed.steps, counts=armed.counts)
+
+    cluster = Cluster(make_store, memory_store, tmp_path, QUIET)
+    cluster.make_ledgers = lambda data_dir: StoppingLedgers(data_dir, armed.steps)
+    [parent] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(parent, "p", 4)
+    for number in range(3):
+        await producer.send(f"old {number}")
+    async with controlling(cluster) as controller:
+        await controller.split(parent)
+    served = node.broker.segments[parent]
+    await eventually(lambda: served.ledgers.ended and served.buffer.watermark == served.last_confirmed)
+    if stop_behind is not None:
+        armed.steps.left, armed.steps.silent = armed.steps.taken + stop_behind, silent
+    with suppress(TxnError):
+        await served.keep(Retention(ms=-1))
+    await node.crash()
+    armed.steps = Steps()
+    node = await cluster.start()
+    await eventually(lambda: parent in node.broker.segments)
+    served = node.broker.segments[parent]
+    await eventually(lambda: served.ledgers.ended)
+    assert served.last_sequence_id("p", 4) == 2
+    await served.keep(Retention(ms=-1))
+    assert served.ledgers.entries == 0
+    assert files(cluster, parent) == []
+    record = await ledger_list(cluster, parent)
+    assert [info.closed_length for info in record.ledgers] == [0]
+    await served.keep(Retention(ms=-1))
+    await node.close()
+    node = await cluster.start()
+    await eventually(lambda: parent in node.broker.segments)
+    assert node.broker.segments[parent].last_sequence_id("p", 4) == 2
+    reader = await (await cluster.connect(node)).reader(parent)
+    await eventually(lambda: reader.ended == "sealed")
+    assert reader.values == []
+    await cluster.close()
+
+
+class LaterClock(SystemClock):
+    later_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.later_ms
+
+
+async def test_l7_what_is_sealed_and_may_yet_be_opened_again_keeps_its_footer(memory_cluster: Cluster) -> None:
+    """▲ Of a seal that the layout does not have yet nothing is trimmed, whatever the wall clock says: its footer is the
+    only one, and a producer that was told "nothing" would store what is stored once more."""
+    cluster = memory_cluster
+    clock = cluster.clock = LaterClock()
+    [parent] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    await (await (await cluster.connect(node)).producer(parent, "p", 4)).send("stored")
+    served = node.broker.segments[parent]
+    await served.sealing.seal(await begin(cluster, parent))
+    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    clock.later_ms = int(QUIET.producer_idle_s * 2000)
+    await served.keep(Retention(ms=1))
+    await node.crash()
+    node = await cluster.start(settings=QUIET)
+    await eventually(lambda: parent in node.broker.segments)
+    assert node.broker.segments[parent].last_sequence_id("p", 4) == 0
+
+
 async def test_what_a_subscription_has_not_drained_stays_unless_the_policy_says_so(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
@@ -421,5 +534,59 @@ async def test_a_read_between_snapshots_says_what_it_has_missed_and_nothing_else
         await whole.wait("6", "7")
         kept = await snapshot_reader(client, segment, after=None, end=places[7], permits=100)
         await kept.wait("6", "7")
+        with pytest.raises(InvalidArgument, match="trimmed"):  # the older snapshot found nothing in it yet
+            await snapshot_reader(client, segment, after=EARLIEST, end=places[7], permits=100)
         await node.close()
         client = await cluster.connect(node := await cluster.start(settings=ONE_ENTRY_EACH))
+
+
+class SlowSidecars(FileLedgerStore):
+    """Whose sidecars wait for `go_on`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        self.waiting = 0
+        self.go_on = asyncio.Event()
+
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
+        self.waiting += 1
+        await self.go_on.wait()
+        return await super().write_sidecar(segment, ledger_id, sidecar)
+
+
+async def test_s8_a_round_that_is_under_way_as_its_segment_goes_leaves_no_sidecar_behind(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ What erases waits for it: files know no epochs (simulation, over many layout changes)."""
+    cluster = memory_cluster
+    made: list[SlowSidecars] = []
+
+    def make(data_dir: Path) -> SlowSidecars:
+        made.append(SlowSidecars(data_dir))
+        return made[-1]
+
+    cluster.make_ledgers = make
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    await write(cluster, await cluster.connect(node), segment, 1)
+    served = node.broker.segments[segment]
+    await served.roll()
+    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    keeping = asyncio.ensure_future(served.keep(Retention()))
+    await eventually(lambda: sum(one.waiting for one in made))
+    found = await cluster.store.get(keys.topic(TOPIC.path))
+    assert found is not None
+    marked = msgspec.structs.replace(records.decode(TopicRecord, found.value, key=found.key), deleting_ms=5)
+    await cluster.store.commit(Commit(puts=(Put(found.key, records.encode(marked)),)))
+    await eventually(lambda: segment not in node.broker.segments)
+    await settle(40)  # time enough to erase all
+    for one in made:
+        one.go_on.set()
+    with suppress(TxnError):
+        await keeping
+
+    async def erased() -> bool:
+        return await cluster.store.get(keys.ledger(segment)) is None
+
+    await until(erased, "it is erased")
+    assert not (cluster.data_dir / "ledgers" / segment).exists()

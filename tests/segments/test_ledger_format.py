@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from segments import ledger_format as fmt
@@ -64,8 +64,20 @@ def test_a_flip_anywhere_is_an_error_that_names_file_and_offset(groups: list[lis
     bit = draw.draw(st.integers(0, 8 * len(data) - 1))
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
+    assume(damaged[bit // 8])  # alone in its sector it would look as if it had never been written
     with pytest.raises(DataCorrupt, match=r"f: "):
         scanned(bytes(damaged))
+
+
+@pytest.mark.parametrize("beyond", range(1, 33))
+def test_l5_a_last_sector_of_a_few_bytes_that_never_reached_the_disk_is_a_torn_tail(beyond: int) -> None:
+    whole, ends, _ = written([[b"synced"], [b"x"]])
+    entry = b"x" * (fmt.SECTOR_BYTES - (len(whole) - 1) % fmt.SECTOR_BYTES + beyond)
+    data, ends, _ = written([[b"synced"], [entry]])
+    assert len(data) % fmt.SECTOR_BYTES == beyond
+    found = scanned(data[:-beyond] + bytes(beyond))
+    assert (found.entries, found.end) == (1, ends[1])
+    assert found.torn is not None
 
 
 def test_acked_entries_that_are_missing_are_corruption() -> None:

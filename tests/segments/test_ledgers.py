@@ -15,7 +15,7 @@ from tests.segments.gates import GatedStore
 from txnstore import keys, records
 from txnstore.memory_store import MemoryStore
 from txnstore.records import LedgerRecord, Owner
-from txnstore.store import Commit, Delete, Put
+from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import NotOwner
 from txnwire.ids import EARLIEST, Position
 
@@ -86,6 +86,26 @@ async def test_a_take_over_fences_closes_and_opens_a_ledger_of_its_own(
     assert await whole_log(second) == [b"a", b"b"]
 
 
+async def test_a_ledger_is_listed_before_there_is_a_file_of_it_or_anything_in_it(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """A successor fences what is listed: an entry in a ledger that is not would be acked and never be seen again."""
+    store = GatedStore(memory_store)
+    ledgers = SegmentLedgers(store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")  # type: ignore[arg-type]
+    store.hold(lambda commit: any(put.key == keys.ledger(SEGMENT) for put in commit.puts))
+    taking = asyncio.create_task(ledgers.take_over())
+    async with asyncio.timeout(10.0):
+        while not store.waiting:
+            await asyncio.sleep(0)
+    done, _ = await asyncio.wait([taking], timeout=0.1)  # files take less
+    assert not done
+    assert await ledger_store.list() == []
+    store.open()
+    await asyncio.wait_for(taking, 10.0)
+    assert await ledger_store.list() == [(SEGMENT, 1)]
+    assert [one.ledger_id for one in (await stored_record(memory_store)).ledgers] == [1]
+
+
 async def test_l3_a_paused_owner_that_wakes_can_neither_confirm_an_entry_nor_change_the_list(
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:
@@ -110,6 +130,19 @@ async def test_a_successor_that_lost_the_ownership_itself_does_not_touch_the_lis
     with pytest.raises(NotOwner):
         await stale.take_over()
     assert (await stored_record(memory_store)).ledgers == current.record.ledgers
+
+
+async def test_l3_a_successor_that_slept_since_its_claim_does_not_fence_the_one_that_came_after_it(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """▲ It would find the open ledger of its own successor in the list, and end that one's ownership."""
+    sleeper = SegmentLedgers(memory_store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    current = await take_over(memory_store, ledger_store)
+    await append(current, b"a")
+    with pytest.raises(NotOwner):
+        await sleeper.take_over()
+    await append(current, b"b")
+    assert await whole_log(current) == [b"a", b"b"]
 
 
 async def test_who_looks_again_and_again_as_the_log_rolls_gets_no_further(
@@ -180,7 +213,7 @@ async def test_the_newest_footer_counts_and_a_successor_can_write_the_missing_on
     first = await take_over(memory_store, ledger_store)
     assert await first.last_footer() == (EARLIEST, None)
     await append(first, b"a")
-    await first.close(first.footer(1, 1, b"one"))
+    await first.close(lambda: first.footer(1, 1, b"one"))
     second = await take_over(memory_store, ledger_store)
     assert await second.last_footer() == (Position(1, 0), b"one")
     await append(second, b"b", b"c", b"d")
@@ -194,7 +227,7 @@ async def test_the_newest_footer_counts_and_a_successor_can_write_the_missing_on
 async def test_a_sealed_segment_opens_nothing(memory_store: MemoryStore, ledger_store: FileLedgerStore) -> None:
     first = await take_over(memory_store, ledger_store)
     await append(first, b"a")
-    await first.close(first.footer(1, 1, b"{}"))
+    await first.close(lambda: first.footer(1, 1, b"{}"))
     sealed = LedgerRecord(ledgers=(await stored_record(memory_store)).ledgers, sealed=(1, 0))
     await memory_store.commit(Commit(puts=(Put(keys.ledger(SEGMENT), records.encode(sealed)),)))
 
@@ -204,3 +237,27 @@ async def test_a_sealed_segment_opens_nothing(memory_store: MemoryStore, ledger_
     assert ledgers.last_confirmed == Position(1, 0)
     assert ledgers.next_after(Position(1, 0)) > Position(1, 0)
     assert await whole_log(ledgers) == [b"a"]
+
+
+async def test_a_sealed_segment_ends_where_its_seal_says_also_when_all_of_it_is_trimmed(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """▲ For every owner alike: of two snapshots that hold all of it neither goes on behind the other, nor before it."""
+    topic = KeyValue(b"/topic/t", b"", 0, 0, 0)
+
+    async def look() -> KeyValue | None:
+        return topic
+
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a", b"b")
+    assert await first.seal(b"", "change", look)
+    end = first.last_confirmed
+    assert end == Position(1, 1)
+    await first.keep_footer(b"")
+    await first.trim(2)
+    await first.finish_trim()
+    assert first.last_confirmed == end
+    second = await take_over(memory_store, ledger_store)
+    assert second.last_confirmed == end
+    assert second.next_after(EARLIEST) > end
+    assert await whole_log(second) == []

@@ -9,7 +9,7 @@ import pytest
 
 from segments.broker import Broker
 from tests.segments.brokering import Client, Cluster, Producer, eventually
-from tests.segments.gates import GatedLedgers, GatedStore, is_write_op
+from tests.segments.gates import GatedLedgers, GatedStore, is_ack_op, is_write_op
 from txnstore import keys, records
 from txnstore.records import Op, Watermark
 from txnwire.entry import OutgoingMessage, Piece, encode_entry
@@ -66,6 +66,39 @@ async def test_l5_nothing_is_acked_or_read_before_the_sync(gated: Gated) -> None
     await reader.wait("0", "1", "2", "3", "4")
 
 
+@pytest.mark.parametrize("in_flight", ["write", "ack"])
+async def test_a_decision_that_waited_for_an_op_is_awaited_no_more_whatever_was_refused_meanwhile(
+    gated: Gated, in_flight: str
+) -> None:
+    """Another op of the transaction asks for the decision, which was told already, and is refused; none remembers."""
+    producer, consumer = (
+        await gated.client.producer(gated.segment),
+        await gated.cluster.subscribe(gated.client, gated.segment),
+    )
+    await producer.send("input")
+    await consumer.wait("input")
+    txn = await gated.cluster.begin()
+    if in_flight == "write":
+        gated.ledgers.hold()
+        going = producer.send_nowait("output", txn=txn)
+        await eventually(lambda: gated.ledgers.waiting)
+    else:
+        gated.store.hold_answers(is_ack_op)
+        going = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
+        await eventually(lambda: any(is_ack_op(commit) for commit in gated.store.sent))
+    await gated.cluster.abort(txn)
+    broker = gated.broker
+    await eventually(lambda: broker.statistics().decisions.held == 0)
+    late = consumer.ack(consumer.messages[0], txn=txn) if in_flight == "write" else producer.send("late", txn=txn)
+    with pytest.raises(TxnConflict):
+        await late
+    gated.ledgers.open()
+    gated.store.open()
+    await going
+    await gated.cluster.wait_no_ops(txn)
+    assert broker.statistics().decisions.held == 0
+
+
 async def test_a_failed_sync_fails_what_waits_and_the_segment_is_taken_over_anew(gated: Gated) -> None:
     producer = await gated.client.producer(gated.segment)
     await producer.send("stored")
@@ -95,6 +128,18 @@ async def test_one_sync_serves_what_has_gathered_and_order_is_kept(gated: Gated)
         assert [value for value in reader.values if value.startswith(producer.name)] == [
             f"{producer.name}-{n}" for n in range(25)
         ]
+
+
+async def test_what_is_recorded_and_not_stored_yet_has_nothing_behind_it(gated: Gated) -> None:
+    producer = await gated.client.producer(gated.segment)
+    txn = await gated.cluster.begin()
+    gated.ledgers.hold()
+    waiting = [producer.send_nowait("plain"), producer.send_nowait("op", txn=txn)]
+    segment = await gated.broker.segment(gated.segment)
+    await eventually(lambda: segment.statistics().pinning)
+    assert segment.statistics().entries_behind == (0,)
+    gated.ledgers.open()
+    await asyncio.gather(*waiting)
 
 
 async def test_producers_do_not_wait_for_each_others_op_records(gated: Gated) -> None:
@@ -221,11 +266,16 @@ async def test_l1_no_late_write_joins_a_transaction_that_has_ended(cluster: Clus
         await cluster.end(txn, "COMMITTED" if how == "committed" else "ABORTED")
     if how == "collected":
         await cluster.collect(txn)
+    successor = await cluster.begin()
     with pytest.raises(TxnConflict):
         await producer.send("late", txn=txn)
     producer.last = -1
-    await producer.send("sentinel", txn=None)
-    await (await client.reader(segment)).wait("sentinel")
+    await producer.send("of the next one", txn=successor)
+    with pytest.raises(TxnConflict):
+        await producer.send("later", txn=txn, sequence_id=1, previous=0)
+    await cluster.commit(successor)
+    await producer.send("sentinel", sequence_id=1, previous=0)
+    await (await client.reader(segment)).wait("of the next one", "sentinel")
 
 
 async def test_l8_a_failure_fails_all_behind_it_and_the_resend_is_no_repeat(gated: Gated) -> None:

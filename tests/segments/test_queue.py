@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from segments.cursor import BLOCK_ENTRIES
 from segments.queue import QueueBounds, QueueStatistics
+from segments.tail_cache import ChunkKey
 from tests.segments.queueing import Rig
 from txnwire.ids import Position, TxnId
 from watchers.acks import WHOLE, AckPosition, ack_position
@@ -228,7 +229,7 @@ def test_the_queue_reads_no_further_than_the_cursor_has_room_for_acks() -> None:
 def test_all_pieces_of_a_value_go_to_one_consumer() -> None:
     rig = Rig()
     a, b = rig.taker("a", 100), rig.taker("b", 100)
-    pieces = [rig.append(chunk=("p", 1, 7 if number % 2 else 8)) for number in range(6)]
+    pieces = [rig.append(chunk=ChunkKey("p", 1, 7 if number % 2 else 8, 3)) for number in range(6)]
     rig.append()
     rig.run()
     assert {tuple(position for position in taker.entries if position in pieces) for taker in (a, b)} == {
@@ -240,10 +241,47 @@ def test_all_pieces_of_a_value_go_to_one_consumer() -> None:
     assert set(pieces) <= set(b.entries)
 
 
+def test_all_is_given_out_once_nothing_is_left_that_could_come_but_from_a_consumer() -> None:
+    rig = Rig()
+    end = [rig.append(), rig.append(txn=T1), rig.append(), rig.append(chunk=ChunkKey("p", 1, 7, 3))][-1]
+    assert not rig.queue.all_given_out(end)
+    taker = rig.taker("a", 2)
+    rig.run()
+    assert not rig.queue.all_given_out(end)  # one is set aside, one ahead
+    rig.permit(taker, 10)
+    rig.run()
+    assert not rig.queue.all_given_out(end)
+    rig.decide(T1, committed=True)
+    assert not rig.queue.all_given_out(end)
+    rig.run()
+    assert rig.queue.all_given_out(end)
+    rig.queue.given_back([whole(taker.entries[0])], taker, due_s=5.0)
+    assert not rig.queue.all_given_out(end)
+    rig.queue.expire(5.0)
+    rig.run()
+    rig.ack(*(whole(position) for position in taker.entries))
+    assert rig.queue.all_given_out(end)
+
+
+def test_of_a_whole_value_parts_may_come_again_of_an_incomplete_one_nothing() -> None:
+    """▲ Who is told that nothing more comes acks away what it has of a value: two nacks may give one value back."""
+    rig = Rig()
+    taker = rig.taker("a", 100)
+    rig.append(chunk=ChunkKey("p", 1, 7, 3))
+    whole_value = [rig.append(chunk=ChunkKey("p", 1, 8, 2)) for _ in range(2)]
+    rig.run()
+    assert rig.queue.may_complete(taker)
+    rig.queue.given_back([whole(whole_value[0])], taker)
+    rig.run()  # again with it, the other half on its way back
+    assert rig.queue.may_complete(taker)
+    rig.ack(*(whole(position) for position in whole_value))
+    assert not rig.queue.may_complete(taker)
+
+
 def test_a_piece_waits_for_the_consumer_that_has_the_others_and_holds_up_nobody() -> None:
     rig = Rig()
     a, b = rig.taker("a", 1), rig.taker("b", 0)
-    pieces = [rig.append(chunk=("p", 1, 7)) for _ in range(3)]
+    pieces = [rig.append(chunk=ChunkKey("p", 1, 7, 3)) for _ in range(3)]
     rig.run()
     rig.permit(b, 100)
     plain = rig.append()
@@ -256,7 +294,7 @@ def test_a_piece_waits_for_the_consumer_that_has_the_others_and_holds_up_nobody(
     rig.run()
     assert b.entries == [plain, *pieces]
     rig.ack(*(whole(piece) for piece in pieces))
-    again = rig.append(chunk=("p", 1, 7))
+    again = rig.append(chunk=ChunkKey("p", 1, 7, 3))
     rig.taker("c")
     rig.run()
     assert rig.queue.statistics().unacked == 2
@@ -266,7 +304,7 @@ def test_a_piece_waits_for_the_consumer_that_has_the_others_and_holds_up_nobody(
 def test_pieces_kept_for_a_consumer_that_goes_are_due_for_the_others() -> None:
     rig = Rig()
     a, b = rig.taker("a", 1), rig.taker("b", 0)
-    pieces = [rig.append(chunk=("p", 1, 7)) for _ in range(3)]
+    pieces = [rig.append(chunk=ChunkKey("p", 1, 7, 3)) for _ in range(3)]
     rig.run()
     rig.permit(b, 1)
     rig.run()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from segments.queue import QueueBounds
+from segments.tail_cache import ChunkKey
 from tests.segments.queueing import Rig, Taker
 from txnwire.ids import Position, TxnId
 from watchers.acks import AckPosition, ack_position
@@ -49,7 +50,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(value=st.integers(0, 2), slot=st.none() | st.integers(0, 1))
     def append_piece(self, value: int, slot: int | None) -> None:
-        self.rig.append(1, self.txn_of(slot), chunk=("p", 1, value))
+        self.rig.append(1, self.txn_of(slot), chunk=ChunkKey("p", 1, value, 3))
 
     @rule()
     def roll(self) -> None:

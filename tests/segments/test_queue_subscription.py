@@ -6,17 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from segments.cursor import BLOCK_ENTRIES
 from segments.dispatch import Delivery
+from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerUnreadable
 from segments.queue import QueueStatistics
 from tests.segments.brokering import Cluster, Consumer, Received, eventually
-from txnstore import keys, records
-from txnstore.records import LedgerRecord
-from txnstore.store import Commit, Put
-from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, Overloaded, Timeout, TxnConflict, TxnError
+from tests.segments.changing import controlling
+from txnwire.errors import (
+    DataCorrupt,
+    InvalidArgument,
+    NotAllowed,
+    Overloaded,
+    StoreUnavailable,
+    Timeout,
+    TxnConflict,
+    TxnError,
+)
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from watchers.acks import AckPosition
@@ -29,15 +38,6 @@ def counts(consumer: Consumer) -> dict[str, int]:
 
 def by_value(consumer: Consumer) -> dict[str, Received]:
     return {message.value: message for message in consumer.messages}
-
-
-async def seal(cluster: Cluster, segment: str, end: Position) -> None:
-    """As a split does, once it is there."""
-    key = keys.ledger(segment)
-    found = await cluster.store.get(key)
-    assert found is not None
-    record = msgspec.structs.replace(records.decode(LedgerRecord, found.value, key=key), sealed=end)
-    await cluster.store.commit(Commit(puts=(Put(key, records.encode(record)),)))
 
 
 async def test_a_queue_delivers_acks_and_delivers_again_what_is_nacked(cluster: Cluster) -> None:
@@ -485,19 +485,71 @@ async def test_a_queue_goes_on_behind_a_take_over_around_the_same_open_transacti
     assert node.broker.statistics().segments[0].subscriptions[0].backlog == 0
 
 
-async def test_a_drained_sealed_segment_ends_for_a_queue(memory_cluster: Cluster) -> None:
-    """Not while something is unacked: it may have to be delivered again."""
+async def test_a_sealed_segment_ends_for_a_queue_once_all_of_it_is_given_out(memory_cluster: Cluster) -> None:
+    """Not while something is set aside; and again behind whatever comes again."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    txn = await cluster.begin()
+    await producer.send("m")
+    await producer.send("t", txn=txn)
+    await consumer.wait("m")
+    async with controlling(cluster) as controller:
+        await controller.split(segment)
+    assert consumer.ended is None
+    await cluster.commit(txn)
+    await consumer.wait("m", "t")
+    await eventually(lambda: consumer.ended == "sealed")
+    consumer.ended = None
+    await consumer.nack(*consumer.take())
+    await consumer.wait("m", "t")
+    await eventually(lambda: consumer.ended == "sealed")
+
+
+class Unreadable(FileLedgerStore):
+    """Fails to read ledgers while `failing`."""
+
+    failing = True
+
+    async def read(
+        self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
+    ) -> Sequence[tuple[int, bytes]]:
+        if self.failing:
+            raise LedgerUnreadable(f"reading {segment}/{ledger_id}.ledger: input/output error")
+        return await super().read(segment, ledger_id, first, last, max_bytes=max_bytes)
+
+
+async def test_a_disk_that_fails_to_read_is_logged_once_and_not_for_every_consumer_it_closes(
+    memory_cluster: Cluster,
+) -> None:
+    """Seed 30089 on 3ad7b53: 907 lines, and as many errors, of one disk that failed for some seconds."""
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
     node = await cluster.start()
-    client = await cluster.connect(node)
-    producer = await client.producer(segment)
-    last = await producer.send("m")
+    await (await (await cluster.connect(node)).producer(segment)).send("a")
     await node.close()
-    await seal(cluster, segment, last)
-    client = await cluster.connect(await cluster.start())
+    cluster.make_ledgers = Unreadable
+    node = await cluster.start()
+    ledgers = node.ledgers
+    assert isinstance(ledgers, Unreadable)
+    client = await cluster.connect(node)
+
+    async def until_closed(consumer: Consumer) -> None:
+        await eventually(lambda: isinstance(consumer.closed, StoreUnavailable))
+
+    async def closed_again(times: int) -> list[str]:
+        with capture_logs() as logs:
+            for _ in range(times):
+                await until_closed(await cluster.queue(client, segment))
+        return [str(line["log_level"]) for line in logs if line["event"] == "queue_read_failed"]
+
+    assert await closed_again(5) == ["warning"]
+    ledgers.failing = False
     consumer = await cluster.queue(client, segment)
-    await consumer.wait("m")
-    assert consumer.ended is None
-    await consumer.ack(consumer.messages[0])
-    await eventually(lambda: consumer.ended == "sealed")
+    await consumer.wait("a")
+    assert counts(consumer) == {"a": 0}
+    await consumer.close()
+    ledgers.failing = True
+    # The next time it is told again.
+    assert await closed_again(3) == ["warning"]

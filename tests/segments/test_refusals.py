@@ -6,16 +6,20 @@ import asyncio
 
 import pytest
 
-from tests.segments.brokering import Client, Cluster
+from tests.segments.brokering import Client, Cluster, eventually
 from txnstore.memory_etcd import MemoryEtcd
+from txnstore.store import MetadataStore
+from txnstore.store_client import StoreClient
 from txnwire.errors import InvalidArgument, StoreFull
 from txnwire.proto import txn_pb2 as pb
 
 
-async def sampled(etcd: MemoryEtcd, quota_bytes: int) -> None:
-    """Until every client of the store has noticed this quota."""
+async def sampled(etcd: MemoryEtcd, quota_bytes: int, *stores: MetadataStore, above: bool) -> None:
+    """Until all of these have noticed this quota."""
     etcd.quota_bytes = quota_bytes
-    await asyncio.sleep(1.3)
+    for store in stores:
+        assert isinstance(store, StoreClient)
+        await eventually(lambda store=store: store.refuses_new is above)  # type: ignore[misc]
 
 
 async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_again(
@@ -23,7 +27,8 @@ async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_aga
 ) -> None:
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
-    client = await cluster.connect(await cluster.start())
+    node = await cluster.start()
+    client = await cluster.connect(node)
     producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
     txn, other = await cluster.begin(), await cluster.begin()
     await producer.send("a", txn=txn)
@@ -31,12 +36,12 @@ async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_aga
     await consumer.wait("a")
     txn = await cluster.begin()
     plenty = memory_etcd.quota_bytes
-    await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4)
+    await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4, node.store, cluster.store, above=True)
     with pytest.raises(StoreFull):
         await producer.send("b", txn=txn)
     with pytest.raises(StoreFull):
         await consumer.ack(consumer.messages[0], txn=txn)
-    await sampled(memory_etcd, plenty)
+    await sampled(memory_etcd, plenty, node.store, cluster.store, above=False)
     async with asyncio.timeout(5):
         await producer.send("b", txn=txn, sequence_id=1, previous=0)
     await consumer.ack(consumer.messages[0], txn=other)

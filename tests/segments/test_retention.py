@@ -6,11 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.retention import Least, Retention, expired, first_kept, kept_ledgers, retention_of, roll_due
+from segments.retention import (
+    Least,
+    Retention,
+    expired,
+    first_kept,
+    kept_ledgers,
+    retention_of,
+    roll_due,
+    share_left,
+)
 from segments.sidecars import decode_sidecar, encode_sidecar
 from txnstore.records import LedgerInfo, LedgerRecord
 from txnwire.errors import DataCorrupt
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName, TopicName
 
 NOW_MS = 1_000_000
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -154,3 +164,40 @@ def test_sidecars_round_trip_and_name_what_is_wrong() -> None:
         decode_sidecar(data, 4, "s")
     with pytest.raises(DataCorrupt, match="s: not a sidecar"):
         decode_sidecar(data[:-1], 3, "s")
+
+
+def named(lo: int, hi: int, segment_id: int, *kept: int) -> tuple[SegmentName, LedgerRecord]:
+    ledgers = [closed(number, bytes=size) for number, size in enumerate(kept, start=1)]
+    return SegmentName(TopicName("public", "nyc", "flights"), lo, hi, segment_id), LedgerRecord(ledgers=ledgers)
+
+
+@pytest.mark.parametrize(
+    ("others", "left"),
+    [
+        ([], 1000),
+        ([named(0, 0x7FFF, 1, 100), named(0x8000, 0xFFFF, 2, 50, 50)], 800),
+        ([named(0, 0xFFFF, 1, 400), named(0, 0xFFFF, 2, 900)], 0),
+        ([named(0x8000, 0xFFFF, 0, 900)], 1000),
+        ([named(0x8000, 0xFFFF, 4, 900)], 1000),
+    ],
+    ids=["nothing came after", "children", "grandchildren", "an older one", "another range"],
+)
+def test_a_sealed_segment_has_what_those_behind_it_leave(
+    others: list[tuple[SegmentName, LedgerRecord]], left: int
+) -> None:
+    segment, _ = named(0, 0x7FFF, 0) if others and others[0][0].segment_id == 4 else named(0, 0xFFFF, 0)
+    if others and others[0][0].segment_id == 0:
+        segment, _ = named(0x8000, 0xFFFF, 1)
+    assert share_left(1000, segment, others) == left
+
+
+def test_a_merged_child_counts_by_the_part_of_its_range() -> None:
+    segment, _ = named(0, 0x3FFF, 0)
+    assert share_left(1000, segment, [named(0, 0xFFFF, 7, 400)]) == 900
+
+
+def test_what_is_trimmed_counts_no_more() -> None:
+    segment, _ = named(0, 0xFFFF, 0)
+    child, record = named(0, 0xFFFF, 1, 300, 300)
+    trimmed = LedgerRecord(ledgers=record.ledgers, trimmed_below=(2, 0))
+    assert share_left(1000, segment, [(child, trimmed)]) == 700

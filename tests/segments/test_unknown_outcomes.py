@@ -13,7 +13,7 @@ from msgspec import structs
 from segments.settings import BrokerSettings
 from tests.segments.brokering import TOPIC, Client, Cluster, Node, Producer, eventually
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_etcd import Arrival, MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import SubscriptionRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put
@@ -94,8 +94,20 @@ async def mark_deleting(etcd: MemoryEtcd, store: MemoryStore) -> bytes:
     return key
 
 
-LONG_AFTER = Fate(arrive_s=0.5, fail_s=0.01)
+LONG_AFTER = Fate(arrive_s=2.0, fail_s=0.01)
 """Taken up by etcd when what it wrote is long gone, and a second sending answered."""
+
+
+def landed_late(etcd: MemoryEtcd) -> asyncio.Event:
+    """Set when a commit arrives that its client has given up."""
+    landed = asyncio.Event()
+
+    def note(arrival: Arrival) -> None:
+        if arrival.request == "commit" and arrival.late:
+            landed.set()
+
+    etcd.on_arrival = note
+    return landed
 
 
 @pytest.mark.parametrize("in_transaction", [False, True], ids=["cursor", "ack op"])
@@ -112,9 +124,8 @@ async def test_p9_nothing_of_a_deleted_subscription_rises_from_the_dead(
     await producer.send("m")
     await consumer.wait("m")
     await asyncio.sleep(0.05)  # nothing else of the broker is on its way
+    landed = landed_late(memory_etcd)
     faults.script = [LONG_AFTER]
-    loop = asyncio.get_running_loop()
-    sent_at = loop.time()
     txn = await cluster.begin() if in_transaction else None
     await consumer.ack(consumer.messages[0], txn=txn)
     await eventually(lambda: not faults.script, timeout_s=5)
@@ -122,12 +133,12 @@ async def test_p9_nothing_of_a_deleted_subscription_rises_from_the_dead(
     if txn is None:
         cursor = next(iter(table)).cursor
         await eventually(lambda: not cursor.dirty, timeout_s=5)
-        sent_at = loop.time()
     key = await mark_deleting(memory_etcd, memory_store)
     await table.drop("sub")
     await memory_store.commit(Commit(deletes=(Delete(key),)))
-    assert loop.time() < sent_at + 0.45, "the first sending is still on its way"
-    await asyncio.sleep(0.7)
+    assert not landed.is_set(), "the first sending is still on its way"
+    async with asyncio.timeout(20):
+        await landed.wait()
     for prefix in (keys.CURSOR, keys.TXN_OP, keys.ACKS_BY_SEGMENT_SUBSCRIPTION):
         assert memory_etcd.mvcc.range(prefix, keys.prefix_end(prefix))[0] == []
     await cluster.close()
@@ -146,6 +157,8 @@ async def test_p9_dropping_goes_on_without_who_asked_for_it(
     await producer.send("m")
     await consumer.wait("m")
     await asyncio.sleep(0.05)  # nothing else of the broker is on its way
+    landed: list[Arrival] = []
+    memory_etcd.on_arrival = lambda met: landed.append(met) if puts_cursor(met) else None
     faults.script = [Fate(arrive_s=0.4)]
     await consumer.ack(consumer.messages[0])
     await eventually(lambda: not faults.script, timeout_s=5)
@@ -156,9 +169,13 @@ async def test_p9_dropping_goes_on_without_who_asked_for_it(
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
     await table.drop("sub")
-    await asyncio.sleep(0.6)
+    assert landed, "it is told before the cursor has landed"
     assert memory_etcd.mvcc.range(keys.CURSOR, keys.prefix_end(keys.CURSOR))[0] == []
     await cluster.close()
+
+
+def puts_cursor(met: Arrival) -> bool:
+    return any(put.key.startswith(keys.CURSOR) for commit in met.commits for put in commit.puts)
 
 
 class Writer:

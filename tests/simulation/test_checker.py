@@ -22,6 +22,25 @@ def poll(*found: tuple[int, str], key: str = "k", at: float = 9.0, **more: objec
     return Poll(reads={key: [Read((1, entry), value) for entry, value in found]}, at=at, **more)  # type: ignore[arg-type]
 
 
+def moved(value: str, segment: int, entry: int) -> Send:
+    """A send into one of the segments that the key "k" goes over."""
+    return Send(key="k", value=value, place=(segment, entry))
+
+
+def over(*found: tuple[int, int, str], at: float = 9.0, **more: object) -> Poll:
+    """A poll of the key "k" over segments: (segment, entry, value)."""
+    reads = {"k": [Read((segment, entry), value) for segment, entry, value in found]}
+    return Poll(reads=reads, at=at, **more)  # type: ignore[arg-type]
+
+
+def on_sub(*found: tuple[int, int, str], at: float, **more: object) -> Poll:
+    return over(*found, at=at, subscription="sub", **more)
+
+
+def acked(values: str, at: float) -> list[Ack]:
+    return [Ack(subscription="sub", value=value, at=at) for value in values]
+
+
 def op(
     process: str = "p",
     outcome: Outcome = "ok",
@@ -31,10 +50,13 @@ def op(
     reports: list[Report] | None = None,
     at: float = 1.0,
     shared: str = "",
+    name: str = "",
+    told: float | None = None,
 ) -> Operation:
     return Operation(
         process=process, invoked=at, completed=at + 0.5, outcome=outcome,
-        sends=sends or [], polls=polls or [], acks=acks or [], reports=reports or [], shared=shared,
+        sends=sends or [], polls=polls or [], acks=acks or [], reports=reports or [],
+        shared=shared, name=name, told=told,
     )  # fmt: skip
 
 
@@ -46,7 +68,37 @@ A, B, C = sent("a", 0), sent("b", 1), sent("c", 2)
 ALL = poll((0, "a"), (1, "b"), (2, "c"))
 WROTE = [op(sends=[A]), op(sends=[B]), op(sends=[C])]
 
+SPLIT = [op(sends=[moved("a", 1, 0), moved("b", 1, 7)]), op(sends=[moved("c", 4, 0)])]
+"""A key's segment 1 was split; the key goes on in segment 4, whose entries count from 0."""
+READ_SPLIT = op("r", polls=[over((1, 0, "a"), (1, 7, "b"), (4, 0, "c"))])
+
 CLEAN: dict[str, list[Operation]] = {
+    "a child is read once its parent is acked, in one transaction and outside": [
+        *SPLIT,
+        op("s", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=2.0)], acks=acked("a", 2.1)),
+        op("s", "unknown", acks=acked("b", 2.2)),
+        op("t", polls=[on_sub((4, 0, "c"), at=3.0)]),
+        READ_SPLIT,
+    ],
+    "the drain acks what it reads": [
+        *SPLIT,
+        op("s", "failed", polls=[on_sub((1, 0, "a"), at=2.0)], acks=acked("a", 2.1)),
+        op("d", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=20.0), on_sub((4, 0, "c"), at=21.0)], name="drain"),
+        READ_SPLIT,
+    ],
+    "a parent out of a stale buffer, while another consumer reads its child": [
+        *SPLIT,
+        op("t", "failed", polls=[on_sub((1, 0, "a"), at=2.0, assigned_at=1.0)], acks=acked("a", 2.1)),
+        op("s", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=4.0)], acks=acked("ab", 4.1)),
+        op("s", polls=[on_sub((4, 0, "c"), at=5.0)]),
+        op("t", polls=[on_sub((1, 7, "b"), at=6.0, assigned_at=1.0)]),
+        READ_SPLIT,
+    ],
+    "a transaction on both sides of a seal": [
+        op(sends=[moved("a", 1, 0), moved("c", 4, 0)]),
+        op("q", "failed", [moved("x", 1, 1), moved("y", 4, 1)]),
+        op("r", polls=[over((1, 0, "a")), over((4, 0, "c"))]),
+    ],
     "acked in vain out of a stale buffer, and by a transaction that committed": [
         op(sends=[A]),
         op("t", polls=[poll((0, "a"), subscription="sub")], acks=[Ack(subscription="sub", value="a", at=9.0)], at=9.1),
@@ -97,6 +149,30 @@ CLEAN: dict[str, list[Operation]] = {
         ),
         op("s", polls=[poll((0, "a"), subscription="sub", assignment=1, at=11.0)]),
     ],
+    "what was acked in a transaction that failed comes first, to itself or to another consumer": [
+        *WROTE,
+        op("s", "failed", polls=[poll((0, "a"), subscription="sub", at=2.0)], acks=acked("a", 2.1), told=3.0),
+        op("s", polls=[poll((0, "a"), (1, "b"), subscription="sub", at=4.0, assignment=1)]),
+        op("s", "failed", acks=acked("b", 4.1), told=5.0),
+        op("t", polls=[poll((1, "b"), subscription="sub", at=6.0)]),
+        op("s", polls=[poll((1, "b"), (2, "c"), subscription="sub", at=7.0, assignment=2)]),
+        op("r", polls=[ALL]),
+    ],
+    "read on while the transaction was open, or before its end was known": [
+        *WROTE,
+        op(
+            "s",
+            "failed",
+            polls=[poll((0, "a"), subscription="sub", at=2.0), poll((1, "b"), subscription="sub", at=2.5)],
+            acks=acked("a", 2.1),
+            told=3.0,
+        ),
+        op("s", polls=[poll((0, "a"), (1, "b"), (2, "c"), subscription="sub", at=4.0, assignment=1)]),
+        op("s", "failed", acks=acked("a", 4.1)),
+        op("s", polls=[poll((2, "c"), subscription="sub", at=5.0, assignment=2)]),
+        op("s", polls=[poll((0, "a"), subscription="sub", at=6.0, assignment=3)]),
+        op("r", polls=[ALL]),
+    ],
     "a plain ack was forgotten, the consumer goes on after what it holds": [
         *WROTE,
         op("s", polls=[poll((0, "a"), (1, "b"), subscription="sub")]),
@@ -123,6 +199,79 @@ CLEAN: dict[str, list[Operation]] = {
 }
 
 PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
+    "over a split: lost at the end of the parent": (
+        ["lost write", "poll skip", "unseen"],
+        [
+            op(sends=[moved("a", 1, 0)]),
+            op(sends=[moved("b", 1, 7)]),
+            op(sends=[moved("c", 4, 0)]),
+            op("r", polls=[over((1, 0, "a"), (4, 0, "c"))]),
+        ],
+    ),
+    "over a split: doubled, sent again to the child": (
+        ["duplicate"],
+        [*SPLIT, op("r", polls=[over((1, 0, "a"), (1, 7, "b"), (4, 0, "c"), (4, 1, "b"))])],
+    ),
+    "over a split: the child before the parent in one reading": (
+        ["non-monotonic poll"],
+        [*SPLIT, op("r", polls=[over((4, 0, "c"), (1, 0, "a"), (1, 7, "b"))])],
+    ),
+    "over a split: a reader passes over the end of the parent": (
+        ["poll skip"],
+        [*SPLIT, READ_SPLIT, op("t", polls=[over((1, 0, "a")), over((4, 0, "c"))])],
+    ),
+    "over a split: sent to the child first": (
+        ["non-monotonic send"],
+        [op(sends=[moved("c", 4, 0)]), op(sends=[moved("b", 1, 7)]), op("r", polls=[over((1, 7, "b"), (4, 0, "c"))])],
+    ),
+    "over a split: torn between parent and child": (
+        ["lost write", "poll skip", "torn transaction", "unseen"],
+        [
+            op(sends=[moved("a", 1, 0)]),
+            op(sends=[moved("b", 1, 7), moved("c", 4, 0)]),
+            op("r", polls=[over((1, 0, "a"), (4, 0, "c"))]),
+        ],
+    ),
+    "over a split: a child is given to a subscription before its parent is acked": (
+        ["poll skip"],
+        [
+            *SPLIT,
+            op("s", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=2.0)], acks=acked("a", 2.1)),
+            op("t", polls=[on_sub((4, 0, "c"), at=3.0)]),
+            op("s", acks=acked("b", 3.5)),
+            READ_SPLIT,
+        ],
+    ),
+    "over a split: a child is given out while the parent's ack is in a transaction that failed": (
+        ["poll skip"],
+        [
+            *SPLIT,
+            op("s", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=2.0)], acks=acked("a", 2.1)),
+            op("s", "failed", acks=acked("b", 2.2)),
+            op("t", polls=[on_sub((4, 0, "c"), at=3.0)]),
+            op("s", polls=[on_sub((1, 7, "b"), at=4.0, assignment=1)], acks=acked("b", 4.1)),
+            READ_SPLIT,
+        ],
+    ),
+    "over a split: a drained parent comes again": (
+        ["non-monotonic poll"],
+        [
+            *SPLIT,
+            op("s", "unknown", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=2.0)], acks=acked("ab", 2.1)),
+            op("t", polls=[on_sub((4, 0, "c"), at=3.0)]),
+            op("t", polls=[on_sub((1, 7, "b"), at=5.0, assigned_at=4.0)]),
+            READ_SPLIT,
+        ],
+    ),
+    "over a split: a subscription never gets the end of the parent": (
+        ["unseen"],
+        [
+            *SPLIT,
+            op("s", polls=[on_sub((1, 0, "a"), at=2.0)], acks=acked("a", 2.1)),
+            READ_SPLIT,
+            op("d", polls=[on_sub((4, 0, "c"), at=20.0)], acks=acked("b", 2.1), outcome="unknown"),
+        ],
+    ),
     "inconsistent positions": (
         ["inconsistent positions"],
         [
@@ -200,6 +349,16 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
             ),
             op("t", polls=[poll((1, "b"), (2, "c"), subscription="sub", at=10.0)]),
             op("t", polls=[poll((0, "a"), subscription="sub", at=11.0, assignment=1)]),
+        ],
+    ),
+    "read past its own failed ack": (
+        ["read past its own failed ack"],
+        [
+            *WROTE,
+            op("s", "failed", polls=[poll((0, "a"), subscription="sub", at=2.0)], acks=acked("a", 2.1), told=3.0),
+            op("s", polls=[poll((1, "b"), subscription="sub", at=4.0, assignment=1)]),
+            op("s", polls=[poll((0, "a"), (1, "b"), (2, "c"), subscription="sub", at=5.0, assignment=2)]),
+            op("r", polls=[ALL]),
         ],
     ),
     "non-monotonic send": (

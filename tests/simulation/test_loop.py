@@ -167,3 +167,28 @@ async def _busy() -> None:
         await asyncio.sleep(0)
     with suppress(TimeoutError):
         await asyncio.wait_for(asyncio.Event().wait(), 0.1)
+
+
+def test_what_is_buried_asks_for_no_real_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean-up that gathers what is left would otherwise have asyncio make a loop of its own, and leave it open."""
+
+    def refuse() -> asyncio.AbstractEventLoop:
+        raise AssertionError("a real event loop was asked for")
+
+    asked: list[asyncio.AbstractEventLoop] = []
+
+    async def unfinished() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asked.append(asyncio.gather().get_loop())
+
+    async def scenario(loop: SimLoop) -> None:
+        spawn(loop, loop.new_owner("process"), unfinished)
+        await asyncio.sleep(1.0)
+
+    loop = SimLoop(1)  # type: ignore[abstract]
+    loop.run_until_complete(scenario(loop))
+    monkeypatch.setattr(asyncio.get_event_loop_policy(), "new_event_loop", refuse)
+    loop.close()
+    assert asked == [loop]

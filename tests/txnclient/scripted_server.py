@@ -4,19 +4,32 @@ rules for what it admits, and faults at chosen places."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+import msgspec
+
 import txnclient
 from segments.dedup import Dedup, InFlight, Verdict
+from segments.topology import Topology, create_record
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock
-from txnwire.entry import OutgoingMessage, encode_entry
-from txnwire.errors import ConnectionLost, InvalidTxnState, NotOwner, TxnConflict, TxnError
+from txnwire.entry import OutgoingMessage, decode_block, encode_entry
+from txnwire.errors import (
+    ConnectionLost,
+    InvalidTxnState,
+    NotOwner,
+    SegmentSealed,
+    TopicNotFound,
+    TxnConflict,
+    TxnError,
+    to_wire,
+)
 from txnwire.ids import Position, TxnId
+from txnwire.names import TopicName
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 from txnwire.serving import Handler, Peer, serve_connection
@@ -41,6 +54,7 @@ class Cluster:
         self.transport = MemoryTransport()
         self.clock = LoopClock()
         self.servers: dict[str, ScriptedServer] = {}
+        self.topology = Topology(TopicName.parse(TOPIC), create_record(2, policies={}, created_ms=0))
         self.owners = dict.fromkeys(SEGMENTS, "broker:1")
         self.coordinators = {0: "broker:1", 1: "broker:1"}
         self.controller = "broker:1"
@@ -53,6 +67,9 @@ class Cluster:
         """Of committed ones: those that count, None for all."""
         self.stored: dict[str, list[tuple[int, int, TxnId | None]]] = {path: [] for path in SEGMENTS}
         """Per segment: first and last sequence id, transaction."""
+        self.entries: dict[str, list[bytes]] = defaultdict(list)
+        self.sealed: dict[str, None] = {}
+        """Segments whose owner takes nothing in any more, whatever the topic's layout says."""
 
     async def start(self, *addresses: str) -> None:
         for address in addresses or ("broker:1",):
@@ -74,14 +91,74 @@ class Cluster:
             server.push_news()
 
     def layout(self, topic: str) -> pb.Layout:
-        layout = pb.Layout(topic=topic, exists=topic == TOPIC, epoch=1, revision=self.revision)
-        for number, path in enumerate(SEGMENTS if layout.exists else ()):
-            lo, hi = (int(part, 16) for part in path.rpartition("/")[2].split("-")[:2])
-            owner = self.owners[path]
+        exists, epoch = topic == TOPIC, self.topology.epoch
+        layout = pb.Layout(topic=topic, exists=exists, epoch=epoch, revision=self.revision)
+        for one in self.topology.segments.values() if exists else ():
+            path = self.topology.paths[one.id]
+            owner = self.owners.get(path, "")
             layout.segments.add(
-                segment_id=number, lo=lo, hi=hi, state="ACTIVE", owner=owner, owner_address=owner, path=path
+                segment_id=one.id,
+                lo=one.lo,
+                hi=one.hi,
+                state=one.state,
+                parents=one.parents,
+                children=one.children,
+                owner=owner,
+                owner_address=owner,
+                path=path,
             )
         return layout
+
+    # ---- layouts that change ----------------------------------------------------------------------------------------
+
+    def path(self, segment_id: int) -> str:
+        return self.topology.paths[segment_id]
+
+    def seal(self, *segment_ids: int, told: bool = True) -> None:
+        """What is in flight is stored, then the owner takes nothing in any more. `told`: it tells its producers."""
+        for segment_id in segment_ids:
+            self.sealed[self.path(segment_id)] = None
+        for server in self.servers.values():
+            server.finish_sends()
+            for segment_id in segment_ids if told else ():
+                server.tell_sealed(self.path(segment_id))
+
+    def unseal(self, segment_id: int) -> None:
+        """The change was given up."""
+        del self.sealed[self.path(segment_id)]
+
+    def split(self, segment_id: int, *, owner: str = "broker:1", at: int | None = None) -> None:
+        """The layout change behind the seal, and who owns the children; everybody hears of it."""
+        self._change(self.topology.split(segment_id, at=at), owner)
+
+    def merge(self, one: int, other: int, *, owner: str = "broker:1") -> None:
+        self._change(self.topology.merge(one, other), owner)
+
+    def _change(self, topology: Topology, owner: str) -> None:
+        self.topology = topology
+        for path in topology.active_paths:
+            self.owners.setdefault(path, owner)
+        self.announce()
+
+    def prune(self, segment_id: int) -> None:
+        """A sealed segment is forgotten: no server and no layout knows it any more. Its children have no parents."""
+        record = self.topology.record
+        kept = [one for one in record.segments if one.id != segment_id]
+        for one in kept:
+            if segment_id in one.parents:
+                one.parents.remove(segment_id)
+        self.topology = Topology(self.topology.topic, msgspec.structs.replace(record, segments=kept))
+        self.announce()
+
+    def values_by_key(self) -> dict[bytes | None, list[bytes]]:
+        """What a reader would find: parents before children, each segment from its first entry on."""
+        found: dict[bytes | None, list[bytes]] = {}
+        for path in [self.path(number) for number in self.topology.segments]:
+            for entry in self.entries[path]:
+                block = decode_block(entry)
+                for key, value in zip(block.keys(), block.values(), strict=True):
+                    found.setdefault(key, []).append(value)
+        return found
 
     def cluster(self) -> pb.Cluster:
         return pb.Cluster(
@@ -108,9 +185,14 @@ class ScriptedServer:
         """Errors to answer the next requests of a kind with, instead of carrying them out."""
         self.hold: dict[str, asyncio.Event] = {}
         """Requests of a kind wait for the event before they are carried out."""
+        self.closes_at_first_read: TxnError | None = None
+        """What consumers are closed with as soon as they grant permits: their attaching succeeds."""
         self.announced: list[list[TxnId]] = []
-        self.dedups: dict[str, Dedup[Reply]] = {path: Dedup(idle_s=3600) for path in SEGMENTS}
+        self.dedups: dict[str, Dedup[Reply]] = defaultdict(lambda: Dedup(idle_s=3600))
         self.producers: dict[tuple[Peer, int], tuple[str, int]] = {}
+        self.names: dict[tuple[Peer, int], tuple[str, int]] = {}
+        self.epochs: Counter[str] = Counter()
+        """Of the ownership of each segment, as this server believes."""
         self.consumers: dict[int, tuple[Peer, pb.Subscribe]] = {}
         self.seeks = 0
         self.permits: Counter[int] = Counter()
@@ -119,7 +201,7 @@ class ScriptedServer:
         self.followers: dict[Peer, None] = {}
         self.positions: dict[str, Position] = {}
         self._listener: Any = None
-        self._stalled: list[tuple[str, InFlight[Reply], TxnId | None]] = []
+        self._stalled: list[tuple[str, InFlight[Reply], TxnId | None, bytes]] = []
         self.stall_sends = False
         """Admitted entries are neither stored nor failed until `finish_sends`."""
 
@@ -186,9 +268,11 @@ class ScriptedServer:
         if self.lose_replies[kind]:
             self.lose_replies[kind] -= 1
             peer.closed = True  # nothing more is sent
-            handler(peer, command)
-            peer.closed = False
-            peer.disconnect(ConnectionLost("cut by the test"))
+            try:
+                handler(peer, command)
+            finally:
+                peer.closed = False
+                peer.disconnect(ConnectionLost("cut by the test"))
             return None
         reply: pb.Command | None = handler(peer, command)
         return reply
@@ -270,19 +354,40 @@ class ScriptedServer:
 
     def _open_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
         request = command.open_producer
+        if request.segment not in self.cluster.topology.paths.values():
+            raise TopicNotFound(f"{TOPIC} has no segment {request.segment}")
         if self.cluster.owners[request.segment] != self.address:
             raise NotOwner(f"{request.segment} is not here")
+        if request.segment in self.cluster.sealed:
+            last = self.dedups[request.segment].last_sequence_id(request.name, request.incarnation)
+            ok = pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=self.epochs[request.segment], sealed=True)
+            return pb.Command(open_producer_ok=ok)
         connected = self.dedups[request.segment].connect(request.name, request.incarnation, 0.0)
         self.producers[peer, request.producer_id] = (request.segment, connected.token)
-        last = connected.last_sequence_id
-        return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=1))
+        self.names[peer, request.producer_id] = (request.name, request.incarnation)
+        last, epoch = connected.last_sequence_id, self.epochs[request.segment]
+        return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=epoch))
+
+    def tell_sealed(self, path: str) -> None:
+        """Every producer that is open there hears of the seal."""
+        error = to_wire(SegmentSealed(f"{path} is sealed"))
+        for (peer, producer_id), (segment, _) in list(self.producers.items()):
+            if segment == path:
+                del self.producers[peer, producer_id]
+                last = self.dedups[path].last_sequence_id(*self.names[peer, producer_id])
+                push = pb.ProducerClosed(producer_id=producer_id, error=error, last_sequence_id=last)
+                peer.push(pb.Command(producer_closed=push))
 
     def _close_producer(self, peer: Peer, command: pb.Command) -> pb.Command | None:
         return pb.Command(ok=pb.Ok())
 
     def _send(self, peer: Peer, command: pb.Command) -> pb.Command | None:
         send = command.send
+        if (peer, send.producer_id) not in self.producers:
+            raise SegmentSealed("this producer was closed: its segment is sealed")
         segment, token = self.producers[peer, send.producer_id]
+        if segment in self.cluster.sealed:
+            raise SegmentSealed(f"{segment} is sealed")
         if self.cluster.owners[segment] != self.address:
             raise NotOwner(f"{segment} is not here")
         reply = Reply(peer, command)
@@ -292,15 +397,26 @@ class ScriptedServer:
             return pb.Command(send_ok=ok)
         txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
         if admission.verdict is Verdict.NEW and admission.entry is not None:
-            self._stalled.append((segment, admission.entry, txn_id))
+            self._stalled.append((segment, admission.entry, txn_id, send.entry))
             if not self.stall_sends:
                 self.finish_sends()
         return None
 
-    def finish_sends(self) -> None:
-        """Store what has been admitted, or fail it if its transaction is not open."""
+    @property
+    def stalled(self) -> int:
+        """Entries admitted and not stored yet."""
+        return len(self._stalled)
+
+    def drop_stalled(self) -> None:
+        """What has been admitted fails, and nobody is told: as if its owner had crashed."""
         stalled, self._stalled = self._stalled, []
-        for segment, entry, txn_id in stalled:
+        for segment, entry, *_ in stalled:
+            self.dedups[segment].failed(entry)
+
+    def finish_sends(self, most: int | None = None) -> None:
+        """Store what has been admitted (so many at most), or fail it if its transaction is not open."""
+        stalled, self._stalled = self._stalled[:most], [] if most is None else self._stalled[most:]
+        for segment, entry, txn_id, data in stalled:
             if entry.failed:
                 continue
             dedup = self.dedups[segment]
@@ -312,8 +428,9 @@ class ScriptedServer:
                     for waiter in failed.waiters:
                         waiter.peer.fail(waiter.request_id, error)
                 continue
-            log = self.cluster.stored[segment]
+            log = self.cluster.stored.setdefault(segment, [])
             log.append((entry.first, entry.last, txn_id))
+            self.cluster.entries[segment].append(data)
             position = Position(1, len(log) - 1)
             for waiter in dedup.stored(entry, position, 0.0):
                 ok = pb.SendOk(producer_id=waiter.producer_id, ledger_id=1, entry_id=position.entry_id)
@@ -352,6 +469,11 @@ class ScriptedServer:
 
     def _flow(self, peer: Peer, command: pb.Command) -> pb.Command | None:
         self.permits[command.flow.consumer_id] += command.flow.permits
+        if self.closes_at_first_read is not None:
+            self.consumers.pop(command.flow.consumer_id, None)
+            error = to_wire(self.closes_at_first_read)
+            closed = pb.ConsumerClosed(consumer_id=command.flow.consumer_id, error=error)
+            peer.push(pb.Command(consumer_closed=closed))
         return None
 
     def _ack(self, peer: Peer, command: pb.Command) -> pb.Command:
@@ -375,16 +497,19 @@ class ScriptedServer:
     def deliver(self, segment: str, entry_id: int, *values: bytes, skip: bytes = b"") -> None:
         """Deliver one entry to the consumer attached to a segment."""
         consumer_id = self.consumer_of(segment)
-        entry = encode_entry(
+        entry = self.encoded(entry_id, *values)
+        delivered = pb.DeliveredEntry(ledger_id=1, entry_id=entry_id, entry=entry, skip=skip)
+        push = pb.Command(deliver=pb.Deliver(consumer_id=consumer_id, entries=[delivered]))
+        self.consumers[consumer_id][0].push(push)
+
+    def encoded(self, entry_id: int, *values: bytes) -> bytes:
+        return encode_entry(
             [OutgoingMessage(value) for value in values],
             producer="p",
             incarnation=1,
             sequence_id=entry_id * 100,
             publish_time_ms=1,
         )
-        delivered = pb.DeliveredEntry(ledger_id=1, entry_id=entry_id, entry=entry, skip=skip)
-        push = pb.Command(deliver=pb.Deliver(consumer_id=consumer_id, entries=[delivered]))
-        self.consumers[consumer_id][0].push(push)
 
     def push_to_consumer(self, segment: str, command: pb.Command) -> None:
         self.consumers[self.consumer_of(segment)][0].push(command)

@@ -15,7 +15,7 @@ from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
 from txnclient.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, Part, parts_of
 from txnclient.outgoing import MESSAGE_OVERHEAD_BYTES, checked
-from txnwire.entry import OutgoingMessage, decode_block, parse_metadata
+from txnwire.entry import Columns, OutgoingMessage, decode_block, parse_metadata
 from txnwire.errors import InvalidArgument, StoreFull, TxnConflict
 from txnwire.ids import hash_key
 from txnwire.protocol import MAX_VALUE_BYTES
@@ -58,6 +58,43 @@ def test_runs_hold_the_messages_in_order_and_within_the_bound(messages: list[Any
         for index in range(count):
             found.append(OutgoingMessage(*(None if column is None else column[index] for column in columns)))
     assert found == [message for message, _ in expected]
+
+
+@given(bulk_messages, st.integers(1, 7))
+def test_columns_are_what_their_messages_are(messages: list[Any], part_messages: int) -> None:
+    """Whichever columns there are, and whatever is in them; a column that nobody fills may be left out."""
+    whole = [_one_by_one(message) for message in messages]
+    columns = Columns(*map(list, zip(*(message for message, _ in whole), strict=True)))
+    shorter = Columns.of([message for message, _ in whole])
+    for given_columns in (columns, shorter):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("txnclient.bulk.PART_MESSAGES", part_messages)
+            parts = list(parts_of(given_columns))
+        assert sum(map(len, parts)) == len(whole)
+        assert sum(part.bytes for part in parts) == sum(size for _, size in whole)
+        found: list[OutgoingMessage] = []
+        for part in parts:
+            for index in range(len(part)):
+                found.append(OutgoingMessage(*(None if one is None else one[index] for one in part.columns)))
+        assert found == [message for message, _ in whole]
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (Columns([b"a", b"b"], [b"k"]), "a column has 1 items, that of the values 2"),
+        (Columns([b"a"], None, None, [1, 2]), "a column has 2 items, that of the values 1"),
+        (Columns([b"a"], iter([b"k"])), "a column is a sequence"),  # type: ignore[arg-type]
+        (Columns(["a"]), "not str"),  # type: ignore[list-item]
+        (Columns([b"a"], [7]), "not int"),  # type: ignore[list-item]
+        (Columns([b"a"], None, [{"a": 1}]), "str to str"),  # type: ignore[dict-item]
+        (Columns([b"a"], None, None, ["now"]), "whole number"),  # type: ignore[list-item]
+        (Columns([bytes(MAX_VALUE_BYTES + 1)]), "chunk=True"),
+    ],
+)
+def test_malformed_columns_are_refused(columns: Columns, named: str) -> None:
+    with pytest.raises(txnclient.TxnError, match=named):
+        list(parts_of(columns))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +167,16 @@ def test_ids_are_those_of_each_message_whatever_its_key() -> None:
                 assert ids[-1] == list(ids)[-1] == ids[:][-1]
                 with pytest.raises(IndexError):
                     ids[len(ids)]
-            assert await producer.send_many([]) == []
+            pairs = [(b"k%d" % n, b"%d" % n) for n in range(100)]
+            by_column = await producer.send_many(Columns([value for _, value in pairs], [key for key, _ in pairs]))
+            by_pair = await producer.send_many(pairs)
+            assert len(by_column) == 100
+            assert [one.segment for one in by_column] == [one.segment for one in by_pair]
+            values = {(e.segment, e.entry_id): e.values for e in _entries(cluster)}
+            for ids in (by_column, by_pair):
+                found = [values[one.segment, one.position.entry_id][one.index] for one in ids]
+                assert found == [value for _, value in pairs]
+            assert await producer.send_many([]) == await producer.send_many(Columns([])) == []
 
     run(scenario())
 

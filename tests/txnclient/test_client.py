@@ -45,7 +45,7 @@ def test_connecting_where_nobody_answers_times_out() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("options", [{"tls": object()}, {"transaction_key": "k"}, {"timeout": 0}, {"timeout": -1.0}])
+@pytest.mark.parametrize("options", [{"tls": object()}, {"transaction_key": "a&b"}, {"timeout": 0}, {"timeout": -1.0}])
 def test_what_is_malformed_or_not_offered_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(txnclient.InvalidArgument):
         txnclient.connect("txn://a:1", **options)
@@ -119,13 +119,13 @@ def test_creating_a_topic_asks_the_controller_until_it_is_done() -> None:
             server = cluster.servers["broker:1"]
             server.lose_replies["create_topic"] = 1
             server.refuse["create_topic"] = [txnclient.NotOwner("not elected")]
-            layout = await client.create_topic(TOPIC, segments=2, retention_ms=1000, autoscale={"max": 3})
+            layout = await client.create_topic(TOPIC, segments=2, retention_ms=1000, autoscale={"max_segments": 3})
             assert layout.epoch == 1
             asked = [command.create_topic for command in server.commands if command.HasField("create_topic")]
             assert len(asked) == 3
             assert (asked[0].segments, asked[0].policies_json) == (
                 2,
-                '{"retention_ms": 1000, "autoscale": {"max": 3}}',
+                '{"retention_ms": 1000, "autoscale": {"max_segments": 3}}',
             )
             server.refuse["create_topic"] = [txnclient.TopicExists("with 3 segments")]
             with pytest.raises(txnclient.TopicExists):

@@ -307,6 +307,61 @@ def test_a_segment_that_moves_away_takes_its_messages_along() -> None:
     run(scenario())
 
 
+def test_acks_under_way_are_answered_before_a_segment_is_left() -> None:
+    """The last acks of a sealed segment drain it, and what tells of that comes by another way than their answers."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a", b"b", b"c")
+            a, b, c = [await consumer.receive() for _ in range(3)]
+            server.hold["ack"] = answered = asyncio.Event()
+            txn = await client.begin()
+            acking = [asyncio.ensure_future(consumer.ack(a)), asyncio.ensure_future(consumer.ack(b, txn=txn))]
+            await until(lambda: server.seen["ack"] == 2)
+            server.assign(RIGHT)
+            await until(lambda: consumer.segments == [RIGHT])
+            server.deliver(LEFT, 1, b"late")
+            with pytest.raises(txnclient.NotAllowed):
+                await consumer.ack(c)
+            assert server.seen["close_consumer"] == 0
+            answered.set()
+            await asyncio.gather(*acking)
+            await txn.commit()
+            await until(lambda: server.seen["close_consumer"] == 1)
+            with pytest.raises(txnclient.Timeout):
+                await consumer.receive(timeout=0.1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("how", ["closed by the broker", "cut", "the consumer is closed"])
+def test_acks_under_way_that_cannot_be_answered_fail_with_the_segment(how: str) -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            message = await consumer.receive()
+            server.hold["ack"] = asyncio.Event()
+            acking = asyncio.ensure_future(consumer.ack(message))
+            await until(lambda: server.seen["ack"] == 1)
+            server.assign(RIGHT)
+            await until(lambda: consumer.segments == [RIGHT])
+            if how == "cut":
+                await server.cut()
+            elif how == "the consumer is closed":
+                await consumer.close()
+            else:
+                closed = pb.ConsumerClosed(consumer_id=server.consumer_of(LEFT))
+                server.push_to_consumer(LEFT, pb.Command(consumer_closed=closed))
+            with pytest.raises(txnclient.TxnError, match=r"drained, or another consumer's|was closed before"):
+                await acking
+            await asyncio.sleep(0.1)
+            assert server.seen["subscribe"] == (3 if how == "cut" else 2)  # never LEFT again
+
+    run(scenario())
+
+
 def test_a_segment_that_comes_back_is_attached_under_the_new_epoch_and_old_copies_are_stale() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

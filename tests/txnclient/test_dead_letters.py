@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import txnclient
+from tests.processes import read_all
+from tests.segments.brokering import eventually
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
 from txnclient.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REDELIVERIES
 
@@ -31,6 +35,16 @@ async def drain_nacking(consumer: txnclient.Consumer, poison: bytes, until: int)
                     await consumer.ack(message)
                     done += 1
     return seen
+
+
+@asynccontextmanager
+async def receiving(consumer: txnclient.Consumer) -> AsyncIterator[None]:
+    """Somebody waits for a next message all the while, which brings dead letters on their way; none comes."""
+    waiting = asyncio.create_task(consumer.receive_many(1, timeout=60))
+    yield
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
 
 
 async def dead_letters(client: txnclient.Client, topic: str, count: int) -> list[txnclient.Message]:
@@ -56,9 +70,8 @@ async def test_what_is_redelivered_too_often_is_moved_once_and_says_where_it_cam
             seen[message.value] += 1
             await consumer.nack(message)
         # Delivered three times, the fourth delivery finds its way without us: somebody has to receive, though.
-        receiving = asyncio.create_task(consumer.receive_many(1, timeout=3))
-        (dead,) = await dead_letters(client, DEAD, 1)
-        assert await receiving == []
+        async with receiving(consumer):
+            (dead,) = await dead_letters(client, DEAD, 1)
     assert seen[b"3"] == 3
     assert (dead.value, dead.key) == (b"3", b"k3")
     assert dead.properties[ORIGIN_TOPIC] == TOPIC
@@ -79,8 +92,8 @@ async def test_dead_letters_of_several_consumers_are_each_moved_once(client: txn
     await client.create_topic(target, segments=2)
 
     async def refuse_all(consumer: txnclient.Consumer) -> None:
-        while messages := await consumer.receive_many(5, timeout=1.5):
-            await consumer.nack(messages)
+        while True:
+            await consumer.nack(await consumer.receive_many(5, timeout=60))
 
     async with (
         await client.consumer(TOPIC, "workers", dead_letter_topic=target, **options) as one,
@@ -89,8 +102,12 @@ async def test_dead_letters_of_several_consumers_are_each_moved_once(client: txn
         leaver = await client.consumer(TOPIC, "workers", dead_letter_topic=target, **options)
         await leaver.receive_many(5, timeout=5)
         leaving = asyncio.create_task(leaver.close())
-        await asyncio.gather(refuse_all(one), refuse_all(two), leaving)
-    found = await dead_letters(client, target, 40)
+        refusing = asyncio.gather(refuse_all(one), refuse_all(two))
+        await leaving
+        found = await dead_letters(client, target, 40)
+        assert not refusing.done()
+        refusing.cancel()
+        await asyncio.wait([refusing])
     assert sorted(message.value for message in found) == sorted(values)
 
 
@@ -105,10 +122,9 @@ async def test_a7_a_large_value_is_given_back_and_moved_as_one(client: txnclient
         message = await consumer.receive(timeout=20)
         assert message.value == large
         await consumer.nack(message)
-        receiving = asyncio.create_task(consumer.receive_many(1, timeout=5))
-        (dead,) = await dead_letters(client, DEAD, 1)
+        async with receiving(consumer):
+            (dead,) = await dead_letters(client, DEAD, 1)
         assert (dead.value, dead.key) == (large, b"big")
-        assert await receiving == []
 
 
 async def test_what_a_queue_s_worker_cannot_decode_ends_among_the_dead_letters_as_it_was(
@@ -121,9 +137,15 @@ async def test_what_a_queue_s_worker_cannot_decode_ends_among_the_dead_letters_a
         TOPIC, "workers", type="queue", serializer="json", max_redeliveries=1, redelivery_delay=0.0
     ) as consumer:
         seen: list[int] = []
-        done = await txnclient.process(consumer, lambda message: seen.append(message.value), idle_timeout=1.0)
-        assert (done.messages, done.nacked, sorted(seen)) == (2, 2, [1, 3])
+        stop = asyncio.Event()
+        working = asyncio.create_task(
+            txnclient.process(consumer, lambda message: seen.append(message.value), stop=stop)
+        )
         (dead,) = await dead_letters(client, DEAD, 1)
+        await eventually(lambda: len(seen) == 2)
+        stop.set()
+        done = await working
+        assert (done.messages, done.nacked, sorted(seen)) == (2, 2, [1, 3])
         assert dead.value == b"{nonsense"
 
 
@@ -169,9 +191,8 @@ async def test_a_move_whose_transaction_is_aborted_leaves_no_copy_and_is_made_ag
         services = AbortedOnce(client, after_send=after_send)
         consumer._dead_letters._policy = replace(consumer._dead_letters._policy, services=services)  # type: ignore[arg-type]
         await consumer.nack(await received(consumer, 3))
-        receiving = asyncio.create_task(consumer.receive_many(1, timeout=3))
-        found = await dead_letters(client, DEAD, 3)
-        assert await receiving == []
+        async with receiving(consumer):
+            found = await dead_letters(client, DEAD, 3)
         assert services.begun == 4
     assert sorted(message.value for message in found) == [b"0", b"1", b"2"]
     async with await client.consumer(TOPIC, "workers", type="queue") as after:
@@ -207,9 +228,15 @@ async def test_process_nacks_what_the_handler_refuses_and_goes_on_with_the_rest(
         await client.consumer(TOPIC, "workers", **options) as consumer,
         await client.producer(target) as producer,
     ):
-        done = await txnclient.process(consumer, handler, producer, idle_timeout=1.5)
-        assert (done.messages, done.nacked) == (18, 4)
+        stop = asyncio.Event()
+        working = asyncio.create_task(txnclient.process(consumer, handler, producer, stop=stop))
         assert sorted(message.value for message in await dead_letters(client, DEAD, 2)) == [b"11", b"3"]
+        async with asyncio.timeout(20):
+            while len(await read_all(client, target)) < 18:
+                await asyncio.sleep(0.05)
+        stop.set()
+        done = await working
+        assert (done.messages, done.nacked) == (18, 4)
     async with await client.reader(target, end="latest") as reader:
         found = sorted([message.value async for message in reader])
     assert found == sorted(value for value in values if value not in (b"3", b"11"))
@@ -230,7 +257,7 @@ async def test_process_batches_finds_out_which_message_of_a_batch_is_poisonous(c
                 if message.value == b"7":
                     raise ZeroDivisionError
 
-        done = await txnclient.process_batches(consumer, handler, idle_timeout=1.0)
+        done = await txnclient.process_batches(consumer, handler, max_messages=12)
     assert (done.messages, done.nacked) == (11, 1)
     async with await client.reader(target, end="latest") as reader:
         assert sorted([message.value async for message in reader]) == sorted(set(values) - {b"7"})

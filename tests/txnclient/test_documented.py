@@ -37,9 +37,24 @@ async def test_producing(client: txnclient.Client) -> None:
     await run("Producing", client)
 
 
+async def test_producing_while_segments_change(client: txnclient.Client) -> None:
+    await client.create_topic("topic://public/default/accounts", autoscale="off")
+    await run("Producing while segments change", client)
+
+
 async def test_large_values(client: txnclient.Client) -> None:
     await client.create_topic("topic://public/default/films", segments=2)
     await run("Large values", client)
+
+
+async def test_transaction_keys(cluster: InProcessCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "\n".join(f"    {line}" for line in snippet("Transaction keys").splitlines())
+    names: dict[str, Any] = {"txnclient": txnclient}
+    exec(f"async def shown(address):\n{body}", names)
+    await names["shown"](cluster.servers["control"].server.address)
+    out = capsys.readouterr().out
+    assert "fenced" in out  # told by its transaction, or by its key, whichever it heard of first
+    assert "newer holder" in out
 
 
 async def test_queues(client: txnclient.Client) -> None:
@@ -60,6 +75,16 @@ async def test_consume_transform_produce(client: txnclient.Client, capsys: pytes
     await run("Consume, transform, produce", client)
     assert await read_all(client, INVOICES) == [b'{"order":7,"total":12}']
     assert "1 1 1 0" in capsys.readouterr().out
+
+
+async def test_whole_entries_in_bulk(client: txnclient.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    await client.create_topic(ORDERS)
+    async with client.transaction() as txn, client.producer(ORDERS) as producer:
+        await producer.send_many([b"one", b"two"], txn=txn)
+    await run("Whole entries, in bulk", client)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"1:0 {txn.id} 2 [b'one', b'two']" in lines
+    assert [line for line in lines if line.isdigit() and int(line) > 50]
 
 
 async def test_without_await(cluster: InProcessCluster, capsys: pytest.CaptureFixture[str]) -> None:

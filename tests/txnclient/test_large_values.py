@@ -13,7 +13,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.test_with_cluster import new_topic, read_all, receive
-from txnclient.producer import PIECE_BYTES
+from txnclient.large_values import PIECE_BYTES
 from txnwire.protocol import MAX_CHUNKED_BYTES, MAX_VALUE_BYTES
 
 LARGE = Random(7).randbytes(MAX_VALUE_BYTES + PIECE_BYTES // 2)

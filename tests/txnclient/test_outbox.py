@@ -70,6 +70,35 @@ def test_l7_what_is_stored_is_done_and_the_rest_is_sent_again_in_order(
     assert [(*entry, before) for entry, before in write_all(outbox)] == again
 
 
+def test_what_was_ever_written_stays_in_doubt_until_the_segment_has_said_its_last_word() -> None:
+    outbox = filled((0, 0), (1, 1), (2, 2), (3, 3))
+    assert not outbox.in_doubt
+    for _ in range(3):
+        outbox.next_to_write()
+    outbox.give_up_answers()
+    outbox.reopened(NONE_STORED)
+    first, _ = outbox.next_to_write() or (None, 0)
+    assert first is not None
+    outbox.settle(first)
+    assert outbox.in_doubt, "1 and 2 may still be on their way"
+    outbox.break_chain()
+    assert outbox.sealed(1) == entries((1, 1))
+    assert not outbox.in_doubt
+    assert outbox.next_to_write() is None, "it is sealed"
+    assert outbox.reopened(1) == []
+    assert write_all(outbox) == [(Entry(2, 2), 1), (Entry(3, 3), 2)], "the seal was undone"
+    assert outbox.in_doubt
+
+
+def test_of_a_forgotten_segment_only_what_was_written_is_given_up() -> None:
+    outbox = filled((0, 0), (1, 1), (2, 2))
+    outbox.next_to_write()
+    outbox.next_to_write()
+    assert outbox.take_doubtful() == entries((0, 0), (1, 1))
+    assert list(outbox) == entries((2, 2))
+    assert not outbox.in_doubt
+
+
 def test_an_interruption_stops_writing_until_all_answers_are_in() -> None:
     outbox = filled((0, 0), (1, 1), (2, 2))
     first, _ = outbox.next_to_write() or (None, 0)

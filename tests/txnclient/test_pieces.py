@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -86,6 +87,7 @@ def test_a_value_is_one_message_with_the_fields_of_its_first_piece() -> None:
     assert message.entry.positions == (Position(1, 7), Position(1, 8), Position(1, 9))
     assert message.data is message.data, "joined once"
     assert message.entry.stored_bytes == 13, "by what a batch of `process` is bounded"
+    assert bytes(message.entry.block.value_column.offsets) == array("i", (0, 13)).tobytes(), "Arrow's, as of any block"
 
 
 def test_values_of_several_producers_between_each_other_and_ordinary_messages() -> None:
@@ -293,3 +295,24 @@ def test_a7_every_value_comes_whole_and_once_whatever_is_lost_and_acked(seed: in
             inbox, at, held = stream(), 0, []
         assert inbox.take_passed() == []
     assert sorted(processed) == sorted(log.expected)
+
+
+@pytest.mark.parametrize("make", [lambda: Inbox(10, keeps_holds=True), lambda: QueueInbox(10)])
+def test_a7_of_a_value_whose_end_is_elsewhere_the_pieces_are_passed_over_at_the_end_of_the_segment(
+    make: Callable[[], Inbox],
+) -> None:
+    """Its segment was sealed in the midst of it: all of it was sent anew to another one."""
+    inbox = make()
+    for piece in [
+        *large(0, b"a", b"b", b"c", producer="o")[:2],
+        *large(2, b"d", b"e"),
+        *large(4, b"f", b"g", producer="q")[:1],
+    ]:
+        inbox.arrived(piece, b"")
+    assert inbox.take_passed() == []
+    inbox.ended()
+    assert sorted(inbox.take_passed()) == [Position(1, 0), Position(1, 1), Position(1, 4)]
+    [whole] = inbox.take(10)
+    assert whole.value == b"de"
+    inbox.ended()
+    assert inbox.take_passed() == []

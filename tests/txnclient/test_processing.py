@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.processes import read_all
 from tests.txnclient.queueing import force_abort
+from txnclient.coordinators import Coordinators
+from txnwire.proto import txn_pb2 as pb
 
 SOURCE = "topic://public/default/source"
 TARGET = "topic://public/default/target"
@@ -144,7 +147,7 @@ async def test_a_value_that_cannot_be_decoded_ends_a_stream_s_loop_and_names_the
 async def test_it_ends_when_idle_and_when_told_to_stop(client: txnclient.Client) -> None:
     await prepared(client, 3)
     async with await client.consumer(SOURCE, "job") as consumer:
-        done = await txnclient.process(consumer, lambda _: None, idle_timeout=0.3)
+        done = await txnclient.process(consumer, lambda _: None, idle_timeout=2.0)
         assert done.messages == 3
         stop = asyncio.Event()
         running = asyncio.create_task(txnclient.process(consumer, lambda _: None, stop=stop))
@@ -263,6 +266,40 @@ async def test_of_a_stream_no_batch_commits_while_one_before_it_may_still_fail(c
     assert done.messages == 12
     assert begun[0].state == begun[1].state == "ABORTED"
     assert await read_all(client, TARGET) == [str(number).encode() for number in range(12)]
+
+
+async def test_of_a_stream_nothing_goes_on_behind_a_transaction_that_may_still_be_open(
+    client: txnclient.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Its abort is lost, for longer than one try takes. What it has acked comes again only once it has ended, behind
+    everything that was handled meanwhile."""
+    await prepared(client, 4, segments=1)
+    begun: list[txnclient.Transaction] = []
+    lost: list[str] = []
+    end = Coordinators.end
+
+    async def losing(
+        self: Coordinators, txn: txnclient.Transaction, action: pb.TxnAction, *args: Any, **more: Any
+    ) -> Any:
+        if txn is begun[0] and len(lost) < 4:
+            lost.append(str(txn.id))
+            raise txnclient.Timeout("nobody answers")
+        return await end(self, txn, action, *args, **more)
+
+    monkeypatch.setattr(Coordinators, "end", losing)
+
+    async def handler(messages: object, txn: txnclient.Transaction) -> None:
+        assert isinstance(messages, list)
+        begun.append(txn)
+        for message in messages:
+            await producer.send(message.value, key=message.key, txn=txn)
+        if len(begun) == 1:
+            txn.failed(txnclient.TxnConflict("something of it was refused"))
+
+    async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
+        done = await txnclient.process_batches(consumer, handler, batch_messages=1, txn_timeout=4, max_messages=4)
+    assert await read_all(client, TARGET) == [str(number).encode() for number in range(4)]
+    assert (done.messages, len(lost)) == (4, 4)
 
 
 async def test_a_broker_that_goes_in_the_middle_is_waited_for(

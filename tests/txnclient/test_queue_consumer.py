@@ -24,13 +24,15 @@ async def test_every_consumer_gets_messages_of_every_segment_and_each_goes_to_on
 
         async def work(consumer: txnclient.Consumer) -> int:
             count = 0
-            while messages := await consumer.receive_many(7, timeout=1.0):
+            while len(found) < len(values):
+                messages = await consumer.receive_many(7, timeout=0.1)
                 found.extend(message.value for message in messages)
                 await consumer.ack(messages)
                 count += len(messages)
             return count
 
-        counts = await asyncio.gather(work(one), work(two))
+        async with asyncio.timeout(30):
+            counts = await asyncio.gather(work(one), work(two))
     assert sorted(found) == sorted(values)
     assert min(counts) > 0
 

@@ -13,6 +13,7 @@ from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, con
 from txnclient.reader import behind
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_PERMITS
 
 LEFT, RIGHT = SEGMENTS
 
@@ -101,6 +102,18 @@ def test_a_message_id_positions_its_own_segment() -> None:
             await until(lambda: len(server.consumers) == 2)
             starts = {segment: request.start for segment, request in requests(server).items()}
             assert starts[LEFT] == starts[RIGHT] == pb.Start(segment=LEFT, ledger_id=1, entry_id=3, index=2)
+
+    run(scenario())
+
+
+def test_a_window_larger_than_one_grant_may_be_is_granted_by_several() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            async with client.reader(TOPIC, prefetch=5_000_000, prefetch_bytes=1 << 60):
+                await until(lambda: list(server.permits.values()) == [2_500_000, 2_500_000])
+                flows = [command.flow.permits for command in server.commands if command.HasField("flow")]
+                assert max(flows) == MAX_PERMITS
 
     run(scenario())
 

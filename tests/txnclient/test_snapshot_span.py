@@ -3,11 +3,14 @@ model in `tests/segments/test_cut_model.py`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from txnclient.snapshot import Span
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 
 TOPIC, PATH, CHILD = "topic://t/n/name", "t/n/name/0000-ffff-0", "t/n/name/0000-7fff-1"
@@ -83,9 +86,54 @@ def test_ends_are_those_of_the_topics_asked_for() -> None:
     [
         (NEW, OLD, "newer"),
         (snapshot(4, 21, revision=60), NEW, "ends at 1:20"),
-        (snapshot(4, 10, revision=50, more={CHILD: SegmentBounds(at(0), at(0))}), NEW, "not in the one to end at"),
+        (
+            snapshot(4, 10, revision=50, more={CHILD: SegmentBounds(at(0), at(0))}),
+            replace(NEW, topics={topic: one._replace(lost_id=9) for topic, one in NEW.topics.items()}),
+            "not in the one to end at",
+        ),
     ],
 )
 def test_the_end_must_not_be_older_than_the_start(start: Snapshot, end: Snapshot, complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=complaint):
         Span(start, end)
+
+
+EMPTY = SegmentBounds(EARLIEST, EARLIEST)
+CHILD_ID = SegmentName.from_path(CHILD).segment_id
+
+
+@pytest.mark.parametrize(
+    ("at_start", "at_end", "lost"),
+    [
+        (EMPTY, None, None),  # never held anything, split, pruned (its id is above `lost_id`)
+        (EMPTY, EMPTY, None),  # the same, pruned behind the end
+        (EMPTY, SegmentBounds(at(3), at(3)), CHILD),
+        (SegmentBounds(at(3), at(3)), SegmentBounds(at(3), at(3), sealed=True), None),  # nothing came in between
+        (SegmentBounds(at(3), at(3)), SegmentBounds(at(5), at(5), sealed=True), CHILD),
+        (None, SegmentBounds(at(5), at(5), sealed=True), CHILD),
+    ],
+)
+def test_a_segment_is_lost_where_something_of_it_lies_between(
+    at_start: SegmentBounds | None, at_end: SegmentBounds | None, lost: str | None
+) -> None:
+    old = snapshot(10, 10, revision=50, more={} if at_start is None else {CHILD: at_start})
+    new = snapshot(20, 20, revision=60, more={} if at_end is None else {CHILD: at_end})
+    assert Span(old, new).lost(TOPIC, lambda path: path == PATH, 9) == lost
+
+
+@pytest.mark.parametrize(
+    ("at_start", "lost_id", "lost"),
+    [
+        (EMPTY, CHILD_ID, CHILD),
+        (EMPTY, CHILD_ID - 1, None),  # never held anything, split, pruned
+        (SegmentBounds(at(3), at(3), sealed=True), CHILD_ID, None),
+        (EMPTY, CHILD_ID + 1, CHILD),
+        (SegmentBounds(at(3), at(3), sealed=True), CHILD_ID + 1, f"segment {CHILD_ID + 1} of "),
+    ],
+)
+def test_without_an_end_the_layout_tells_whether_what_is_gone_held_anything(
+    at_start: SegmentBounds, lost_id: int, lost: str | None
+) -> None:
+    old = snapshot(10, 10, revision=50, more={CHILD: at_start})
+    found = Span(old, None).lost(TOPIC, lambda path: path == PATH, lost_id)
+    assert found is None if lost is None else found is not None and found.startswith(lost)

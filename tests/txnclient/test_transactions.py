@@ -312,6 +312,35 @@ def test_open_transactions_are_announced_where_their_tcid_has_moved() -> None:
     run(scenario())
 
 
+def test_a_coordinator_that_does_not_answer_keeps_no_other_from_hearing_of_its_transactions() -> None:
+    """Its answer is waited for for seconds, and the grace of the others runs."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            txns = []
+            for tcid, address in enumerate(cluster.servers):
+                cluster.coordinators = {tcid: address}
+                cluster.announce()
+                await asyncio.sleep(0.1)
+                txns.append(await client.begin())
+            cluster.coordinators = dict(enumerate(cluster.servers))
+            cluster.announce()
+            first, silent = cluster.servers["broker:1"], cluster.servers["broker:2"]
+            silent.ignore["announce_session"] = 1000
+            await silent.cut()
+            await until(lambda: silent.seen["announce_session"] > 2)
+            for _ in range(3):
+                told, before = len(first.announced), cluster.clock.monotonic()
+                await first.cut()
+                await until(lambda told=told: len(first.announced) > told)  # type: ignore[misc]
+                assert sorted(first.announced[-1]) == sorted(txn.id for txn in txns)
+                assert cluster.clock.monotonic() - before < 0.5
+            del silent.ignore["announce_session"]
+            await until(lambda: len(silent.announced) > 0 and len(silent.announced[-1]) == 2)
+
+    run(scenario())
+
+
 def test_an_announcement_is_complete_also_over_a_connection_by_another_name() -> None:
     """A coordinator gives up what it knows of a session and does not find in its announcement."""
 
@@ -398,11 +427,16 @@ def test_closing_the_client_aborts_what_is_open() -> None:
     run(scenario())
 
 
-def test_commits_are_remembered_for_reading_them() -> None:
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+def test_ends_are_remembered_for_reading_what_is_behind_them(committed: bool) -> None:
+    """An abort, too: what was committed behind an aborted entry was hidden where its owner had yet to hear of that."""
+
     async def scenario() -> None:
         async with connected() as (cluster, client):
             async with client.transaction():
                 pass
+            txn = await client.begin()
+            await (txn.commit() if committed else txn.abort())
             reader = await client.reader(TOPIC, end="latest")
             assert reader.ended
             asked = [

@@ -12,7 +12,7 @@ from segments.file_ledger import FileLedgerStore
 from segments.sidecars import encode_sidecar
 from segments.topology import Topology
 from txnctl.checking.invariants import RULES, broken_invariants
-from txnctl.checking.ledgers import broken_ledgers
+from txnctl.checking.ledgers import Now, broken_ledgers
 from txnctl.checking.picture import READERS, Picture, gaps, take_picture
 from txnstore import keys
 from txnstore.collection_transitions import Collectable, Outcomes, read_outcomes
@@ -22,14 +22,18 @@ from txnstore.records import (
     AssignmentRecord,
     CursorBlock,
     CursorMark,
+    Drained,
     Header,
+    LayoutChange,
     LedgerInfo,
     LedgerRecord,
+    LoadSample,
     Op,
     Owner,
     SegmentEntry,
     SubscriptionRecord,
     TopicRecord,
+    TransactionKey,
     TxnName,
     TxnSeq,
     Watermark,
@@ -86,11 +90,43 @@ def test_a_sound_picture_breaks_nothing() -> None:
     assert broken_invariants(sound(), now_ms=NOW_MS) == []
 
 
+def test_what_is_being_erased_has_positions_beyond_its_ledgers_which_are_listed_as_empty_first() -> None:
+    picture = sound()
+    picture.topics[TOPIC] = marked(picture.topics[TOPIC])
+    picture.ledgers[LOW] = LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=0)])
+    assert broken_invariants(picture, now_ms=0) == []
+    picture.topics[TOPIC] = sound().topics[TOPIC]
+    assert {rule for rule, _ in broken_invariants(picture, now_ms=0)} == {"positions_are_within_ledgers"}
+
+
 def collected(picture: Picture) -> None:
     block = TXN.counter // keys.OUTCOMES_PER_BLOCK
     empty: Outcomes = read_outcomes(TXN.tcid, block, None)
     final = Collectable(TXN.counter, True, 4)
     picture.outcomes[TXN.tcid, block] = empty.with_finals([final], NOW_MS)
+
+
+def changing(picture: Picture, *changes: LayoutChange) -> None:
+    topology = picture.topics[TOPIC]
+    picture.topics[TOPIC] = Topology(topology.topic, replace(topology.record, changes=list(changes)))
+
+
+def split(picture: Picture, *, seal: tuple[int, int] | None) -> None:
+    """Its lower segment is sealed, and its ledger list says so as `seal` has it."""
+    picture.topics[TOPIC] = picture.topics[TOPIC].split(0)
+    ledgers = [LedgerInfo(ledger_id=1, closed_length=10)]
+    picture.ledgers[LOW] = LedgerRecord(ledgers=ledgers, sealed=seal)
+
+
+def keyed(picture: Picture, record: TransactionKey | None) -> None:
+    header = picture.headers[TXN]
+    picture.headers[TXN] = replace(header, txn_key="etl", key_epoch=2)
+    if record is not None:
+        picture.txn_keys[keys.txn_key(header.owner, "etl")] = record
+
+
+OLD_CHANGE = LayoutChange(id="c", kind="split", parents=[0], since_ms=1)
+LOAD = LoadSample(messages_in_per_s=1.0, bytes_in_per_s=1.0, window_s=1.0, taken_ms=1)
 
 
 VIOLATIONS: list[tuple[str, Callable[[Picture], object]]] = [
@@ -142,6 +178,28 @@ VIOLATIONS: list[tuple[str, Callable[[Picture], object]]] = [
         "trims_are_in_order",
         lambda p: p.ledgers.update({LOW: LedgerRecord(ledgers=p.ledgers[LOW].ledgers, trimmed_below=(9, 0))}),
     ),
+    ("records_belong_to_segments", lambda p: p.loads.update({f"{TOPIC}/0000-ffff-9": LOAD})),
+    (
+        "layout_changes_come_to_an_end",
+        lambda p: changing(p, LayoutChange(id="c", kind="split", parents=[0], since_ms=1)),
+    ),
+    ("layout_changes_come_to_an_end", lambda p: changing(p, LayoutChange(id="c", kind="split", parents=[7]))),
+    (
+        "layout_changes_come_to_an_end",
+        lambda p: changing(p, *[LayoutChange(id=one, kind="split", parents=[0]) for one in "cd"]),
+    ),
+    ("sealed_segments_have_seals", lambda p: split(p, seal=None)),
+    ("sealed_segments_have_seals", lambda p: split(p, seal=(1, 4))),
+    ("drained_keys_say_so_of_sealed_segments", lambda p: p.drained.update({(TOPIC, "job", 0): Drained(end=(1, 9))})),
+    ("drained_keys_say_so_of_sealed_segments", lambda p: p.drained.update({(TOPIC, "job", 9): Drained(end=(1, 9))})),
+    ("drained_keys_say_so_of_sealed_segments", lambda p: p.drained.update({(TOPIC, "gone", 0): Drained(end=(1, 9))})),
+    (
+        "drained_keys_say_so_of_sealed_segments",
+        lambda p: (split(p, seal=(1, 9)), p.drained.update({(TOPIC, "job", 0): Drained(end=(1, 3))})),
+    ),
+    ("keyed_transactions_belong_to_their_holder", lambda p: keyed(p, None)),
+    ("keyed_transactions_belong_to_their_holder", lambda p: keyed(p, TransactionKey(epoch=3, txn_id=str(TXN)))),
+    ("keyed_transactions_belong_to_their_holder", lambda p: keyed(p, TransactionKey(epoch=2, txn_id="other"))),
     ("owners_are_on_leases", lambda p: p.owners.update({LOW: owner_record(lease=0)})),
 ]
 
@@ -151,6 +209,16 @@ def test_a_planted_violation_is_named(rule: str, break_it: Callable[[Picture], o
     picture = sound()
     break_it(picture)
     assert rule in {name for name, _ in broken_invariants(picture, now_ms=NOW_MS)}
+
+
+def test_layouts_drained_keys_and_holders_that_are_in_order_break_nothing() -> None:
+    picture = sound()
+    split(picture, seal=(1, 9))
+    changing(picture, LayoutChange(id="c", kind="split", parents=[1], since_ms=NOW_MS))
+    picture.drained[TOPIC, "job", 0] = Drained(end=(1, 9))
+    picture.loads[LOW] = LOAD
+    keyed(picture, TransactionKey(epoch=2, txn_id=str(TXN)))
+    assert broken_invariants(picture, now_ms=NOW_MS) == []
 
 
 def test_every_rule_has_a_violation() -> None:
@@ -177,6 +245,9 @@ def test_every_rule_has_a_violation() -> None:
         (keys.cursor_block(HIGH, "job", "mark"), CursorMark(position=(1, 2))),
         (keys.cursor_block(HIGH, "job", "1-0"), CursorBlock(ledger_id=1, first_entry=0, acked="01")),
         (keys.txn_name("job-7/42"), TxnName(v=1, txn_id=str(TXN))),
+        (keys.txn_key("me", "etl"), TransactionKey(epoch=1)),
+        (keys.drained(TOPIC, "job", 0), Drained(end=(1, 9))),
+        (keys.load(LOW), LOAD),
     ],
 )
 def test_every_record_is_read_into_its_place(key: bytes, record: object) -> None:
@@ -188,12 +259,41 @@ def test_every_record_is_read_into_its_place(key: bytes, record: object) -> None
 
 
 async def test_keys_between_ours_are_found_and_ours_are_not(memory_store: MemoryStore) -> None:
-    ours = [keys.SEGMENT_IDS, keys.INCARNATION, keys.COMPACTION, keys.GC_HORIZON, keys.txn_key("me", "k")]
+    ours = [keys.SEGMENT_IDS, keys.INCARNATION, keys.COMPACTION, keys.GC_HORIZON, keys.DATA_FOLDER]
+    ours.append(keys.txn_key("me", "k"))
     strange = [b"/a", b"/segment-ids2", b"/topics/x", b"/zzz"]
     for key in (*ours, *strange):
         await memory_store.commit(Commit(puts=(Put(key, b"{}"),)))
     assert (await take_picture(memory_store)).unknown == [key.decode() for key in strange]
     assert not any(start <= prefix < end for prefix in READERS for start, end in gaps())
+
+
+async def test_a_ledger_is_listed_still_unless_its_topic_is_deleted_meanwhile(memory_store: MemoryStore) -> None:
+    info = LedgerInfo(ledger_id=1, closed_length=9)
+    topology = sound().topics[TOPIC]
+    listed = Put(keys.ledger(LOW), encode(LedgerRecord(ledgers=[info])))
+    await memory_store.commit(Commit(puts=(listed, Put(keys.topic(TOPIC), encode(topology.record)))))
+    assert await Now(memory_store).is_kept(LOW, 1)
+    await memory_store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(marked(topology).record)),)))
+    assert not await Now(memory_store).is_kept(LOW, 1)
+
+
+async def test_a_file_of_a_segment_that_was_born_behind_the_picture_is_no_finding(
+    memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    ledgers = FileLedgerStore(tmp_path)
+    await ledgers.create(LOW, 1, incarnation="i")
+    now = Now(memory_store)
+
+    async def findings() -> list[tuple[str, str]]:
+        return [finding async for finding in broken_ledgers(Picture(), ledgers, lambda _: None, now=now)]
+
+    [(rule, _)] = await findings()
+    assert rule == "ledger_files_are_listed"
+    record = encode(LedgerRecord(ledgers=[LedgerInfo(ledger_id=1)]))
+    await memory_store.commit(Commit(puts=(Put(keys.ledger(LOW), record),)))
+    assert await findings() == []
+    await ledgers.close()
 
 
 async def test_sidecars_are_read_and_held_against_their_ledgers(tmp_path: Path) -> None:
@@ -219,4 +319,8 @@ async def test_sidecars_are_read_and_held_against_their_ledgers(tmp_path: Path) 
     assert await findings() == [], "trimmed, and about to be deleted"
     picture.ledgers[LOW] = LedgerRecord(ledgers=[], trimmed_below=(2, 0), sealed=(1, 0))
     assert await findings() == [], "a picture older than the files tells nothing of ledgers above it"
+    picture.ledgers[LOW] = LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=9)])
+    assert [rule for rule, _ in await findings()] == ["closed_ledgers_are_whole"]
+    picture.topics[TOPIC] = marked(picture.topics[TOPIC])
+    assert await findings() == [], "its files go before its records do"
     await ledgers.close()

@@ -34,10 +34,14 @@ async def test_it_is_sound_under_load_and_stopped_and_a_flipped_bit_is_found(clu
     async with cluster.connect() as client:
         await client.create_topic(TOPIC, segments=2)
         load = asyncio.create_task(work(client))
-        for _ in range(2):
+        changes = 0
+        for _ in range(3):
             checked = await check(cluster, cluster.data_dir)
             assert (checked.code, checked.out.startswith("sound at revision")) == (0, True), checked
             assert not load.done()
+            if changes < 2:
+                await client.split(f"segment://public/default/checked/{'0000-7fff-0' if changes else '8000-ffff-1'}")
+                changes += 1
         load.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await load

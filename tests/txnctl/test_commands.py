@@ -45,8 +45,8 @@ async def test_topics_are_created_listed_described_and_counted(cluster: InProces
     )
     assert again.out == created.out
     assert listed.json == [{"topic": TOPIC}]
-    assert len(drawn.out.splitlines()) == 1 + 3  # a line a segment, however long
-    assert len(lines_with(drawn.out, "on broker")) == 3
+    assert len(drawn.out.splitlines()) == 3 + 3  # a line a segment, however long
+    assert len(lines_with(drawn.out, "active  broker")) == 3
     segments = described.json["segments"]
     assert (segments[0]["lo"], segments[-1]["hi"]) == (0, 0xFFFF)
     assert {segment["state"] for segment in segments} == {"ACTIVE"}

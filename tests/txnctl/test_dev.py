@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 import txnclient
-from tests.txnctl.command_line import done, start, txnctl
+from tests.cluster import InProcessCluster
+from tests.txnctl.command_line import TIMEOUT_S, done, start, txnctl
 from txnctl.metrics.catalogue import catalogue
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 READY = re.compile(r"ready (txn://127\.0\.0\.1:\d+) etcd=(http://127\.0\.0\.1:\d+) admin=(http://127\.0\.0\.1:\d+)\n")
 ANY_PORTS = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--etcd-port", "0")
@@ -73,7 +74,7 @@ async def dev(data_dir: Path) -> AsyncIterator[Dev]:
     process = await start("dev", "--data-dir", str(data_dir), *ANY_PORTS)
     try:
         assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
+        line = (await asyncio.wait_for(process.stdout.readline(), TIMEOUT_S)).decode()
         ready = READY.fullmatch(line)
         assert ready is not None, line
         yield Dev(process, *ready.groups())
@@ -190,6 +191,18 @@ async def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> Non
     for (words, (code, said)), answer in zip(cases.items(), answers, strict=True):
         assert (answer.code, said in answer.err) == (code, True), f"{words}: {answer}"
         assert answer.out == ""
+
+
+async def test_a_broker_that_is_refused_for_its_folder_leaves_nothing_in_it(
+    cluster: InProcessCluster, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    refused = await txnctl(
+        *("serve", "--roles", "broker", "--id", "b2", "--listen", "127.0.0.1:0", "--admin-listen", "off"),
+        *("--etcd", cluster.etcd, "--etcd-prefix", cluster.prefix, "--data-dir", str(elsewhere)),
+    )
+    assert (refused.code != 0, "this cluster's is" in refused.err) == (True, True), refused
+    assert [path.name for path in elsewhere.rglob("*") if path.is_file()] == []
 
 
 async def test_serve_refuses_wrong_settings_before_it_does_anything(tmp_path: Path, etcd: str) -> None:

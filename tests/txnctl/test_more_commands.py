@@ -15,10 +15,16 @@ import msgspec
 import pytest
 
 from tests.cluster import InProcessCluster
+from tests.processes import read_all
+from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnctl.command_line import done, start, txnctl
 from txnctl.commands.asking import start_of
+from txnctl.commands.lines import Input, Outgoing
+from txnctl.commands.piping import _send, _Sent
 from txnctl.main import wants_json
+from txnwire.clock import SystemClock
 from txnwire.errors import InvalidArgument
+from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import MessageId, Position
 
 TOPIC = "topic://public/default/orders"
@@ -27,16 +33,16 @@ TOPIC = "topic://public/default/orders"
 async def test_a_subscription_is_sought_back_and_deleted(cluster: InProcessCluster) -> None:
     await done("topics", "create", TOPIC, url=cluster.url)
     await done("produce", TOPIC, url=cluster.url, stdin="a\nb\nc\n")
-    read = ["consume", TOPIC, "-s", "billing", "--idle", "0.5"]
-    first = await done(*read, "-o", "json", url=cluster.url)
-    assert (await done(*read, url=cluster.url)).out == ""
+    read = ["consume", TOPIC, "-s", "billing"]
+    first = await done(*read, "--count", "3", "-o", "json", url=cluster.url)
+    assert (await done(*read, "--idle", "0.5", url=cluster.url)).out == ""
     sought = await done("subscriptions", "seek", TOPIC, "billing", "earliest", "-o", "json", url=cluster.url)
     assert sought.json == {"topic": TOPIC, "subscription": "billing", "start": "earliest"}
-    assert (await done(*read, url=cluster.url)).out == "a\nb\nc\n"
+    assert (await done(*read, "--count", "3", url=cluster.url)).out == "a\nb\nc\n"
     second = msgspec.json.decode(first.out.splitlines()[1])["id"]
     said = await done("subscriptions", "seek", TOPIC, "billing", second, url=cluster.url)
     assert said.out == f"billing on {TOPIC}: goes on at {second}\n"
-    assert (await done(*read, url=cluster.url)).out == "b\nc\n"
+    assert (await done(*read, "--count", "2", url=cluster.url)).out == "b\nc\n"
     gone = await done("subscriptions", "delete", TOPIC, "billing", "-o", "json", url=cluster.url)
     assert gone.json == {"topic": TOPIC, "subscription": "billing", "deleted": True}
     listed, again, unknown = await asyncio.gather(
@@ -49,6 +55,39 @@ async def test_a_subscription_is_sought_back_and_deleted(cluster: InProcessClust
         assert (refused.code, "SubscriptionNotFound" in refused.err) == (1, True), refused
 
 
+async def test_segments_are_split_and_merged(cluster: InProcessCluster) -> None:
+    policy = {"max_segments": 4, "split_messages_per_s": 5000}
+    await done(*("topics", "create", TOPIC, "--autoscale", "max_segments=4,split_messages_per_s=5000"), url=cluster.url)
+    path = TOPIC.removeprefix("topic://")
+    split = await done(
+        "topics", "split", f"segment://{path}/0000-ffff-0", "--at", "9000", "-o", "json", url=cluster.url
+    )
+    assert split.json == {
+        "topic": TOPIC,
+        "epoch": 2,
+        "parents": [f"{path}/0000-ffff-0"],
+        "children": [f"{path}/0000-8fff-1", f"{path}/9000-ffff-2"],
+    }
+    merged = await done("topics", "merge", f"{path}/0000-8fff-1", f"{path}/9000-ffff-2", url=cluster.url)
+    assert merged.out.endswith("merged into 0000-ffff-3, layout epoch 3\n")
+    described, sealed, bad, none = await asyncio.gather(
+        done("topics", "describe", TOPIC, "-o", "json", url=cluster.url),
+        txnctl("topics", "split", f"{path}/9000-ffff-2", url=cluster.url),
+        txnctl("topics", "split", f"{path}/0000-ffff-3", "--at", "middle", url=cluster.url),
+        txnctl("topics", "split", TOPIC, url=cluster.url),
+    )
+    assert described.json["policies"] == {"autoscale": policy}
+    assert [(one["id"], one["state"], one["parents"]) for one in described.json["segments"]] == [
+        (0, "SEALED", []),
+        (1, "SEALED", [0]),
+        (3, "ACTIVE", [1, 2]),
+        (2, "SEALED", [0]),
+    ]
+    assert (sealed.code, "it is SEALED, not ACTIVE" in sealed.err) == (2, True), sealed
+    assert (bad.code, "expected a hash in hex digits" in bad.err) == (2, True), bad
+    assert (none.code, f"segment '{TOPIC}': expected tenant/" in none.err) == (2, True), none
+
+
 async def test_a_topic_gets_policies_and_is_deleted(cluster: InProcessCluster) -> None:
     created = await done(
         *("topics", "create", TOPIC, "--retention-ms", "60000", "--segments", "2", "-o", "json"), url=cluster.url
@@ -57,12 +96,17 @@ async def test_a_topic_gets_policies_and_is_deleted(cluster: InProcessCluster) -
     await done("topics", "update", TOPIC, "--retention-bytes", "1000000", "--drop", "retention_ms", url=cluster.url)
     described = await done("topics", "describe", TOPIC, "-o", "json", url=cluster.url)
     assert described.json["policies"] == {"retention_bytes": 1_000_000}
+    for autoscale in ("max_segments=8,split_messages_per_s=5000", "off"):
+        told = await done("topics", "update", TOPIC, "--autoscale", autoscale, url=cluster.url)
+        assert told.out == f"{TOPIC}: autoscale {autoscale}\n"
+    told = await done("topics", "update", TOPIC, "--drop", "autoscale", url=cluster.url)
+    assert told.out == f"{TOPIC}: autoscale dropped\n"
     drawn, unknown, nothing = await asyncio.gather(
         done("topics", "describe", TOPIC, url=cluster.url),
         txnctl("topics", "update", TOPIC, "--drop", "colour", url=cluster.url),
         txnctl("topics", "update", TOPIC, url=cluster.url),
     )
-    assert "retention_bytes 1,000,000" in drawn.out.splitlines()[0]
+    assert "retention_bytes 1,000,000" in drawn.out
     assert (unknown.code, "expected one of retention_ms" in unknown.err) == (2, True)
     assert (nothing.code, "no policy to change" in nothing.err) == (2, True)
     async with cluster.connect() as client, await client.consumer(TOPIC, "sub"):
@@ -95,8 +139,8 @@ async def test_brokers_and_transactions_are_counted(cluster: InProcessCluster) -
     assert stats.json["headers"] >= 1
     assert re.search(r"^total +1 +", table.out, re.MULTILINE)
     header, row = plain.out.splitlines()
-    assert header.split()[:3] == ["broker", "address", "segments"]
-    assert row.split()[:1] == ["broker"]
+    assert header.split()[:4] == ["broker", "pid", "address", "segments"]
+    assert row.split()[:2] == ["broker", str(os.getpid())]
 
 
 async def test_a_coordinator_that_does_not_answer_is_named_in_its_row(cluster: InProcessCluster) -> None:
@@ -221,6 +265,27 @@ async def test_ctrl_c_ends_produce_and_says_how_far_it_came(cluster: InProcessCl
     assert (process.returncode, out, err) == (130, b"", f"2 messages sent to {TOPIC}\n".encode())
 
 
+async def test_ctrl_c_counts_the_transaction_whose_commit_is_on_its_way(cluster: InProcessCluster) -> None:
+    """▲ Who goes on from the count that is told would send it again."""
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    async with cluster.connect(transport=transport) as client:
+        await client.create_topic(TOPIC)
+        async with client.producer(TOPIC) as producer:
+            sent = _Sent(TOPIC, 2, Input.LINES, None)
+            messages = [Outgoing(None, b"one"), Outgoing(None, b"two")]
+            transport.lose["end_txn_ok"] = 1
+            sending = asyncio.create_task(_send(client, producer, sent, messages, timeout_s=60.0))
+            async with asyncio.timeout(20):
+                while transport.lose["end_txn_ok"]:
+                    await asyncio.sleep(0)
+            assert (sending.done(), sent.messages) == (False, 0)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert (sent.messages, sent.transactions) == (2, 1)
+        assert await read_all(client, TOPIC) == [b"one", b"two"]
+
+
 # ---- what is seen ---------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +396,7 @@ async def test_colour_and_width_are_for_terminals_alone(cluster: InProcessCluste
     assert not re.search(r"[─-╿]", piped.out)
     topic, header, row = piped.out.splitlines()
     assert topic == TOPIC
-    assert header.split()[:2] == ["segment", "owner"]
+    assert header.split()[:3] == ["segment", "state", "owner"]
     assert len(header.split()) == len(row.split())
 
 
@@ -345,7 +410,8 @@ async def test_a_narrow_terminal_gets_blocks_instead_of_a_table_with_columns_cut
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()
     assert plain[0] == TOPIC
     assert [line.split()[0] for line in plain[1:]] == [
-        *("segment", "owner", "entries", "confirmed", "readable", "open", "producers", "readers", "read", "to"),
+        *("segment", "state", "owner", "entries", "confirmed", "readable", "open", "producers", "readers"),
+        *("read", "to"),
     ]
 
 

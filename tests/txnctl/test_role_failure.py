@@ -21,7 +21,7 @@ async def test_a_defect_in_the_broker_ends_the_process(
     def defect(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(Claims, "to_take", defect)
+    monkeypatch.setattr(Claims, "next_moves", defect)
     async with cluster.connect() as client:
         with pytest.raises(InternalError, match="a defect"):
             await asyncio.gather(waiting, client.create_topic("topic://public/default/wakes-the-broker"))

@@ -42,6 +42,26 @@ async def test_a_killed_child_comes_back_and_stop_ends_it(tmp_path: Path) -> Non
     assert not is_alive(second)
 
 
+PARENT = [
+    sys.executable,
+    "-c",
+    "import subprocess; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()",
+]
+
+
+async def test_a_group_killed_on_purpose_is_gone_with_its_children_and_its_return_is_no_restart(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with Supervisor([ChildSpec(name="parent", command=PARENT, log_path=log)]) as supervisor:
+        child = supervisor.children["parent"]
+        for times in range(1, 4):  # as often as would be a crash loop
+            await until(lambda times=times: len(log.read_text().split()) == times)  # type: ignore[misc]
+            started = int(log.read_text().split()[-1])
+            child.kill_group()
+            await until(lambda started=started: not is_alive(started))  # type: ignore[misc]
+        await until(lambda: len(log.read_text().split()) == 4)
+        assert (child.restarts, child.looping.is_set()) == (0, False)
+
+
 async def test_children_stop_in_reverse_order(tmp_path: Path) -> None:
     out = tmp_path / "order"
     script = (

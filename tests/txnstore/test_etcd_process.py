@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -18,8 +19,9 @@ import pytest
 from tests.txnstore.store_contract import IN_TIME_S
 from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port
 from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.leases import KeptLease
 from txnstore.maintenance import Maintenance, MaintenanceSettings
-from txnstore.store import Commit, EventKind, Put, Read, absent, unchanged_since
+from txnstore.store import Commit, EventKind, Lease, Put, Read, absent, unchanged_since
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
 
@@ -53,10 +55,18 @@ async def running(directory: Path, **changes: object) -> AsyncIterator[EmbeddedE
         await etcd.stop()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = IN_TIME_S) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+async def renewed(lease: Lease) -> None:
+    """Until a keep-alive that is sent from now on is answered; a lease that is lost meanwhile fails the test."""
+    assert isinstance(lease, KeptLease)
+    asked_at = SystemClock().monotonic()
+    await until(lambda: lease._sent_at >= asked_at or not lease.valid())
+    assert lease.valid()
 
 
 async def count(store: EtcdStore, worker: int, stop: asyncio.Event, done: Counter[int]) -> None:
@@ -180,12 +190,11 @@ async def test_etcd_away_for_a_while_fails_retriably_within_the_time_limit(etcd_
 
 async def test_a_lease_outlives_a_restart_of_etcd(etcd_process: EmbeddedEtcd) -> None:
     async with connected(etcd_process) as store:
-        lease = await store.grant_lease(4)
+        lease = await store.grant_lease(8)
         await store.commit(Commit(puts=(Put(A, b"", lease.id),)))
         for _ in range(2):
             await kill_and_restart(etcd_process)
-            await asyncio.sleep(1.5)
-            assert lease.valid()
+            await renewed(lease)
         assert await store.get(A) is not None
         await etcd_process.pause()
         async with asyncio.timeout(IN_TIME_S):
@@ -216,9 +225,21 @@ async def test_another_endpoint_takes_over(tmp_path: Path, etcd_process: Embedde
         assert (await store.commit(Commit(puts=(Put(A, b"3"),)))).succeeded
 
 
-def _listens(port: int) -> bool:
-    import socket
+def test_a_port_once_told_is_nobody_elses() -> None:
+    """Also while nothing listens there: a server that starts anywhere would be given it now and then."""
+    port = free_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    for _ in range(2):
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            assert _listens(port)
+        assert not _listens(port)
 
+
+def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.txnstore.test_etcd_process import renewed
 from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Commit, Put
@@ -216,7 +217,7 @@ async def test_a_lost_token_is_renewed(guarded: EmbeddedEtcd) -> None:
             assert (await store.commit(Commit(puts=(Put(b"/k/a", value),)), timeout_s=20)).succeeded
             async with asyncio.timeout(20):
                 assert (await anext(watch)).events[0].record.value == value
-            assert lease.valid()
+            await renewed(lease)
         await watch.close()
 
 
@@ -241,7 +242,7 @@ async def test_a_changed_password_shuts_out_until_it_is_changed_back(guarded: Em
 async def test_what_a_user_may_not_touch_is_refused(guarded: EmbeddedEtcd) -> None:
     """Sent alone: etcd 3.4.23 checks no permissions inside nested transactions, so it refuses no grouped commit."""
     await etcdctl(guarded, "--user=root:secret", "role", "add", "narrow")
-    for prefix in ("/ours/k/", "/ours/probe", "/ours/sender/"):
+    for prefix in ("/ours/k/", "/ours/probe", "/ours/sender/", "/ours/incarnation"):
         grant = ["role", "grant-permission", "narrow", "readwrite", "--prefix=true", prefix]
         await etcdctl(guarded, "--user=root:secret", *grant)
     await etcdctl(guarded, "--user=root:secret", "user", "add", "small:password")

@@ -17,7 +17,7 @@ from txnstore.maintenance import CompactionPlan, Maintenance, worth_defragmentin
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryBackend, MemoryStore
 from txnstore.mvcc import Mvcc
-from txnstore.sending_fence import TTL_S
+from txnstore.sending_fence import RENEW_S, TTL_S
 from txnstore.store import (
     Commit,
     CommitResult,
@@ -389,6 +389,22 @@ def test_a_fence_that_went_with_its_lease_is_put_again() -> None:
         assert not etcd.mvcc.range(keys.SENDER, keys.prefix_end(keys.SENDER))[0]
         results = await asyncio.gather(*[store.commit(create(b"/k/%d" % number, b"")) for number in range(9)])
         assert all(result.succeeded and not result.repeated for result in results)
+        await store.close()
+
+    run(scenario())
+
+
+def test_e3_the_fence_of_who_works_stands_however_long_etcd_is_full() -> None:
+    """▲ At its quota etcd grants no lease and takes no put, only renewals: what is open could not be ended any more."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd)
+        await store.commit(create(A, b""))
+        etcd.no_space = True
+        for _ in range(3 * TTL_S // RENEW_S):
+            await asyncio.sleep(0.9 * RENEW_S)
+            assert (await store.commit(Commit(deletes=(Delete(A),)))).succeeded
         await store.close()
 
     run(scenario())
@@ -835,3 +851,18 @@ def test_compacting_an_mvcc_twice_or_ahead_is_refused() -> None:
     mvcc.compact(2)
     with pytest.raises(Compacted):
         mvcc.compact(2)
+
+
+def test_a_client_forgets_its_watches_that_were_closed_or_cut() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        backend = MemoryBackend(etcd, "one", None)
+        for _ in range(20):
+            closed = await backend.open_watch(A, B, 1)
+            await closed.close()
+            await backend.open_watch(A, B, 1)
+            etcd.elect(lambda: False)
+        await backend.open_watch(A, B, 1)
+        assert len(backend._streams) == 1
+
+    run(scenario())

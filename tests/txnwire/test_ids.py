@@ -92,7 +92,7 @@ def test_a_message_id_survives_text(message_id: MessageId) -> None:
         ("a/b/c/0000-ffff-1@1:2:٣", "^message id"),
         ("a/b/c/0000-ffff-1@1:2", "^position '1'"),
         ("a/b/c/0000-ffff@1:2:3", "descriptor"),
-        ("a/b/c@1:2:3", "parts"),
+        ("a/b/c@1:2:3", "expected segment://tenant/namespace/name/<lo>-<hi>-<id>"),
         (None, "^message id"),
     ],
 )

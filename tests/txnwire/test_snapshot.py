@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from txnwire.errors import InvalidArgument
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 
 TOPIC, PATH = "topic://t/n/name", "t/n/name/0000-ffff-0"
@@ -38,6 +39,16 @@ def test_the_json_is_stable() -> None:
 
 def test_fields_of_a_later_writer_are_passed_over() -> None:
     assert Snapshot.from_json(json.dumps(json.loads(TEXT) | {"note": "hello"})) == SNAPSHOT
+
+
+def test_e8_a_snapshot_says_of_which_store_it_is_and_none_of_another_is_compared_with_it() -> None:
+    """▲ After a repair revisions come again, and what was committed before may be aborted."""
+    one, other = (replace(SNAPSHOT, revision=revision, store=store) for revision, store in ((77, "a1"), (99, "b2")))
+    assert one.to_json().startswith('{"v":1,"revision":77,"store":"a1","topics":')
+    assert Snapshot.from_json(one.to_json()) == one
+    assert "put back from a backup" in str(one.obstacle(other))
+    assert one.precedes(replace(one, revision=99))
+    assert SNAPSHOT.precedes(other), "one of an earlier version does not tell"
 
 
 def test_what_counts() -> None:
@@ -77,3 +88,60 @@ def test_what_is_no_snapshot_is_refused_with_a_reason(change: dict[str, Any], co
 def test_what_is_not_even_the_shape_of_one_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="not a snapshot"):
         Snapshot.from_json(text)
+
+
+def stands(end: int, *, revision: int, sealed: bool = False, resolved: int | None = None, epoch: int = 4) -> Snapshot:
+    bounds = SegmentBounds(Position(1, end if resolved is None else resolved), Position(1, end), sealed)
+    return Snapshot(revision, {TOPIC: TopicBounds(epoch, {PATH: bounds})}, (ONE,) if resolved is not None else ())
+
+
+def test_that_a_segment_was_sealed_is_said_only_where_it_was() -> None:
+    text = stands(3, revision=7, sealed=True).to_json()
+    assert '{"resolved":"1:3","end":"1:3","sealed":true}' in text
+    assert Snapshot.from_json(text) == stands(3, revision=7, sealed=True)
+    assert "sealed" not in TEXT
+
+
+def test_which_of_two_precedes_the_other() -> None:
+    """Messages outside transactions move the ends and not the revision; two that were taken at once may cross."""
+    first, second = stands(3, revision=7), stands(5, revision=7)
+    assert first.precedes(first)
+    assert first.precedes(second)
+    assert not second.precedes(first)
+    crossing = stands(2, revision=8)
+    assert not first.precedes(crossing)
+    assert not crossing.precedes(first)
+    assert first.precedes(Snapshot(9, {}))
+    assert not first.precedes(stands(9, revision=9, epoch=3)), "made again under its name"
+
+
+def test_a_segment_may_be_missing_in_the_later_one_only_if_nothing_was_left_to_read() -> None:
+    gone = Snapshot.from_json(Snapshot(9, {TOPIC: TopicBounds(5, {}, lost_id=0)}).to_json())
+    assert stands(3, revision=7, sealed=True).precedes(gone)
+    assert not stands(3, revision=7).precedes(gone), "what came after it there is gone"
+    assert not stands(3, revision=7, sealed=True, resolved=1).precedes(gone), "what was pending there is gone"
+
+
+def test_a_segment_that_never_held_anything_may_be_missing_in_the_later_one() -> None:
+    """Made by a split, split again and pruned, all between two snapshots: a read between the two was refused."""
+    path = "t/n/name/0000-7fff-3"
+    then = Snapshot(7, {TOPIC: TopicBounds(4, {path: SegmentBounds(EARLIEST, EARLIEST)}, lost_id=1)})
+    assert then.precedes(Snapshot(9, {TOPIC: TopicBounds(5, {}, lost_id=2)}))
+    assert not then.precedes(Snapshot(9, {TOPIC: TopicBounds(5, {}, lost_id=3)})), "used, and trimmed since"
+    still = {path: SegmentBounds(Position(1, 3), Position(1, 3), True)}
+    assert then.precedes(Snapshot(9, {TOPIC: TopicBounds(5, still, lost_id=2)}))
+    assert not then.precedes(Snapshot(9, {TOPIC: TopicBounds(5, still, lost_id=4)})), "a child came, and was trimmed"
+
+
+def test_whether_a_later_one_adds_anything() -> None:
+    first = stands(3, revision=7)
+    assert not stands(3, revision=9, sealed=True).adds_to(first)
+    assert stands(4, revision=7).adds_to(first)
+    child = {
+        PATH: SegmentBounds(Position(1, 3), Position(1, 3), True),
+        "t/n/name/0000-7fff-1": SegmentBounds(*[EARLIEST] * 2),
+    }
+    assert not Snapshot(9, {TOPIC: TopicBounds(5, child)}).adds_to(first), "an empty child adds nothing"
+    open_then = stands(3, revision=7, resolved=1)
+    assert not stands(3, revision=9, resolved=1).adds_to(open_then)
+    assert stands(3, revision=9).adds_to(open_then), "what was pending has been decided"

@@ -17,12 +17,12 @@ from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, CursorMark, Watermark
-from txnstore.store import Commit, EventKind, MetadataStore, Put
+from txnstore.store import Commit, CommitResult, Delete, EventKind, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import NotOwner, Timeout
+from txnwire.errors import NotOwner, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import AckPosition
-from watchers.clean_up import CleanUp, CleanUpSettings
+from watchers.clean_up import CleanUp, CleanUpPlan, CleanUpSettings
 from watchers.outcomes import Decision
 
 A, B, C = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
@@ -280,14 +280,58 @@ async def test_clean_up_waits_out_a_store_that_is_away(memory_store: MemoryStore
     await clean_up.close()
 
 
+class SlowAnswers(LoseAnswers):
+    def fate(self, request: str, client: str) -> Fate:
+        return Fate(answer_s=0.01) if request == "commit" and self.active else NO_FAULT
+
+
+class Deletes:
+    """A participant that has one commit to write, which deletes so many keys."""
+
+    def __init__(self, name: str, deletes: int) -> None:
+        self.name = name
+        self.backlog = 1
+        self._keys = [f"{name}/{number}".encode() for number in range(deletes)]
+
+    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
+        return CleanUpPlan(Commit(deletes=tuple(map(Delete, self._keys)))) if self.backlog else None
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        self.backlog = 0
+        return result.succeeded
+
+    def next_flush_s(self) -> float | None:
+        return None
+
+    def lost(self, error: TxnError) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(("deletes", "at_once"), [(2, 64), (3, 43), (16, 8), (100, 8)])
+async def test_small_commits_are_in_flight_in_large_numbers_and_large_ones_in_small(deletes: int, at_once: int) -> None:
+    faults = SlowAnswers()
+    store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), random.Random(0), faults=faults)
+    clean_up = CleanUp(store, SystemClock(), CleanUpSettings(linger_s=0.0))
+    await clean_up.start()
+    targets = [Deletes(f"/segment-{number}", deletes) for number in range(100)]
+    faults.active = True
+    most = 0
+    for target in targets:
+        clean_up.add(target)
+        clean_up.wake(target)
+    while clean_up.statistics().backlog:
+        await asyncio.sleep(0)
+        most = max(most, clean_up.statistics().in_flight)
+    assert most == at_once
+    assert clean_up.statistics().commits == 100
+    await clean_up.close()
+    await store.close()
+
+
 async def test_at_most_one_unanswered_commit_per_participant() -> None:
     """▲ Decisions go on coming while answers take their time."""
 
-    class Slow(LoseAnswers):
-        def fate(self, request: str, client: str) -> Fate:
-            return Fate(answer_s=0.01) if request == "commit" and self.active else NO_FAULT
-
-    faults = Slow()
+    faults = SlowAnswers()
     store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), random.Random(0), faults=faults)
     clean_up = CleanUp(store, SystemClock(), CleanUpSettings(linger_s=0.0, full_batch=1))
     await clean_up.start()

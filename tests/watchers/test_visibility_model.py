@@ -32,6 +32,8 @@ class BufferMachine(RuleBasedStateMachine):
         self.watermark = Position(0, -1)
         self.buffer = TransactionBuffer("s")
         self.settled: dict[TxnId, None] = {}
+        self.may_land: dict[TxnId, int] = {}
+        """Of decided transactions: how many of the ops that are unanswered were sent before the decision."""
 
     # ---- what happens to the segment
 
@@ -50,12 +52,12 @@ class BufferMachine(RuleBasedStateMachine):
         """etcd answers: recorded if the header was open then, refused otherwise. A recorded one may never append."""
         txn_id, writer, _ = flight = data.draw(st.sampled_from([one for one in self.flights if not one[2]]))
         self.flights.remove(flight)
-        if txn_id in self.decisions and txn_id not in self.ops_before_decision():
-            self.buffer.op_refused(txn_id)
-            return
-        if txn_id in self.decisions and data.draw(st.booleans()):
-            self.buffer.op_refused(txn_id)
-            return
+        if txn_id in self.decisions:
+            if not self.may_land[txn_id] or data.draw(st.booleans()):
+                self.may_land[txn_id] = min(self.may_land[txn_id], self._unanswered(txn_id))
+                self.buffer.op_refused(txn_id)
+                return
+            self.may_land[txn_id] -= 1
         self.ops[txn_id] = None
         if data.draw(st.integers(0, 4)) == 0:
             self.buffer.op_finished(txn_id)
@@ -64,9 +66,8 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer.appended(txn_id, writer, Position(1, len(self.entries) - 1))
         self.flights.append((txn_id, writer, True))
 
-    def ops_before_decision(self) -> dict[TxnId, None]:
-        """Any op in flight may have landed before the decision, unanswered."""
-        return dict.fromkeys(txn_id for txn_id, _, appended in self.flights if not appended) | self.ops
+    def _unanswered(self, txn_id: TxnId) -> int:
+        return sum(flight_of == txn_id and not appended for flight_of, _, appended in self.flights)
 
     @rule()
     def append_plain(self) -> None:
@@ -96,7 +97,9 @@ class BufferMachine(RuleBasedStateMachine):
     )
     def decide(self, txn_id: TxnId, committed: bool, writers: frozenset[int] | None) -> None:
         decision = Decision(txn_id, committed, len(self.decisions) + 1, writers if committed else None)
-        self.decisions.setdefault(txn_id, decision)
+        if txn_id not in self.decisions:
+            self.decisions[txn_id] = decision
+            self.may_land[txn_id] = self._unanswered(txn_id)
 
     @rule(txn_id=st.sampled_from(TXNS))
     def deliver(self, txn_id: TxnId) -> None:
@@ -128,9 +131,9 @@ class BufferMachine(RuleBasedStateMachine):
     def crash_and_recover(self, data: st.DataObject) -> None:
         """A new owner: from the watermark, the durable records, the ops (as the index) and the ledger's tail."""
         for txn_id, _, appended in self.flights:
-            if not appended and data.draw(st.booleans()):
+            if not appended and self.may_land.get(txn_id, 1) and data.draw(st.booleans()):
                 self.ops[txn_id] = None
-        self.flights = []
+        self.flights, self.may_land = [], dict.fromkeys(self.may_land, 0)
         self.settled = {}
         self.confirmed = len(self.entries)
         last = Position(1, self.confirmed - 1) if self.entries else Position(0, -1)

@@ -12,7 +12,7 @@ import atexit
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -105,6 +105,30 @@ class Bridge:
             return await started
 
         return self._submit(result())
+
+    def iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+        """The items of an asynchronous generator, which is started at once, and closed when this one is."""
+        items = self.call(start)
+
+        async def following() -> tuple[T] | None:
+            async for item in items:
+                return (item,)
+            return None
+
+        def generate() -> Generator[T, None, None]:
+            try:
+                while (item := self.wait(following())) is not None:
+                    yield item[0]
+            finally:
+                self._close_items(items)
+
+        return generate()
+
+    def _close_items(self, items: AsyncGenerator[Any, None]) -> None:
+        if threading.current_thread() is self._thread:  # let go of there, by the garbage collector
+            self._loop.create_task(items.aclose())
+        elif not self._stopped and self._pid == os.getpid():
+            self.wait(_closed(items))
 
     def serve(self, work: Callable[[RunInCaller], Coroutine[Any, Any, T]]) -> T:
         """As `wait`, for work that has functions run in this thread meanwhile, such as a user's handler: it may use the
@@ -234,6 +258,10 @@ class Face(Generic[I_co]):
 
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"
+
+
+async def _closed(items: AsyncGenerator[Any, None]) -> None:
+    await items.aclose()
 
 
 async def opened(opening: Callable[[], Opening[C]]) -> C:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, Unpack, overload
@@ -13,18 +13,19 @@ import txnclient.producer
 import txnclient.reader
 import txnclient.transaction
 from txnclient.bulk import SentIds
+from txnclient.entries import EntryHead, WholeEntry
 from txnclient.message import Message
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.serializers import Serializer, V
-from txnclient.snapshot import Snapshot
+from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument
 from txnclient.sync.bridge import Face, opened
 from txnclient.topic_changes import UNCHANGED, Unchanged
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import CommitResult, TransactionState
-from txnwire.entry import OutgoingMessage
-from txnwire.errors import InvalidArgument
-from txnwire.ids import MessageId, TxnId
+from txnwire.entry import Columns, OutgoingMessage
+from txnwire.errors import InvalidArgument, TxnError
+from txnwire.ids import MessageId, Position, TxnId
 
 
 class Transaction(Face[txnclient.transaction.Transaction]):
@@ -73,21 +74,27 @@ class Transaction(Face[txnclient.transaction.Transaction]):
 
         If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
         is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
-        calling it again asks again. `InvalidTxnState`: it was aborted, and why. `timeout` in seconds, None: the
-        client's.
+        calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
+        of the client's transaction key. `timeout` in seconds, None: the client's.
         """
         return self._bridge.wait(self._inner.commit(writers=writers, timeout=timeout))
+
+    def reason(self, error: TxnError) -> TxnError:
+        """What to raise for the `error` of a send or ack in it: that its client was fenced, where that is behind it."""
+        return self._bridge.wait(self._inner.reason(error))
 
     def abort(self, *, timeout: float | None = None) -> None:
         """Cancel what is not sent, abort, and wait for what was sent as long as time allows. Aborting again is ok.
 
-        `InvalidTxnState`: it has committed. `Timeout`: not known to be aborted yet, calling it again asks again.
+        `InvalidTxnState`: it has committed. `ExpiredTransaction`: it was aborted, by a newer holder of the client's
+        transaction key. `Timeout`: not known to be aborted yet, calling it again asks again.
         """
         self._bridge.wait(self._inner.abort(timeout=timeout))
 
 
 class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
-    """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order."""
+    """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order; they
+    are read in that order too when segments are split and merged meanwhile, which a producer follows by itself."""
 
     @property
     def name(self) -> str:
@@ -118,7 +125,8 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         all; the id is the first piece's.
 
         Raises `TxnConflict` (and the transaction can only abort), `InvalidTxnState`, `MessageTooLarge`,
-        `ProducerFenced`, `Timeout`: its fate is not known. A send that is cancelled may still be stored.
+        `ProducerFenced`, `Timeout`: its fate is not known; `ExpiredTransaction`: the client was fenced. A send that is
+        cancelled may still be stored.
         """
         return self._bridge.wait(
             self._inner.send(
@@ -147,9 +155,13 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         )
 
     def send_many(
-        self, messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage], *, txn: Transaction | None = None
+        self,
+        messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
+        *,
+        txn: Transaction | None = None,
     ) -> SentIds:
-        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored.
+        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored; or `Columns` of
+        values and, where there are any, keys, properties and event times.
 
         They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
         in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure once all that
@@ -215,7 +227,8 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
         """Ack messages, at once or when `txn` commits.
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`.
+        abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`;
+        `ExpiredTransaction` instead of them where the client was fenced.
         """
         self._bridge.wait(self._inner.ack(messages, txn=_inner_of(txn)))
 
@@ -233,7 +246,8 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
 
     def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
         """Have the subscription, of all its consumers, go on from `start` in all segments: "earliest", "latest", a
-        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest).
+        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest, but for those that
+        its own came from by splits and merges, which are passed).
 
         What was acked from there on is delivered again; what was received before can not be acked any more
         (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
@@ -531,6 +545,66 @@ class Client(Face[txnclient.client.Client]):
             ),
         )
 
+    def read_entries(
+        self,
+        segment: str,
+        *,
+        after: Position,
+        end: Position,
+        span: Span | None = None,
+        isolation: str = "read_committed",
+        prefetch_bytes: int = 16 * 1024 * 1024,
+        trimmed: str = "fail",
+        timeout: float | None = None,
+    ) -> Generator[list[WholeEntry], None, None]:
+        """The entries of (after, end] of one segment, by its path, in order, a list of some at a time; none is ever
+        empty. It goes on where a new owner takes over; `aclose` it (or let go of it) to leave early.
+
+        With a `span` only what lies between its snapshots; with isolation "read_uncommitted" everything, what was
+        aborted too. Without either it waits at what is undecided. A large value sent in pieces belongs to the range
+        that holds all of its pieces: do not cut one in two.
+
+        `trimmed`: what to do where retention has taken something of the range: "fail" with `DataTrimmed`, or "skip" it.
+        From `EARLIEST` on in a span that has no start, what is kept is read, as by a `Reader`.
+        About `prefetch_bytes` are kept here. `timeout`: how long to wait for the next entry (None: the client's).
+        Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        """
+        return self._bridge.iterate(
+            lambda: self._inner.read_entries(
+                segment,
+                after=after,
+                end=end,
+                span=span,
+                isolation=isolation,
+                prefetch_bytes=prefetch_bytes,
+                trimmed=trimmed,
+                timeout=timeout,
+            )
+        )
+
+    def scan_entries(
+        self,
+        segment: str,
+        *,
+        after: Position,
+        end: Position,
+        min_revision: int = 0,
+        trimmed: str = "fail",
+        timeout: float | None = None,
+    ) -> Generator[list[EntryHead], None, None]:
+        """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
+        time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
+
+        It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
+        `aborted`. `trimmed`, `timeout` (of one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
+        `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        """
+        return self._bridge.iterate(
+            lambda: self._inner.scan_entries(
+                segment, after=after, end=end, min_revision=min_revision, trimmed=trimmed, timeout=timeout
+            )
+        )
+
     def create_topic(
         self,
         topic: str,
@@ -539,7 +613,7 @@ class Client(Face[txnclient.client.Client]):
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
         trim_undrained: bool | None = None,
-        autoscale: str | dict[str, Any] = "off",
+        autoscale: str | dict[str, Any] | None = None,
     ) -> TopicLayout:
         """Create a topic of so many segments; ok if it exists with the same shape. Raises `TopicExists` if with
         another.
@@ -547,6 +621,8 @@ class Client(Face[txnclient.client.Client]):
         Without a retention everything is kept. `retention_ms`: what is older may go; `retention_bytes`: of the whole
         topic, whatever is beyond may go, oldest first. Whole ledgers go, never what an open transaction holds, nor what
         a subscription has not drained, unless `trim_undrained`.
+        `autoscale`: segments are split and merged with the load; `"off"`, or a dict of thresholds, of which those that
+        are not named have their defaults (docs/client.md); None: the defaults.
         """
         return self._bridge.wait(
             self._inner.create_topic(
@@ -582,6 +658,20 @@ class Client(Face[txnclient.client.Client]):
                 autoscale=autoscale,
             )
         )
+
+    def split(self, segment: str, *, at: int | None = None) -> TopicLayout:
+        """Seal an active segment (`segment://…`, as `describe_topic` names them) and let two children take its range,
+        the upper one from hash `at` on (default: the middle). Returns the layout, as this client knows it by then.
+
+        Producers go on in the children by themselves, transactions are neither asked nor waited for nor aborted.
+        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow (a
+        segment that is sealed already, say), `NotAllowed` while another change of the segment is under way, `Timeout`.
+        """
+        return self._bridge.wait(self._inner.split(segment, at=at))
+
+    def merge(self, segment_a: str, segment_b: str) -> TopicLayout:
+        """Seal two active segments whose ranges are adjacent and let one child take both; otherwise as `split`."""
+        return self._bridge.wait(self._inner.merge(segment_a, segment_b))
 
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with all its messages and subscriptions; returns once no record and no file of it is left.
@@ -628,6 +718,17 @@ class Client(Face[txnclient.client.Client]):
         """
         return self._bridge.wait(self._inner.snapshot(topics))
 
+    @property
+    def transaction_key(self) -> str | None:
+        """As it was given to `connect`."""
+        return self._bridge.call(lambda: self._inner.transaction_key)
+
+    @property
+    def key_epoch(self) -> int | None:
+        """Which holder of its transaction key this client is, counted from 0: a newer one has a higher epoch, and has
+        fenced this one. None without a key."""
+        return self._bridge.call(lambda: self._inner.key_epoch)
+
     def begin(self, *, timeout: float = 60.0, name: str | None = None) -> Transaction:
         """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
 
@@ -637,7 +738,9 @@ class Client(Face[txnclient.client.Client]):
         abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42"; an outcome is known for
         30 days, that of a prefix's (up to the last "/") newest for ever.
 
-        Raises `StoreFull`, `Timeout` or what else made it impossible within the client's timeout.
+        A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
+        once a newer client holds the key. Raises `StoreFull`, `Timeout` or what else made it impossible within the
+        client's timeout.
         """
         return Transaction(self._bridge, self._bridge.wait(self._inner.begin(timeout=timeout, name=name)))
 

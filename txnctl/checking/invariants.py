@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from segments.topology import ACTIVE, SEALED
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
 from txnstore.store import NO_LEASE
@@ -83,6 +84,7 @@ def records_belong_to_segments(picture: Picture, _: int) -> Iterator[str]:
         "op records": {segment: None for _, segment, _ in picture.ops},
         "index keys of writes": {segment: None for _, segment in picture.write_index},
         "index keys of acks": {segment: None for _, segment, _ in picture.ack_index},
+        "a load sample": picture.loads,
     }
     for what, segments in places.items():
         for segment in segments:
@@ -113,6 +115,64 @@ def deletions_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str]:
         if since_ms and now_ms - since_ms > DELETION_GRACE_MS:
             late_s = (now_ms - since_ms) / 1000
             yield f"{what} is being deleted for {late_s:.0f} s: is no broker, or no controller, running?"
+
+
+def layout_changes_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str]:
+    """Whoever leads finishes a change, or gives it up; what it names is active until then (DESIGN §8)."""
+    for path, topology in picture.topics.items():
+        named: dict[int, str] = {}
+        for change in topology.record.changes:
+            if change.since_ms and now_ms - change.since_ms > DELETION_GRACE_MS:
+                late_s = (now_ms - change.since_ms) / 1000
+                yield f"{path}: {change.kind} {change.id} is under way for {late_s:.0f} s: is no controller running?"
+            for parent in change.parents:
+                if parent not in topology.segments or topology.segments[parent].state != ACTIVE:
+                    yield f"{path}: the {change.kind} {change.id} names segment {parent}, which is not active"
+                if parent in named:
+                    yield f"{path}: segment {parent} is named by both {named[parent]} and {change.id}"
+                named[parent] = change.id
+
+
+def sealed_segments_have_seals(picture: Picture, _: int) -> Iterator[str]:
+    """The layout changes only once each parent's seal stands, at the end of its last ledger (DESIGN §8)."""
+    for topology in picture.topics.values():
+        for segment_id, path in topology.paths.items():
+            record = picture.ledgers.get(path)
+            if record is None:
+                continue
+            if topology.segments[segment_id].state == SEALED and record.sealed is None:
+                yield f"{path} is sealed in its topic's layout, and not in /ledger"
+            entries = [(info.ledger_id, info.closed_length - 1) for info in record.ledgers if info.closed_length]
+            if record.sealed is not None and entries and record.sealed < entries[-1]:
+                yield f"{path} is sealed at {record.sealed[0]}:{record.sealed[1]}, and holds more than that"
+
+
+def drained_keys_say_so_of_sealed_segments(picture: Picture, _: int) -> Iterator[str]:
+    """A drained key goes with its subscription, its topic or its segment, and names the end of the seal."""
+    for (path, name, segment_id), drained in picture.drained.items():
+        topology = picture.topics.get(path)
+        where = f"{path}: subscription {name} has drained segment {segment_id}"
+        if topology is None or (path, name) not in picture.subscriptions:
+            yield f"{where}: there is no such subscription"
+        elif segment_id in topology.segments:
+            record = picture.ledgers.get(topology.paths[segment_id])
+            if topology.segments[segment_id].state != SEALED:
+                yield f"{where}, which is not sealed"
+            elif record is not None and record.sealed is not None and tuple(drained.end) != tuple(record.sealed):
+                yield f"{where} through {drained.end}, but it is sealed at {record.sealed}"
+        elif segment_id not in topology.record.pruning:
+            yield f"{where}, which is no segment of it"
+
+
+def keyed_transactions_belong_to_their_holder(picture: Picture, _: int) -> Iterator[str]:
+    """A begin writes header and key record in one commit; whoever takes the key aborts what is open (DESIGN §9)."""
+    for txn_id, header in picture.headers.items():
+        if header.state != records.OPEN or header.txn_key is None:
+            continue
+        record = picture.txn_keys.get(keys.txn_key(header.owner, header.txn_key))
+        if record is None or record.txn_id != str(txn_id) or record.epoch != header.key_epoch:
+            held = "no record" if record is None else f"epoch {record.epoch} with {record.txn_id}"
+            yield f"{txn_id} is open under key {header.txn_key!r} at epoch {header.key_epoch}; the key has {held}"
 
 
 def names_lead_to_their_transactions(picture: Picture, _: int) -> Iterator[str]:
@@ -150,7 +210,9 @@ def ledger_lists_are_in_order(picture: Picture, _: int) -> Iterator[str]:
 
 
 def positions_are_within_ledgers(picture: Picture, _: int) -> Iterator[str]:
-    """No watermark, aborted record, mark-delete position or ack lies beyond the end of the closed ledger it names."""
+    """No watermark, aborted record, mark-delete position or ack lies beyond the end of the closed ledger it names. What
+    is being erased has its ledgers listed as empty before anything else goes."""
+    going = picture.going()
     named = [(segment, "watermark", mark.position) for segment, mark in picture.watermarks.items()]
     named += [(segment, f"mark-delete of {name}", mark.position) for (segment, name), mark in picture.marks.items()]
     named += [
@@ -168,7 +230,7 @@ def positions_are_within_ledgers(picture: Picture, _: int) -> Iterator[str]:
         ledgers = {one.ledger_id: one for one in picture.ledgers[segment].ledgers} if segment in picture.ledgers else {}
         ledger = ledgers.get(ledger_id)
         length = ledger.closed_length if ledger is not None else None
-        if length is not None and entry_id >= length:
+        if length is not None and entry_id >= length and segment not in going:
             yield f"{segment}: {what} is at {ledger_id}:{entry_id}, but that ledger ends after {length} entries"
 
 
@@ -207,6 +269,10 @@ RULES: tuple[Callable[[Picture, int], Iterator[str]], ...] = (
     records_belong_to_segments,
     cursors_and_assignments_belong_to_subscriptions,
     deletions_come_to_an_end,
+    layout_changes_come_to_an_end,
+    sealed_segments_have_seals,
+    drained_keys_say_so_of_sealed_segments,
+    keyed_transactions_belong_to_their_holder,
     names_lead_to_their_transactions,
     segments_are_assigned_once,
     ledger_lists_are_in_order,

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 from segments.ledger import LedgerStore
 from segments.retention import kept_ledgers
 from segments.sidecars import decode_sidecar
+from segments.topology import Topology
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
-from txnstore.records import LedgerInfo, LedgerRecord
+from txnstore.records import LedgerInfo, LedgerRecord, TopicRecord
 from txnstore.store import MetadataStore
 from txnwire.errors import TxnError
 from txnwire.ids import Position
+from txnwire.names import SegmentName
 
 READ_BYTES = 4 * 1024 * 1024
 
 
-StillListed = Callable[[str, LedgerInfo], Awaitable[bool]]
-"""Whether a ledger is still to be read, as etcd says now: it may have been trimmed since the picture was taken."""
+class Now:
+    """What etcd says since the picture was taken, so that nobody is accused of what has changed meanwhile."""
 
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
 
-async def _always(_: str, __: LedgerInfo) -> bool:
-    return True
-
-
-def still_listed(store: MetadataStore) -> StillListed:
-    async def listed(segment: str, info: LedgerInfo) -> bool:
-        key = keys.ledger(segment)
-        found = await store.get(key)
+    async def is_kept(self, segment: str, ledger_id: int) -> bool:
+        """Whether the ledger is still to be read: it may have been trimmed, or its topic deleted."""
+        name = SegmentName.from_path(segment)
+        key, topic = keys.ledger(segment), keys.topic(name.topic.path)
+        _, (found, layout) = await self._store.get_many([key, topic])
         record = None if found is None else records.decode(LedgerRecord, found.value, key=key)
-        return record is not None and any(one.ledger_id == info.ledger_id for one in kept_ledgers(record))
+        if layout is None or record is None:
+            return False
+        topology = Topology(name.topic, records.decode(TopicRecord, layout.value, key=topic))
+        listed = any(one.ledger_id == ledger_id for one in kept_ledgers(record))
+        return listed and not topology.is_going(name.segment_id)
 
-    return listed
+    async def is_listed(self, segment: str, ledger_id: int) -> bool:
+        """Whether the ledger is one of the segment's: a ledger is listed before its file is made."""
+        key = keys.ledger(segment)
+        found = await self._store.get(key)
+        record = None if found is None else records.decode(LedgerRecord, found.value, key=key)
+        return record is not None and any(one.ledger_id == ledger_id for one in record.ledgers)
 
 
 async def broken_ledgers(
@@ -40,20 +50,24 @@ async def broken_ledgers(
     ledgers: LedgerStore,
     on_progress: Callable[[str], None],
     *,
-    still_listed: StillListed = _always,
+    now: Now | None = None,
 ) -> AsyncIterator[tuple[str, str]]:
     """(rule, finding) of everything broken. Open ledgers belong to their owners and are not read; of what is trimmed
-    and not deleted yet nobody reads anything."""
+    and not deleted yet nobody reads anything, nor of what is being erased. `now`: asked again before anything is said,
+    where the cluster is at work."""
     listed = {(segment, one.ledger_id): one for segment, record in picture.ledgers.items() for one in record.ledgers}
+    going = picture.going()
     for segment, record in picture.ledgers.items():
-        for info in kept_ledgers(record):
+        for info in kept_ledgers(record) if segment not in going else ():
             if info.closed_length:
                 on_progress(f"{segment} ledger {info.ledger_id}")
             for rule, finding in await _broken(ledgers, segment, info):
-                if await still_listed(segment, info):
+                if now is None or await now.is_kept(segment, info.ledger_id):
                     yield rule, finding
     for segment, ledger_id in await ledgers.list():
-        if (segment, ledger_id) not in listed and not _may_be_new(picture, segment, ledger_id):
+        if (segment, ledger_id) in listed or _may_be_new(picture, segment, ledger_id):
+            continue
+        if now is None or not await now.is_listed(segment, ledger_id):
             yield "ledger_files_are_listed", f"{segment} has a file of ledger {ledger_id}, which /ledger does not list"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -38,12 +38,24 @@ class Picture:
     marks: dict[tuple[str, str], records.CursorMark] = field(default_factory=dict)
     blocks: dict[tuple[str, str], list[records.CursorBlock]] = field(default_factory=dict)
     names: dict[str, records.TxnName] = field(default_factory=dict)
+    txn_keys: dict[bytes, records.TransactionKey] = field(default_factory=dict)
+    drained: dict[tuple[str, str, int], records.Drained] = field(default_factory=dict)
+    loads: dict[str, records.LoadSample] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
     def segments(self) -> dict[str, None]:
         """Paths of every segment of every topic."""
         return {path: None for topology in self.topics.values() for path in topology.paths.values()}
+
+    def going(self) -> dict[str, None]:
+        """Those of them that are being erased: their files go first, then, one after another, their records."""
+        return {
+            path: None
+            for topology in self.topics.values()
+            for segment_id, path in topology.paths.items()
+            if topology.is_going(segment_id)
+        }
 
 
 def _header(picture: Picture, record: KeyValue) -> None:
@@ -131,9 +143,28 @@ def _registration(_: Picture, record: KeyValue) -> None:
     records.decode(records.Registration, record.value, key=record.key)
 
 
+def _broker(_: Picture, record: KeyValue) -> None:
+    records.decode(records.BrokerRegistration, record.value, key=record.key)
+
+
 def _name(picture: Picture, record: KeyValue) -> None:
     name = keys.unquote_text(record.key[len(keys.TXN_NAME) :].decode())
     picture.names[name] = records.decode(records.TxnName, record.value, key=record.key)
+
+
+def _txn_key(picture: Picture, record: KeyValue) -> None:
+    picture.txn_keys[record.key] = records.decode(records.TransactionKey, record.value, key=record.key)
+
+
+def _drained(picture: Picture, record: KeyValue) -> None:
+    topic, subscription, segment_id = record.key[len(keys.DRAINED) :].decode().rsplit("/", 2)
+    decoded = records.decode(records.Drained, record.value, key=record.key)
+    picture.drained[topic, subscription, int(segment_id)] = decoded
+
+
+def _load(picture: Picture, record: KeyValue) -> None:
+    path = record.key[len(keys.LOAD) :].decode()
+    picture.loads[path] = records.decode(records.LoadSample, record.value, key=record.key)
 
 
 def _pin(_: Picture, record: KeyValue) -> None:
@@ -156,16 +187,20 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
     keys.SUBSCRIPTION: _subscription,
     keys.ASSIGNMENT: _assignment,
     keys.OWNER: _owner,
-    keys.BROKER: _registration,
+    keys.BROKER: _broker,
     keys.TC: _registration,
+    keys.TC_MEMBER: _registration,
     keys.LEADER: _registration,
     keys.PIN: _pin,
+    keys.TXN_KEY: _txn_key,
+    keys.DRAINED: _drained,
+    keys.LOAD: _load,
 }
 
 
-SINGLE: tuple[bytes, ...] = (keys.GC_HORIZON, keys.INCARNATION, keys.COMPACTION, keys.SEGMENT_IDS)
-PASSED_OVER: tuple[bytes, ...] = (keys.TXN_KEY, keys.LOAD, keys.SENDER)
-"""Prefixes of records that nobody reads yet, or that say nothing: of senders only the revision counts."""
+SINGLE: tuple[bytes, ...] = (keys.GC_HORIZON, keys.INCARNATION, keys.COMPACTION, keys.SEGMENT_IDS, keys.DATA_FOLDER)
+PASSED_OVER: tuple[bytes, ...] = (keys.SENDER,)
+"""Prefixes of records that say nothing: of senders only the revision counts."""
 
 
 def gaps() -> list[tuple[bytes, bytes]]:
@@ -184,18 +219,32 @@ def _between(key: bytes, prefix: bytes) -> str:
     return key[len(prefix) :].decode().rpartition("/")[0]
 
 
+def _add(picture: Picture, read: Callable[[Picture, KeyValue], None], found: Iterable[KeyValue]) -> None:
+    for record in found:
+        try:
+            read(picture, record)
+        except (TxnError, ValueError, IndexError, msgspec.DecodeError) as error:
+            picture.unreadable.append(f"{record.key.decode(errors='replace')}: {error}")
+
+
 async def take_picture(store: MetadataStore) -> Picture:
     """Read every prefix at one revision. Raises `StoreUnavailable`."""
     picture = Picture()
     for prefix, read in READERS.items():
         found = await store.range(prefix, keys.prefix_end(prefix), revision=picture.revision)
         picture.revision = picture.revision or found.revision
-        for record in found.records:
-            try:
-                read(picture, record)
-            except (TxnError, ValueError, IndexError, msgspec.DecodeError) as error:
-                picture.unreadable.append(f"{record.key.decode(errors='replace')}: {error}")
+        _add(picture, read, found.records)
     for start, end in gaps():
         found = await store.range(start, end, revision=picture.revision, keys_only=True)
         picture.unknown += [record.key.decode(errors="replace") for record in found.records]
+    return picture
+
+
+def picture_of(revision: int, between: Callable[[bytes, bytes], Iterable[KeyValue]]) -> Picture:
+    """Of a store that is at hand, at this revision; `between`: its records from one key up to another."""
+    picture = Picture(revision)
+    for prefix, read in READERS.items():
+        _add(picture, read, between(prefix, keys.prefix_end(prefix)))
+    for start, end in gaps():
+        picture.unknown += [record.key.decode(errors="replace") for record in between(start, end)]
     return picture

@@ -19,7 +19,8 @@ def list_brokers(output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
         async with asking(url) as cluster:
             answer = await cluster.ask("brokers.list")
         rows = answer["brokers"]
-        columns = ["broker", "address", "segments", "taking", "failed", "connections", "uptime_s", "admin", "version"]
+        columns = ["broker", "pid", "address", "segments", "taking", "failed", "connections", "uptime_s", "admin"]
+        columns += ["version"]
         for column in ("not_ready", "error"):
             columns += [column] * any(row.get(column) for row in rows)
         show_rows(rows, columns, output, empty="no broker is registered")

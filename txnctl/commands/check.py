@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from txnctl import logs
 from txnctl.commands.output import Format, Output, show_json
 from txnctl.commands.running import run
 from txnctl.settings import load
+
+if TYPE_CHECKING:
+    from txnctl.checking.everything import Checked
 
 
 def check(
@@ -18,26 +22,39 @@ def check(
     data_dir: Annotated[Path | None, typer.Option(help="where ledgers are kept")] = None,
     etcd_prefix: Annotated[str | None, typer.Option(help="put before every key")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="make an etcd that was restored from a backup fit again; stop all first")
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """List every broken invariant of etcd and the ledgers; exit 1 if any is. Changes nothing, may run any time."""
+    """List every broken invariant of etcd and the ledgers; exit 1 if any is. Changes nothing, may run any time.
+
+    With --repair: if etcd was restored from a backup, first do what must be done before anybody works with it."""
     from txnctl.checking.everything import check_everything
 
+    logs.configure("critical")  # what is wrong is a finding here
     settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
 
     async def work() -> int:
         with Console(stderr=True).status("reading etcd") as status:
-            revision, findings = await check_everything(settings, lambda what: status.update(f"reading {what}"))
-        _show(findings, revision, output)
-        return 1 if findings else 0
+            checked = await check_everything(settings, lambda what: status.update(f"reading {what}"), repair=repair)
+        _show(checked, output, repair=repair)
+        return 1 if checked.findings else 0
 
     run(work())
 
 
-def _show(findings: list[tuple[str, str]], revision: int, output: Format) -> None:
+def _show(checked: Checked, output: Format, *, repair: bool) -> None:
+    revision, findings, repaired = checked
     if output is Format.JSON:
-        show_json({"revision": revision, "broken": [{"rule": rule, "finding": text} for rule, text in findings]})
+        broken = [{"rule": rule, "finding": text} for rule, text in findings]
+        done = [{"what": what, "finding": text} for what, text in repaired]
+        show_json({"revision": revision, "broken": broken} | ({"repaired": done} if repair else {}))
         return
+    for what, text in repaired:
+        print(f"repair: {what}: {text}")
+    if repair and not repaired:
+        print("repair: nothing to do: etcd was not restored from a backup, as far as its log and the data folder tell")
     for rule, text in findings:
         print(f"{rule}: {text}")
     print(f"{len(findings)} broken invariants at revision {revision}" if findings else f"sound at revision {revision}")

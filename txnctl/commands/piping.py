@@ -29,6 +29,9 @@ CHUNK_MESSAGES = 1000
 READ_BYTES = 65536
 CHUNKS_AHEAD = 4
 PROGRESS_EVERY_S = 0.5
+LAST_COMMIT_S = 10.0
+"""How long Ctrl-C waits for the commit that is on its way."""
+
 WAIT_S = 3600.0
 """Of one receive where nothing limits it; it is called again."""
 
@@ -179,8 +182,16 @@ async def _send(
     timeout_s: float,
 ) -> None:
     if sent.per_transaction:
-        async with client.transaction(timeout=timeout_s) as txn:
-            await _send_in(producer, messages, txn)
+        txn: txnclient.Transaction | None = None
+        try:
+            async with client.transaction(timeout=timeout_s) as txn:
+                await _send_in(producer, messages, txn)
+        except asyncio.CancelledError:
+            # ▲ It may have committed unheard: whoever goes on from the count would send it again.
+            if txn is not None and txn.state is txnclient.TransactionState.COMMITTING:
+                await txn.commit(timeout=LAST_COMMIT_S)
+                sent.add(len(messages))
+            raise
     else:
         await _send_in(producer, messages, None)
     sent.add(len(messages))

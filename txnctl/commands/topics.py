@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from txnclient.topic_layout import TopicLayout
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
-from txnctl.commands.output import Format, Output, cell, counted, say, show_done, show_json, show_rows
+from txnctl.commands.drawing import draw
+from txnctl.commands.output import Format, Output, counted, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
 from txnwire.errors import InvalidArgument
-
-BAR_WIDTH = 16
-HASHES = 0x10000
+from txnwire.names import SEGMENT_SCHEME
 
 app = typer.Typer(help="Topics and their segments.", no_args_is_help=True)
 
@@ -21,6 +21,16 @@ RetentionMs = Annotated[int | None, typer.Option(min=1, help="what is older, in 
 RetentionBytes = Annotated[int | None, typer.Option(min=1, help="beyond so many bytes the oldest may go")]
 TrimUndrained = Annotated[
     bool | None, typer.Option(help="retention also takes what a subscription has not consumed yet")
+]
+Autoscale = Annotated[
+    str | None,
+    typer.Option(
+        help='segments are split and merged with the load: "off", or thresholds as in '
+        "max_segments=8,split_messages_per_s=5000; docs/operations.md lists them"
+    ),
+]
+SegmentName = Annotated[
+    str, typer.Argument(help="segment://tenant/namespace/topic/<lo>-<hi>-<id>, or without segment://")
 ]
 
 
@@ -31,10 +41,12 @@ def create(
     retention_ms: RetentionMs = None,
     retention_bytes: RetentionBytes = None,
     trim_undrained: TrimUndrained = None,
+    autoscale: Autoscale = None,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a topic; fine if it exists with the same shape."""
+    thresholds = None if autoscale is None else thresholds_of(autoscale)
 
     async def work() -> None:
         async with connected(url) as client:
@@ -44,8 +56,9 @@ def create(
                 retention_ms=retention_ms,
                 retention_bytes=retention_bytes,
                 trim_undrained=trim_undrained,
+                autoscale=thresholds,
             )
-        said = f"{topic}: {len(layout.segments)} segments, layout epoch {layout.epoch}"
+        said = f"{topic}: {counted(len(layout.segments), 'segment', 'segments')}, layout epoch {layout.epoch}"
         show_done(said, {"topic": topic, "segments": len(layout.segments), "epoch": layout.epoch}, output)
 
     run(work())
@@ -57,6 +70,7 @@ def update(
     retention_ms: RetentionMs = None,
     retention_bytes: RetentionBytes = None,
     trim_undrained: TrimUndrained = None,
+    autoscale: Autoscale = None,
     drop: Annotated[
         list[str] | None, typer.Option(help="take this policy away, e.g. retention_ms; may be repeated")
     ] = None,
@@ -68,6 +82,7 @@ def update(
         "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,
         "trim_undrained": trim_undrained,
+        "autoscale": None if autoscale is None else thresholds_of(autoscale),
     }
     changes = {name: value for name, value in given.items() if value is not None}
     for name in drop or ():
@@ -80,7 +95,7 @@ def update(
     async def work() -> None:
         async with connected(url) as client:
             await client.update_topic(topic, **changes)
-        said = ", ".join(f"{name} {'dropped' if value is None else value}" for name, value in changes.items())
+        said = ", ".join(f"{name} {_as_typed(value)}" for name, value in changes.items())
         show_done(f"{topic}: {said}", {"topic": topic, "changed": changes}, output)
 
     run(work())
@@ -122,8 +137,98 @@ def list_topics(
 
 
 @app.command()
-def describe(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """The topic's segments as a DAG: ranges, states, owners, positions, and which transactions hold readers back."""
+def split(
+    segment: SegmentName,
+    at: Annotated[
+        str | None, typer.Option(help="first hash of the upper part, four hex digits; default: the middle")
+    ] = None,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Split an active segment into two; producers and consumers follow, transactions go on."""
+    upper = None if at is None else _hash_of(at)
+
+    async def work() -> None:
+        async with connected(url) as client:
+            _show_layout(await client.split(segment, at=upper), f"{segment} split", [segment], output)
+
+    run(work())
+
+
+@app.command()
+def merge(segment: SegmentName, neighbour: SegmentName, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
+    """Merge two adjacent active segments into one; producers and consumers follow, transactions go on."""
+
+    async def work() -> None:
+        async with connected(url) as client:
+            layout = await client.merge(segment, neighbour)
+            _show_layout(layout, f"{segment} and {neighbour} merged", [segment, neighbour], output)
+
+    run(work())
+
+
+def _hash_of(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise InvalidArgument(f"--at {text!r}: expected a hash in hex digits, as in the names of segments") from None
+
+
+def _show_layout(layout: TopicLayout, said: str, parents: list[str], output: Format) -> None:
+    """What a change has made of the segments that were named."""
+    paths = [name.removeprefix(SEGMENT_SCHEME) for name in parents]
+    made = dict.fromkeys(
+        child
+        for one in layout.segments.values()
+        if one.path in paths
+        for child in one.children
+        if child in layout.segments
+    )
+    children = [layout.segments[child].path for child in made]
+    names = " and ".join(path.rpartition("/")[2] for path in children)
+    answer = {"topic": layout.topic, "epoch": layout.epoch, "parents": paths, "children": children}
+    show_done(f"{said} into {names}, layout epoch {layout.epoch}", answer, output)
+
+
+def thresholds_of(text: str) -> str | dict[str, Any]:
+    """A policy as people type it: `off`, or `name=number` with commas between. Raises `InvalidArgument`."""
+    if text == "off":
+        return text
+    thresholds: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        try:
+            thresholds[name.strip()] = float(value) if "." in value or "e" in value else int(value)
+        except ValueError:
+            raise _no_thresholds(part) from None
+        if not equals:
+            raise _no_thresholds(part)
+    return thresholds
+
+
+def _as_typed(value: Any) -> str:
+    """A policy's new value, in the words of the command line."""
+    if value is None:
+        return "dropped"
+    return ",".join(f"{name}={number}" for name, number in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _no_thresholds(part: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"--autoscale {part!r}: expected off, or name=number,name=number; --drop autoscale is back to the defaults"
+    )
+
+
+@app.command()
+def describe(
+    topic: Topic,
+    everything: Annotated[
+        bool, typer.Option("--all", help="also segments sealed long ago that nobody waits for")
+    ] = False,
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """The topic's segments as a DAG: ranges, states, owners, load, backlogs, which transactions hold readers back."""
 
     async def work() -> None:
         async with asking(url) as cluster:
@@ -131,7 +236,8 @@ def describe(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL
         if output is Format.JSON:
             show_json(answer)
         else:
-            _draw(answer)
+            for line in draw(answer, everything=everything):
+                say(line)
 
     run(work())
 
@@ -147,40 +253,9 @@ def stats(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -
             show_json(answer)
             return
         rows = [row | {"segment": row["segment"].rpartition("/")[2]} for row in answer["segments"]]
-        columns = ["segment", "owner", "entries", "last_confirmed", "max_read_position", "open_transactions"]
+        columns = ["segment", "state", "owner", "entries", "last_confirmed", "max_read_position", "open_transactions"]
         columns += ["producers", "readers", "subscriptions", "clean_up_backlog"]
         print(answer["topic"])
         show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
 
     run(work())
-
-
-def _draw(answer: dict[str, Any]) -> None:
-    """The DAG, one line a segment and never folded: parents first, children below them."""
-    policies = ", ".join(f"{name} {cell(value)}" for name, value in answer["policies"].items())
-    say(f"{answer['topic']}  layout epoch {answer['epoch']}{'  ' if policies else ''}{policies}")
-    by_id = {segment["id"]: segment for segment in answer["segments"]}
-    for segment in answer["segments"]:
-        if not segment["parents"]:
-            _draw_segment(segment, by_id, depth=0)
-
-
-def _draw_segment(segment: dict[str, Any], by_id: dict[int, dict[str, Any]], *, depth: int) -> None:
-    first, last = segment["lo"] * BAR_WIDTH // HASHES, max(1, -(-(segment["hi"] + 1) * BAR_WIDTH // HASHES))
-    bar = "·" * first + "█" * (last - first) + "·" * (BAR_WIDTH - last)
-    indent = "   " * (depth - 1) + "└─ " if depth else ""
-    say(f"{indent + segment['descriptor']:<20} {bar} {segment['state'].lower():<6}  {_facts(segment)}")
-    for pin in segment["pinned_by"]:
-        held = f"held at {pin['position']} by {pin['txn']} of {pin['owner']}"
-        say(f"{'':<20} {held}, {counted(pin['entries_behind'], 'entry', 'entries')} behind it")
-    for child in segment["children"]:
-        if min(by_id[child]["parents"]) == segment["id"]:  # a merged one is drawn once
-            _draw_segment(by_id[child], by_id, depth=depth + 1)
-
-
-def _facts(segment: dict[str, Any]) -> str:
-    owner = f"on {segment['owner']}" if segment["owner"] else "nobody owns it"
-    if segment["error"]:
-        return f"{owner}  {segment['error']}"
-    end, readable = segment["last_confirmed"], segment["max_read_position"]
-    return f"{owner}  {cell(segment['entries'])} entries to {end}, readable to {readable}"

@@ -25,6 +25,7 @@ def list_transactions(
     older_than: Annotated[float | None, typer.Option(min=0, help="begun more than so many seconds ago")] = None,
     owner: Annotated[str | None, typer.Option(help="of this owner")] = None,
     segment: Annotated[str | None, typer.Option(help="with operations on segment://…")] = None,
+    transaction_key: Annotated[str | None, typer.Option(help="of holders of this transaction key")] = None,
     limit: Annotated[int, typer.Option(min=1, help="at most so many")] = 1000,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
@@ -34,10 +35,17 @@ def list_transactions(
     async def work() -> None:
         async with asking(url) as cluster:
             answer = await cluster.ask(
-                "transactions.list", state=state, older_than_s=older_than, owner=owner, segment=segment, limit=limit
+                "transactions.list",
+                state=state,
+                older_than_s=older_than,
+                owner=owner,
+                segment=segment,
+                transaction_key=transaction_key,
+                limit=limit,
             )
         columns = ["txn", "state", "age_s", "timeout_in_s", "owner", "reason"]
-        columns += ["name"] * any(row["name"] for row in answer["transactions"])
+        for column in ("name", "transaction_key"):
+            columns += [column] * any(row[column] for row in answer["transactions"])
         show_rows(answer["transactions"], columns, output, empty="no such transactions")
         if len(answer["transactions"]) == limit:
             print(f"the first {limit:,} only: --limit shows more, --state OPEN what is open", file=sys.stderr)
@@ -139,6 +147,8 @@ def _describe(answer: dict[str, Any]) -> None:
         if header["name"] is not None:
             counted = "" if header["writers"] is None else f", {len(header['writers'])} writers count"
             print(f"name {header['name']}{counted}")
+        if header["txn_key"] is not None:
+            print(f"transaction key {header['txn_key']}, epoch {header['key_epoch']}")
     columns = ["kind", "segment", "subscription", "producer", "consumer", "messages", "bytes"]
     columns += ["writer"] * any(op.get("writer") for op in answer["operations"])
     show_rows(answer["operations"], columns, Format.TABLE, empty="no operation records (none yet, or cleaned up)")

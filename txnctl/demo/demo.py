@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import Progress as Bars
 
 import txnclient
 from txnctl.commands.asking import asking
+from txnctl.demo.changes import Pause, Progress
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, read_flights
-from txnctl.demo.journal import ABORTED, COMMITTED, Line, read_lines
+from txnctl.demo.frame import BROKERS, Terminal, cluster_settings, in_folder, judged
+from txnctl.demo.happenings import Happenings
+from txnctl.demo.journal import read_lines
 from txnctl.demo.lags import lags, unfinished
-from txnctl.demo.load import load
+from txnctl.demo.load import batch_size, load
+from txnctl.demo.summary import Course, print_next, print_summary
 from txnctl.demo.verify import Findings
+from txnctl.demo.waits import Waits
 from txnctl.demo.worker import BATCH
-from txnctl.dev import DevCluster, DevSettings
+from txnctl.dev import DevCluster
 from txnctl.supervisor import ChildSpec, Supervisor
-from txnstore.lifetime import tied_to_parent
-from txnwire.errors import InternalError, NotAllowed, Timeout
+from txnwire.errors import Timeout
 
 WORK_TIMEOUT_S = 600.0
 VERIFY_TIMEOUT_S = 180.0
 STALLED_AFTER_S = 60.0
-LAG_CAPTION = (
-    "A committed transaction can be read once all that wrote before it have ended. The first lag holds the wait for "
-    "other workers' transactions (a killed one's ends after a grace), the second begins when they had ended. Both hold "
-    "the kills and the wait for a core: the reader shares its process with the loaders, and all share this machine."
-)
-KILL_WORKER_AT = 0.3
-KILL_BROKER_AT = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,64 +43,75 @@ class DemoSettings:
     segments: int = 4
 
 
-@dataclass
-class Followed:
-    """What a READ_COMMITTED reader of the outcomes has seen while the job runs. `last_seen_s`: when the last message of
-    each transaction was read, by id, on the machine's monotonic clock."""
-
-    outcomes: int = 0
-    last_seen_s: dict[str, float] = field(default_factory=dict)
-
-
 class Demo:
     def __init__(self, settings: DemoSettings, folder: Path, console: Console) -> None:
         self._settings = settings
         self._folder = folder
         self._journals = folder / "journals"
         self._console = console
+        self._terminal = Terminal(console)
+        self._say = self._terminal.say
         self._flights: Sequence[Flight] = ()
-        self._followed = Followed()
-        self._progressed = asyncio.Event()
+        self._progress = Progress(0)
+        self._waits = Waits(time.monotonic)
+        self._pauses: list[Pause] = []
+        self._last_seen_s: dict[str, float] = {}
+        """When a READ_COMMITTED reader had read the last message of each transaction, by id."""
         self._worked_s = 0.0
         self._given_up_s: dict[str, float] = {}
 
     async def run(self) -> int:
         """0 if every total agrees, 1 on any difference."""
         self._journals.mkdir(parents=True, exist_ok=True)
-        self._say("reading the flights of 2013 out of New York")
         self._flights = list(read_flights(self._settings.flights))
-        cluster = DevSettings(data_dir=self._folder, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0, brokers=1)
-        self._say(f"starting etcd, one server and one broker in {self._folder}")
+        self._progress = Progress(len(self._flights))
+        self._say(f"{len(self._flights):,} flights out of New York in 2013 are read from the data file")
+        cluster = cluster_settings(self._folder)
         async with DevCluster(cluster) as running:
+            self._say(f"started in {self._folder}: etcd, a coordinator, {BROKERS} brokers")
             await self._work(running)
-        self._say("everything is stopped; starting it again, and letting another process judge")
+        self._say("everything is stopped; it is started again, and another process judges")
         async with DevCluster(cluster) as running:
             findings = await self._judge(running.url)
-        self._print_summary(findings)
+            async with asking(running.url) as admin:
+                layout = await admin.ask("topics.describe", topic=FLIGHTS)
+        print_summary(self._console, self._course(), findings, layout)
         return 1 if findings.differences else 0
 
     async def _work(self, cluster: DevCluster) -> None:
         started = time.monotonic()
         async with txnclient.connect(cluster.url) as client:
             for topic in (FLIGHTS, OUTCOMES, TALLIES):
-                await client.create_topic(topic, segments=self._settings.segments)
+                await client.create_topic(topic, segments=self._settings.segments, autoscale="off")
             async with Supervisor(self._worker_specs(cluster.url)) as workers:
-                with self._progress() as progress:
-                    await self._work_under_kills(client, cluster, workers, progress)
+                self._say(
+                    f"{self._settings.workers} workers make an outcome of each flight, up to {BATCH} in a transaction; "
+                    "every tenth aborts"
+                )
+                with self._terminal.bars() as bars:
+                    await self._work_while_it_happens(client, cluster, workers, bars)
                 self._worked_s = time.monotonic() - started
+                self._say("every flight has its outcome")
             await self._ask_what_was_given_up(cluster.url)
 
-    async def _work_under_kills(
-        self, client: txnclient.Client, cluster: DevCluster, workers: Supervisor, progress: Progress
+    async def _work_while_it_happens(
+        self, client: txnclient.Client, cluster: DevCluster, workers: Supervisor, bars: Bars
     ) -> None:
-        total = len(self._flights)
-        loading = progress.add_task("flights loaded", total=total)
-        working = progress.add_task("outcomes visible", total=total)
+        progress = self._progress
+        loading = bars.add_task("flights loaded", total=progress.total)
+        working = bars.add_task("outcomes visible", total=progress.total)
+        happenings = Happenings(client, cluster, workers, self._journals, self._waits, self._say)
+
+        def loaded(count: int) -> None:
+            progress.loaded += count
+            progress.moved.set()
+            bars.update(loading, completed=progress.loaded)
+
         async with asyncio.timeout(WORK_TIMEOUT_S), asyncio.TaskGroup() as group:
-            group.create_task(load(client, self._flights, lambda count: progress.advance(loading, count)))
-            kills = group.create_task(self._kill(cluster, workers))
-            await self._follow(client, lambda: progress.update(working, completed=self._followed.outcomes))
-            await kills
+            group.create_task(load(client, self._flights, self._waits, loaded))
+            group.create_task(happenings.run(progress))
+            await self._follow(client, lambda: bars.update(working, completed=progress.done))
+        self._pauses = happenings.pauses
 
     async def _follow(self, client: txnclient.Client, on_progress: Callable[[], None]) -> None:
         """Read the outcomes as they become visible, until there is one for every flight."""
@@ -121,21 +124,11 @@ class Demo:
                     raise Timeout(f"no new outcome became visible in {STALLED_AFTER_S:g} s; {there}")
                 now = time.monotonic()
                 for message in messages:
-                    self._followed.last_seen_s[str(message.txn_id)] = now
+                    self._last_seen_s[str(message.txn_id)] = now
                     seen.add(msgspec.json.decode(message.value)["row_id"])
-                self._followed.outcomes = len(seen)
-                self._progressed.set()
+                self._progress.done = len(seen)
+                self._progress.moved.set()
                 on_progress()
-
-    async def _kill(self, cluster: DevCluster, workers: Supervisor) -> None:
-        """SIGKILL a worker, later the broker, in mid-work; their supervisors bring them back, as a cluster would."""
-        victims = [(KILL_WORKER_AT, workers.children["worker-1"]), (KILL_BROKER_AT, cluster.children["broker-1"])]
-        for share, victim in victims:
-            while self._followed.outcomes < share * len(self._flights):
-                self._progressed.clear()
-                await self._progressed.wait()
-            self._say(f"SIGKILL to {victim.spec.name} (pid {victim.pid}) after {self._followed.outcomes:,} outcomes")
-            victim.signal(signal.SIGKILL)
 
     async def _ask_what_was_given_up(self, url: str) -> None:
         """When the coordinator ended what a killed worker had left open, as far as its header is still there."""
@@ -159,84 +152,22 @@ class Demo:
         ]
 
     async def _judge(self, url: str) -> Findings:
-        command = [sys.executable, "-m", "txnctl.demo.verify", url, str(self._journals), str(len(self._flights))]
-        process = await asyncio.create_subprocess_exec(
-            *tied_to_parent(command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            output, errors = await asyncio.wait_for(process.communicate(), VERIFY_TIMEOUT_S)
-        except TimeoutError:
-            raise Timeout(f"the judge was not done after {VERIFY_TIMEOUT_S:g} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        if process.returncode not in (0, 1) or not output.strip():
-            raise InternalError(f"the judge failed with {process.returncode}:\n{errors.decode(errors='replace')}")
-        return msgspec.json.decode(output, type=Findings)
+        arguments = (url, str(self._journals), str(len(self._flights)))
+        return await judged("txnctl.demo.verify", *arguments, answer=Findings, timeout_s=VERIFY_TIMEOUT_S)
 
-    def _print_summary(self, findings: Findings) -> None:
+    def _course(self) -> Course:
         lines = list(read_lines(self._journals))
-        committed = [line for line in lines if line.event == COMMITTED]
-        aborted = [line for line in lines if line.event == ABORTED]
-        table = Table(title="txnstore demo", show_header=False, caption=LAG_CAPTION, caption_justify="left")
-        for name, value in self._rows(committed, aborted, findings):
-            table.add_row(name, value)
-        good = not findings.differences
-        table.add_row("verdict", "[green]exactly once, nothing torn[/]" if good else "[red]DIFFERENCES[/]")
-        self._console.print(table)
-        for difference in findings.differences:
-            self._console.print(f"[red]{difference}[/]")
-
-    def _rows(self, committed: list[Line], aborted: list[Line], findings: Findings) -> list[tuple[str, str]]:
-        on_purpose = sum(line.on_purpose for line in aborted)
-        total = len(committed) + len(aborted)
-        lag = lags(read_lines(self._journals), self._followed.last_seen_s, self._given_up_s)
-        return [
-            ("flights", f"{len(self._flights):,}"),
-            ("outcomes read by the judge", f"{findings.outcomes:,} in {findings.transactions_seen:,} transactions"),
-            ("workers' transactions committed", f"{len(committed):,}"),
-            ("workers' transactions aborted", f"{len(aborted):,}, {on_purpose:,} of them on purpose"),
-            ("left open by a killed worker", f"{len(unfinished(read_lines(self._journals))):,}"),
-            ("workers' transactions/s", f"{total / max(self._worked_s, 1e-9):,.1f}, of up to {BATCH:,} flights each"),
-            ("flights/s, loaded and worked on", f"{len(self._flights) / max(self._worked_s, 1e-9):,.0f}"),
-            ("commit p50 / p99", _milliseconds([line.commit_ms for line in committed])),
-            ("commit → all of it read p50 / p99", _milliseconds(lag.since_commit)),
-            ("all before it ended → read p50 / p99", _milliseconds(lag.since_free)),
-        ]
-
-    def _progress(self) -> Progress:
-        return Progress(
-            TextColumn("{task.description:>16}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
+        return Course(
+            flights=len(self._flights),
+            worked_s=self._worked_s,
+            lines=lines,
+            lags=lags(lines, self._last_seen_s, self._given_up_s),
+            pauses=self._pauses,
+            batch=batch_size(len(self._flights)),
+            usual_batch_s=self._waits.usual_s(),
         )
-
-    def _say(self, text: str) -> None:
-        self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}", highlight=False, soft_wrap=True)
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
-
-
-def _milliseconds(values: Sequence[float]) -> str:
-    if not values:
-        return "none measured"
-    return f"{_percentile(values, 0.5):.1f} ms / {_percentile(values, 0.99):.1f} ms"
 
 
 async def run_demo(settings: DemoSettings) -> int:
     """Exit code of the demo; its folder is removed afterwards unless `keep` names one."""
-    console = Console()
-    if settings.keep is not None:
-        if settings.keep.exists() and (not settings.keep.is_dir() or any(settings.keep.iterdir())):
-            raise NotAllowed(f"--keep {settings.keep}: there is something already; name a folder that is new or empty")
-        settings.keep.mkdir(parents=True, exist_ok=True)
-        code = await Demo(settings, settings.keep, console).run()
-        console.print(f"kept in {settings.keep}: run `txnctl dev --data-dir {settings.keep}` to look around")
-        return code
-    with tempfile.TemporaryDirectory(prefix="txnstore-demo-") as folder:
-        return await Demo(settings, Path(folder), console).run()
+    return await in_folder(settings.keep, lambda folder, console: Demo(settings, folder, console).run(), print_next)

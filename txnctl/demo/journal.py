@@ -45,8 +45,14 @@ class Journal:
 
 
 def read_lines(folder: Path) -> Iterator[Line]:
-    """Every whole line of every journal in `folder`; the torn last line of a killed worker is passed over."""
-    decoder = msgspec.json.Decoder(Line)
+    """Every whole line of every journal in `folder`."""
     for path in sorted(folder.glob("*.jsonl")):
+        yield from read_journal(path)
+
+
+def read_journal(path: Path) -> Iterator[Line]:
+    """Whole lines, none where there is no file; the torn last line of a killed worker is passed over."""
+    decoder = msgspec.json.Decoder(Line)
+    if path.exists():
         for text in path.read_bytes().split(b"\n")[:-1]:
             yield decoder.decode(text)

@@ -1,9 +1,10 @@
-"""Load the flights into their topic, in transactions: whole or not at all, also when the broker dies under it."""
+"""Load the flights into their topic, in transactions: whole or not at all, also when a broker dies under it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -11,38 +12,62 @@ import structlog
 import txnclient
 from txnctl.demo.asking_again import asking_again
 from txnctl.demo.flights import FLIGHTS, Flight
+from txnctl.demo.waits import Waits
 
 log = structlog.get_logger()
 
-FLIGHTS_PER_TRANSACTION = 2000
+LARGEST_BATCH, SMALLEST_BATCH = 500, 25
+BATCHES = 200
 LOADED_AT_ONCE = 4
 LOADED_PER_S = 12_000
 """As a source would deliver them, about half of what two cores could take: the job is shown at work, not starved."""
+SHORTEST_S = 8.0
+"""What happens meanwhile has to find producers at work."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def _batches(flights: Sequence[Flight]) -> Iterator[Sequence[Flight]]:
-    for first in range(0, len(flights), FLIGHTS_PER_TRANSACTION):
-        yield flights[first : first + FLIGHTS_PER_TRANSACTION]
+def shares_of(flights: Sequence[Flight]) -> list[list[Flight]]:
+    """A share for each loader, in the order of the file; flights of one aircraft are of one share, so their order in
+    the topic is that of the file."""
+    shares: list[list[Flight]] = [[] for _ in range(LOADED_AT_ONCE)]
+    for flight in flights:
+        number = flight.row_id if flight.tailnum is None else zlib.crc32(flight.tailnum.encode())
+        shares[number % LOADED_AT_ONCE].append(flight)
+    return shares
 
 
-async def load(client: txnclient.Client, flights: Sequence[Flight], on_loaded: Callable[[int], None]) -> None:
-    """Send every flight once, keyed by tail number; `on_loaded` is told of each committed batch's size."""
-    batches = enumerate(_batches(flights))
+def batch_size(flights: int) -> int:
+    return min(LARGEST_BATCH, max(SMALLEST_BATCH, flights // BATCHES))
+
+
+async def load(
+    client: txnclient.Client,
+    flights: Sequence[Flight],
+    waits: Waits,
+    on_loaded: Callable[[int], None],
+    *,
+    shortest_s: float = SHORTEST_S,
+) -> None:
+    """Send every flight once, keyed by tail number; `on_loaded` is told of each committed batch's size. Few flights
+    come so slowly that they take `shortest_s`."""
+    size, takes_s = batch_size(len(flights)), max(len(flights) / LOADED_PER_S, shortest_s)
     loop = asyncio.get_running_loop()
     started = loop.time()
 
-    async def loader() -> None:
+    async def loader(share: Sequence[Flight]) -> None:
         async with await client.producer(FLIGHTS) as producer:
-            for number, batch in batches:  # shared: each loader takes the next one
-                await asyncio.sleep(started + number * FLIGHTS_PER_TRANSACTION / LOADED_PER_S - loop.time())
-                await _load_batch(client, producer, batch)
+            for first in range(0, len(share), size):
+                await asyncio.sleep(started + takes_s * first / len(share) - loop.time())
+                batch = share[first : first + size]
+                with waits.batch():
+                    await _load_batch(client, producer, batch)
                 on_loaded(len(batch))
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(LOADED_AT_ONCE):
-            group.create_task(loader())
+        for share in shares_of(flights):
+            group.create_task(loader(share))
+    waits.close()
 
 
 async def _load_batch(client: txnclient.Client, producer: txnclient.Producer, batch: Sequence[Flight]) -> None:

@@ -21,10 +21,12 @@ SHOWN = 5
 
 
 class Findings(msgspec.Struct):
-    """`differences`: what is wrong, in words, a few of each kind; empty is the only good verdict."""
+    """`aircraft`: how many keys the outcomes had. `differences`: what is wrong, in words, a few of each kind; empty is
+    the only good verdict."""
 
     outcomes: int = 0
     tallies: int = 0
+    aircraft: int = 0
     transactions_seen: int = 0
     differences: list[str] = msgspec.field(default_factory=list)
 
@@ -40,6 +42,8 @@ class Judge:
         self._aborted = {line.txn_id for line in lines if line.event == ABORTED}
         self._committed = {line.txn_id: line.flights for line in lines if line.event == COMMITTED}
         self._seen: Counter[int] = Counter()
+        self._last: dict[str, int] = {}
+        self._out_of_order: list[str] = []
         self._per_txn: Counter[str] = Counter()
         self._totals: dict[str, CarrierTotal] = {}
         self.findings = Findings()
@@ -49,8 +53,19 @@ class Judge:
         outcome = msgspec.json.decode(message.value, type=Outcome)
         self._seen[outcome.row_id] += 1
         self._per_txn[str(message.txn_id)] += 1
+        self._expect_order(message, outcome.row_id)
         if self._expected.get(outcome.row_id) != outcome:
             self._differ(f"row {outcome.row_id} reads {outcome}, computed {self._expected.get(outcome.row_id)}")
+
+    def _expect_order(self, message: txnclient.Message, row_id: int) -> None:
+        """Flights of one aircraft were loaded in the order of the file; flights without one have no order."""
+        if message.key is None:
+            return
+        aircraft = message.key.decode()
+        before = self._last.get(aircraft, 0)
+        if row_id <= before:
+            self._out_of_order.append(f"{aircraft}: row {row_id} after row {before}")
+        self._last[aircraft] = row_id
 
     def tally(self, message: txnclient.Message) -> None:
         self.findings.tallies += 1
@@ -65,6 +80,7 @@ class Judge:
         doubled = [row_id for row_id, times in self._seen.items() if times > 1]
         self._differ_some(missing, "row {} has no outcome")
         self._differ_some(doubled, "row {} has more than one outcome")
+        self._differ_some(self._out_of_order, "out of order, aircraft {}")
         for carrier in sorted(self._expected_totals | self._totals):
             expected, found = self._expected_totals.get(carrier), self._totals.get(carrier)
             if expected != found:
@@ -72,6 +88,7 @@ class Judge:
         self._differ_some([txn for txn in self._per_txn if txn in self._aborted], "aborted transaction {} is visible")
         torn = [txn for txn, flights in self._committed.items() if self._per_txn[txn] != flights]
         self._differ_some(torn, "committed transaction {} is not visible as a whole")
+        self.findings.aircraft = len(self._last)
         self.findings.transactions_seen = len(self._per_txn)
         return self.findings
 

@@ -35,7 +35,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Generic[S]):
     """`name` as it is scraped: a counter's ends in `_total`, a unit comes last before that. `labels` are bounded, by
-    `bound` if it is not plain from `help`."""
+    `bound` if it is not plain from `help`. Each value of a summary is one observation."""
 
     name: str
     kind: Kind
@@ -53,7 +53,7 @@ class Metric(Generic[S]):
                 family.add_metric((), buckets=cumulative(value), sum_value=value.total)
             else:
                 for labels, one in [((), value)] if isinstance(value, int | float) else value:
-                    family.add_metric(labels, one)
+                    family.add_metric(labels, *((1, one) if self.kind is Kind.SUMMARY else (one,)))
         return cast(Family, family)
 
     def _empty(self) -> Family:

@@ -96,7 +96,7 @@ CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
     Metric(
         name="txnstore_snapshots_started_over_total",
         kind=Kind.COUNTER,
-        help="Cuts begun anew because a segment changed hands or the layout moved on.",
+        help="Cuts begun anew because a segment changed hands meanwhile.",
         read=lambda of: of.snapshots.started_over,
     ),
     Metric(
@@ -104,6 +104,41 @@ CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
         kind=Kind.COUNTER,
         help="What the snapshots taken took, starting over included.",
         read=lambda of: of.snapshots.taken_s,
+    ),
+    Metric(
+        name="txnstore_layout_changes_total",
+        kind=Kind.COUNTER,
+        help="Splits and merges made, and those given up, since this process was elected.",
+        labels=("kind",),
+        read=lambda of: [
+            (("split",), of.layouts.splits),
+            (("merge",), of.layouts.merges),
+            (("given_up",), of.layouts.given_up),
+        ],
+    ),
+    Metric(
+        name="txnstore_layout_changes_under_way",
+        kind=Kind.GAUGE,
+        help="Splits and merges accepted and neither made nor given up.",
+        read=lambda of: of.layouts.under_way,
+    ),
+    Metric(
+        name="txnstore_pruned_segments_total",
+        kind=Kind.COUNTER,
+        help="Sealed segments that were empty and forgotten and left their topics, since this process was elected.",
+        read=lambda of: of.pruned_segments,
+    ),
+    Metric(
+        name="txnstore_autoscale_changes_total",
+        kind=Kind.COUNTER,
+        help="Splits and merges that autoscale has asked for, and those of them that failed, since this process was "
+        "elected.",
+        labels=("kind",),
+        read=lambda of: [
+            (("split",), of.autoscale.splits),
+            (("merge",), of.autoscale.merges),
+            (("failed",), of.autoscale.failed),
+        ],
     ),
 )
 

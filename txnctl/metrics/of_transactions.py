@@ -106,21 +106,22 @@ COORDINATOR: tuple[Metric[CoordinatorStatistics], ...] = (
     Metric(
         name="pulsar_txn_transaction_key_count",
         kind=Kind.GAUGE,
-        help="Transaction keys in use (0: this version has none).",
-        read=lambda of: 0,
+        help="Transaction keys whose holders are connected here.",
+        read=lambda of: of.transaction_keys,
     ),
     Metric(
         name="pulsar_txn_transaction_key_epoch",
         kind=Kind.GAUGE,
-        help="The most recent epoch of a transaction key (this version has none).",
+        help="The epoch of each of these keys (of the first thousand; as owner&key): it counts its holders.",
         labels=("transaction_key",),
-        read=lambda of: [],
+        read=lambda of: [((f"{held.owner}&{held.key}",), held.epoch) for held in of.held_keys],
     ),
     Metric(
         name="pulsar_txn_transaction_key_age",
         kind=Kind.SUMMARY,
-        help="Seconds a transaction key has been in use (this version has none).",
-        read=lambda of: [],
+        help="Seconds since each of these keys was taken by its present holder; one observation each.",
+        labels=("transaction_key",),
+        read=lambda of: [((f"{held.owner}&{held.key}",), held.age_s) for held in of.held_keys],
     ),
 )
 

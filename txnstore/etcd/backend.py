@@ -9,12 +9,14 @@ from typing import Final
 import grpc
 import structlog
 
+from txnstore import keys as store_keys
 from txnstore.backend import Fence, Fenced, Page, Reason, Refused, StoreStatus, Unanswered
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd import wire
-from txnstore.etcd.connection import Connection
+from txnstore.etcd.connection import Connection, Endpoint
 from txnstore.etcd.watch import EtcdWatchStream, record_of
 from txnstore.grouping import Member
+from txnstore.lineage import Lineage, StoreUnfit
 from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, Read, unchanged_since
 
 _RANGE: Final = "/etcdserverpb.KV/Range"
@@ -32,6 +34,7 @@ _NO_SPACE: Final = 1
 _ALARM_GET: Final = 0
 _ALARM_DEACTIVATE: Final = 2
 KEEP_ALIVE_TIMEOUT_S: Final = 2.0
+_ADMISSION_TIMEOUT_S: Final = 2.0
 _COMPACT_TIMEOUT_S: Final = 30.0
 _DEFRAGMENT_TIMEOUT_S: Final = 300.0
 
@@ -41,21 +44,26 @@ log = structlog.get_logger(__name__)
 class EtcdBackend:
     """`open` first. Keys get `prefix` on their way out and lose it on their way in."""
 
-    def __init__(self, connection: Connection, prefix: bytes) -> None:
+    def __init__(self, connection: Connection, prefix: bytes, *, repairing: bool = False) -> None:
         self._connection = connection
+        self._lineage = Lineage(repairing=repairing)
+        connection.check_store = self._check_store
         self._prefix = prefix
         self._encoder = wire.CommitEncoder(prefix)
         self._max_txn_ops = 0
         self._fence: tuple[Fence | None, bytes] = (None, b"")
+        self.known_as = self._lineage.known_as
         self.encode: Callable[[Commit], bytes] = self._encoder.transaction
         self.wait_ready = connection.wait_ready
+        self.wait_unfit = connection.wait_unfit
 
     @property
     def max_txn_ops(self) -> int:
         return self._max_txn_ops
 
     async def open(self) -> None:
-        """Connect and find the limit by read-only requests. Raises what `Connection.open` does, and `Unanswered`."""
+        """Connect and find the limit by read-only requests. Raises what `Connection.open` does, `StoreUnfit` among it,
+        and `Unanswered`."""
         await self._connection.open()
         allowed, refused = 0, USEFUL_TXN_OPS + 1
         guess = USEFUL_TXN_OPS
@@ -78,6 +86,49 @@ class EtcdBackend:
             raise
         return True
 
+    # --- whose store it is (`txnstore.lineage`) ---
+
+    async def _check_store(self, endpoint: Endpoint) -> None:
+        """▲ An alarm stops everything, so it takes two looks: a member that was started anew between the two answers of
+        one tells how far it has read its log, beside the revision that its file has."""
+        try:
+            await self._look(endpoint)
+        except StoreUnfit as error:
+            log.warning("etcd seems unfit, looking again", endpoint=endpoint.address, error=str(error))
+            await self._look(endpoint)
+
+    async def _look(self, endpoint: Endpoint) -> None:
+        """Both answers come from the same member, the record first: what it tells of its log then is of no earlier time
+        than the record. ▲ Of log and revision etcd reads the revision first."""
+        floor = self._lineage.newest
+        request = pb.RangeRequest(key=self._prefix + store_keys.INCARNATION).SerializeToString()
+        reply = await self._connection.unary(_RANGE, request, timeout_s=_ADMISSION_TIMEOUT_S, endpoint=endpoint)
+        found = pb.RangeResponse.FromString(reply)
+        reply = await self._connection.unary(_STATUS, b"", timeout_s=_ADMISSION_TIMEOUT_S, endpoint=endpoint)
+        status = pb.StatusResponse.FromString(reply)
+        if status.header.member_id != found.header.member_id:
+            raise Unanswered("two members answer at one address: what they tell does not belong together")
+        self._lineage.admit(
+            next(iter(self._records(found.kvs)), None),
+            floor=floor,
+            revision=found.header.revision,
+            raft_index=status.raftIndex,
+            raft_revision=status.header.revision,
+        )
+
+    async def raft_lead(self) -> int | None:
+        """▲ The log's index first, the revision after it: never more than it is."""
+        status = pb.StatusResponse.FromString(await self._connection.unary(_STATUS, b""))
+        revision, _ = await self.read_many((store_keys.INCARNATION,), 0)
+        return int(status.raftAppliedIndex) - revision
+
+    def _told(self, floor: int, revision: int) -> int:
+        try:
+            self._lineage.answered(floor, revision)
+        except StoreUnfit as error:
+            raise self._connection.condemn(error) from None
+        return revision
+
     # --- keys ---
 
     async def commit(
@@ -85,8 +136,9 @@ class EtcdBackend:
     ) -> list[CommitResult]:
         alone = len(members) == 1
         request = members[0].wire if alone else wire.group([member.wire for member in members])
+        floor = self._lineage.newest
         answer = pb.TxnResponse.FromString(await self._connection.unary(_TXN, self._under(fence) + request))
-        revision = answer.header.revision
+        revision = self._told(floor, answer.header.revision)
         if fence is not None and not answer.succeeded and self._is_down(fence, answer):
             raise Fenced(f"{fence} was raised before this request came")
         if alone:
@@ -117,13 +169,23 @@ class EtcdBackend:
         return (found[0].mod_revision if found else 0) != fence.revision
 
     async def raise_fence(self, fence: Fence, lease: int) -> int:
+        incarnation = self._lineage.incarnation_revision
         commit = Commit(
-            (unchanged_since(fence.key, fence.revision),), (Put(fence.key, b"", lease),), (), (Read(fence.key),)
+            # ▲ Of this store alone: a repair takes every process's fence away, and none of before gets another.
+            (unchanged_since(fence.key, fence.revision), unchanged_since(store_keys.INCARNATION, incarnation)),
+            (Put(fence.key, b"", lease),),
+            (),
+            (Read(fence.key), Read(store_keys.INCARNATION)),
         )
+        floor = self._lineage.newest
         reply = await self._connection.unary(_TXN, self._encoder.transaction(commit))
-        result = self._verdict(answer := pb.TxnResponse.FromString(reply), answer.header.revision, False)
+        answer = pb.TxnResponse.FromString(reply)
+        result = self._verdict(answer, self._told(floor, answer.header.revision), False)
         if result.succeeded:
             return result.revision
+        if (result.reads[1][0].mod_revision if result.reads[1] else 0) != incarnation:
+            self._connection.look_again()
+            raise Unanswered("the store's identity was written anew: it is looked at before anything is sent")
         return result.reads[0][0].mod_revision if result.reads[0] else 0
 
     def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool, *, skip: bool = False) -> CommitResult:
@@ -134,16 +196,17 @@ class EtcdBackend:
         return CommitResult(False, revision, reads, repeated)
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
+        floor = self._lineage.newest
         if len(keys) == 1:
             request = pb.RangeRequest(key=self._prefix + keys[0], revision=revision)
             found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
             records = self._records(found.kvs)
-            return found.header.revision, [records[0] if records else None]
+            return self._told(floor, found.header.revision), [records[0] if records else None]
         reads = [pb.RequestOp(request_range=pb.RangeRequest(key=self._prefix + key, revision=revision)) for key in keys]
         reply = await self._connection.unary(_TXN, pb.TxnRequest(success=reads).SerializeToString())
         answer = pb.TxnResponse.FromString(reply)
         pages = [self._records(operation.response_range.kvs) for operation in answer.responses]
-        return answer.header.revision, [page[0] if page else None for page in pages]
+        return self._told(floor, answer.header.revision), [page[0] if page else None for page in pages]
 
     async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
         request = pb.RangeRequest(
@@ -153,8 +216,9 @@ class EtcdBackend:
             revision=revision,
             keys_only=keys_only,
         )
+        floor = self._lineage.newest
         found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
-        return Page(found.header.revision, self._records(found.kvs), found.more)
+        return Page(self._told(floor, found.header.revision), self._records(found.kvs), found.more)
 
     async def count(self, start: bytes, end: bytes) -> int:
         request = pb.RangeRequest(key=self._prefix + start or b"\0", range_end=self._prefix + end, count_only=True)

@@ -7,7 +7,7 @@ was not applied and is sent again with a new one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NoReturn
 
 import grpc
@@ -17,6 +17,7 @@ from txnstore.backend import Reason, Refused, Unanswered
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.releases import check_release
 from txnstore.etcd.settings import EtcdSettings
+from txnstore.lineage import StoreUnfit
 from txnstore.store import Compacted
 from txnwire.errors import InvalidArgument, StoreUnavailable
 from txnwire.grpc_transport import TlsFiles, open_channel
@@ -67,6 +68,10 @@ class Connection:
         self._current = self._endpoints[0]
         self._cluster_id: int | None = None
         self._inadmissible: InvalidArgument | None = None
+        self._unfit: asyncio.Future[StoreUnfit] = asyncio.get_running_loop().create_future()
+        self.check_store: Callable[[Endpoint], Awaitable[None]] | None = None
+        """▲ Asked before an endpoint is used, each time it was lost or failed: whether the store behind it is still the
+        same. Raises `StoreUnfit`, which is for good."""
         self._why = "none can be reached"
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
@@ -76,7 +81,8 @@ class Connection:
         return self._endpoints
 
     async def open(self) -> None:
-        """Raises `StoreUnavailable`, `Refused` for who may not, `InvalidArgument` for a release that must not serve."""
+        """Raises `StoreUnavailable`, `Refused` for who may not, `InvalidArgument` for a release that must not serve,
+        `StoreUnfit`."""
         timeout_s = self._settings.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -86,13 +92,17 @@ class Connection:
                     await asyncio.sleep(_POLL_S)
                 if self._settings.user is not None:
                     await self._authenticate_first()
+                    self._current.admitted = False  # its store could not be looked at before
+                    await self.wait_ready()
         except TimeoutError:
             tried = ", ".join(endpoint.address for endpoint in self._endpoints)
             raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self._why}") from None
 
     async def wait_ready(self) -> None:
-        """Until an endpoint is connected and admitted."""
+        """Until an endpoint is connected and admitted. Raises `StoreUnfit`."""
         while not (self._current.admitted and self._current.ready()):
+            if self._unfit.done():
+                raise self._unfit.result()
             if await self._pick():
                 return
             await asyncio.sleep(_POLL_S)
@@ -178,6 +188,11 @@ class Connection:
                 return self._token == token  # refused by name, so it is known
         return self._token == token
 
+    def look_again(self) -> None:
+        """Have the store behind each endpoint looked at before it is used again."""
+        for endpoint in self._endpoints:
+            endpoint.admitted = False
+
     def distrust(self, endpoint: Endpoint, why: str) -> None:
         """Prefer others for now; check it anew before it is used again."""
         self._why = f"{endpoint.address}: {why}"
@@ -208,9 +223,40 @@ class Connection:
         if not status.leader:
             self.distrust(endpoint, "it has no leader")
             return False
+        if not await self._is_same_store(endpoint):
+            return False
         self._cluster_id = status.header.cluster_id
         endpoint.admitted = True
         return True
+
+    async def _is_same_store(self, endpoint: Endpoint) -> bool:
+        if self.check_store is None or (self._settings.user is not None and self._token is None):
+            return True  # nobody can be asked before there is a token; `open` comes back to it
+        try:
+            await self.check_store(endpoint)
+        except (Unanswered, TokenExpired) as error:
+            self.distrust(endpoint, str(error))
+            return False
+        except Refused as refusal:
+            if refusal.reason is Reason.DENIED:
+                return True  # who may not read it is told so by the first request
+            self.distrust(endpoint, str(refusal))
+            return False
+        except StoreUnfit as error:
+            raise self.condemn(error) from None
+        return True
+
+    def condemn(self, error: StoreUnfit) -> StoreUnfit:
+        """Nothing is sent any more; `error` comes back to be raised."""
+        for endpoint in self._endpoints:
+            self.distrust(endpoint, str(error))
+        if not self._unfit.done():
+            log.error("etcd is unfit", error=str(error))
+            self._unfit.set_result(error)
+        return error
+
+    async def wait_unfit(self) -> StoreUnfit:
+        return await asyncio.shield(self._unfit)
 
     def _check(self, endpoint: Endpoint, status: pb.StatusResponse) -> None:
         check_release(status.version, development=self._settings.development, endpoint=endpoint.address)

@@ -17,7 +17,8 @@ _ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F
 class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS where `ca` or `certificate` is given).
     `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used where it does not tell it
-    (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2)."""
+    (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2). `repairing` admits a store
+    that is unfit (`txnstore.lineage`)."""
 
     endpoints: tuple[str, ...]
     prefix: str = ""
@@ -30,6 +31,7 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 10.0
     request_timeout_s: float = 5.0
     development: bool = False
+    repairing: bool = False
 
     def addresses(self) -> list[tuple[str, bool]]:
         """(`host:port`, whether over TLS) of every endpoint. Raises `InvalidArgument` naming the one that is wrong."""

@@ -25,6 +25,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_SEQUENCE_GAP: _ClassVar[ErrorCode]
     ERROR_CODE_WOULD_BLOCK: _ClassVar[ErrorCode]
     ERROR_CODE_UNDECODABLE_MESSAGE: _ClassVar[ErrorCode]
+    ERROR_CODE_DATA_TRIMMED: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_OWNER: _ClassVar[ErrorCode]
     ERROR_CODE_SEGMENT_SEALED: _ClassVar[ErrorCode]
     ERROR_CODE_STORE_UNAVAILABLE: _ClassVar[ErrorCode]
@@ -59,6 +60,12 @@ class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ISOLATION_READ_UNCOMMITTED: _ClassVar[Isolation]
     ISOLATION_SNAPSHOT: _ClassVar[Isolation]
 
+class TrimmedData(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRIMMED_DATA_BY_START: _ClassVar[TrimmedData]
+    TRIMMED_DATA_REFUSE: _ClassVar[TrimmedData]
+    TRIMMED_DATA_SKIP: _ClassVar[TrimmedData]
+
 class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COMPRESSION_NONE: _ClassVar[Compression]
@@ -80,6 +87,7 @@ ERROR_CODE_PRODUCER_FENCED: ErrorCode
 ERROR_CODE_SEQUENCE_GAP: ErrorCode
 ERROR_CODE_WOULD_BLOCK: ErrorCode
 ERROR_CODE_UNDECODABLE_MESSAGE: ErrorCode
+ERROR_CODE_DATA_TRIMMED: ErrorCode
 ERROR_CODE_NOT_OWNER: ErrorCode
 ERROR_CODE_SEGMENT_SEALED: ErrorCode
 ERROR_CODE_STORE_UNAVAILABLE: ErrorCode
@@ -101,6 +109,9 @@ SUBSCRIPTION_TYPE_QUEUE: SubscriptionType
 ISOLATION_READ_COMMITTED: Isolation
 ISOLATION_READ_UNCOMMITTED: Isolation
 ISOLATION_SNAPSHOT: Isolation
+TRIMMED_DATA_BY_START: TrimmedData
+TRIMMED_DATA_REFUSE: TrimmedData
+TRIMMED_DATA_SKIP: TrimmedData
 COMPRESSION_NONE: Compression
 COMPRESSION_ZSTD: Compression
 COMPRESSION_LZ4: Compression
@@ -122,7 +133,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok")
+    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "layout_changed", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "split_segment", "merge_segments", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok", "seal_segment", "seal_segment_ok", "scan_entries", "scan_entries_ok")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +158,7 @@ class Command(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     ADMIN_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ADMIN_REPLY_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_CHANGED_FIELD_NUMBER: _ClassVar[int]
     JOIN_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +167,8 @@ class Command(_message.Message):
     TAKE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TAKE_SNAPSHOT_OK_FIELD_NUMBER: _ClassVar[int]
     UPDATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    MERGE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     OPEN_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     OPEN_PRODUCER_OK_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +190,10 @@ class Command(_message.Message):
     SEEK_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_CUT_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_CUT_OK_FIELD_NUMBER: _ClassVar[int]
+    SEAL_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    SEAL_SEGMENT_OK_FIELD_NUMBER: _ClassVar[int]
+    SCAN_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SCAN_ENTRIES_OK_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     ok: Ok
@@ -200,6 +218,7 @@ class Command(_message.Message):
     names: Names
     admin_request: AdminRequest
     admin_reply: AdminReply
+    layout_changed: LayoutChanged
     join_subscription: JoinSubscription
     assignment: Assignment
     leave_subscription: LeaveSubscription
@@ -208,6 +227,8 @@ class Command(_message.Message):
     take_snapshot: TakeSnapshot
     take_snapshot_ok: TakeSnapshotOk
     update_topic: UpdateTopic
+    split_segment: SplitSegment
+    merge_segments: MergeSegments
     open_producer: OpenProducer
     open_producer_ok: OpenProducerOk
     send: Send
@@ -229,7 +250,11 @@ class Command(_message.Message):
     seek: Seek
     segment_cut: SegmentCut
     segment_cut_ok: SegmentCutOk
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ...) -> None: ...
+    seal_segment: SealSegment
+    seal_segment_ok: SealSegmentOk
+    scan_entries: ScanEntries
+    scan_entries_ok: ScanEntriesOk
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., layout_changed: _Optional[_Union[LayoutChanged, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., split_segment: _Optional[_Union[SplitSegment, _Mapping]] = ..., merge_segments: _Optional[_Union[MergeSegments, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ..., seal_segment: _Optional[_Union[SealSegment, _Mapping]] = ..., seal_segment_ok: _Optional[_Union[SealSegmentOk, _Mapping]] = ..., scan_entries: _Optional[_Union[ScanEntries, _Mapping]] = ..., scan_entries_ok: _Optional[_Union[ScanEntriesOk, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ()
@@ -264,16 +289,22 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class NewTxn(_message.Message):
-    __slots__ = ("tc_id", "timeout_ms", "name", "attempt")
+    __slots__ = ("tc_id", "timeout_ms", "name", "attempt", "transaction_key", "key_epoch", "key_begin")
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KEY_BEGIN_FIELD_NUMBER: _ClassVar[int]
     tc_id: int
     timeout_ms: int
     name: str
     attempt: bytes
-    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ...) -> None: ...
+    transaction_key: str
+    key_epoch: int
+    key_begin: int
+    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ..., transaction_key: _Optional[str] = ..., key_epoch: _Optional[int] = ..., key_begin: _Optional[int] = ...) -> None: ...
 
 class NewTxnOk(_message.Message):
     __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms", "joined", "revision", "writers")
@@ -436,18 +467,20 @@ class Segment(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., lo: _Optional[int] = ..., hi: _Optional[int] = ..., state: _Optional[str] = ..., parents: _Optional[_Iterable[int]] = ..., children: _Optional[_Iterable[int]] = ..., owner: _Optional[str] = ..., owner_address: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Layout(_message.Message):
-    __slots__ = ("topic", "exists", "epoch", "segments", "revision")
+    __slots__ = ("topic", "exists", "epoch", "segments", "revision", "lost_segment_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EXISTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    LOST_SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     exists: bool
     epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     revision: int
-    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    lost_segment_id: int
+    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ..., lost_segment_id: _Optional[int] = ...) -> None: ...
 
 class CreateTopic(_message.Message):
     __slots__ = ("topic", "segments", "policies_json")
@@ -501,6 +534,32 @@ class UpdateTopic(_message.Message):
     policies_json: str
     def __init__(self, topic: _Optional[str] = ..., policies_json: _Optional[str] = ...) -> None: ...
 
+class SplitSegment(_message.Message):
+    __slots__ = ("segment", "at")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    at: int
+    def __init__(self, segment: _Optional[str] = ..., at: _Optional[int] = ...) -> None: ...
+
+class MergeSegments(_message.Message):
+    __slots__ = ("segment_a", "segment_b")
+    SEGMENT_A_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_B_FIELD_NUMBER: _ClassVar[int]
+    segment_a: str
+    segment_b: str
+    def __init__(self, segment_a: _Optional[str] = ..., segment_b: _Optional[str] = ...) -> None: ...
+
+class LayoutChanged(_message.Message):
+    __slots__ = ("epoch", "parents", "children")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    parents: _containers.RepeatedScalarFieldContainer[str]
+    children: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., parents: _Optional[_Iterable[str]] = ..., children: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class DeleteSubscription(_message.Message):
     __slots__ = ("topic", "subscription", "force")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -546,20 +605,22 @@ class Start(_message.Message):
     def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
 
 class JoinSubscription(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation")
+    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: SubscriptionType
     start: Start
     consumer: str
     incarnation: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    again: bool
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("topic", "subscription", "consumer", "epoch", "segments")
@@ -600,12 +661,14 @@ class OpenProducer(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., segment: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class OpenProducerOk(_message.Message):
-    __slots__ = ("last_sequence_id", "ownership_epoch")
+    __slots__ = ("last_sequence_id", "ownership_epoch", "sealed")
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
     last_sequence_id: int
     ownership_epoch: int
-    def __init__(self, last_sequence_id: _Optional[int] = ..., ownership_epoch: _Optional[int] = ...) -> None: ...
+    sealed: bool
+    def __init__(self, last_sequence_id: _Optional[int] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class Send(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "count", "previous_sequence_id", "txnid_most_bits", "txnid_least_bits", "writer", "entry")
@@ -656,7 +719,7 @@ class ProducerClosed(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end")
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +731,9 @@ class Subscribe(_message.Message):
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    PERMITS_ARE_KIB_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     segment: str
     subscription: str
@@ -679,7 +745,10 @@ class Subscribe(_message.Message):
     assignment_epoch: int
     min_revision: int
     end: Position
-    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    store: str
+    trimmed: TrimmedData
+    permits_are_kib: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
@@ -839,6 +908,24 @@ class AbortedWriter(_message.Message):
     whole: bool
     def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., whole: _Optional[bool] = ...) -> None: ...
 
+class SealSegment(_message.Message):
+    __slots__ = ("segment", "change_id")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_ID_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    change_id: str
+    def __init__(self, segment: _Optional[str] = ..., change_id: _Optional[str] = ...) -> None: ...
+
+class SealSegmentOk(_message.Message):
+    __slots__ = ("end", "ledger_revision", "ownership_epoch")
+    END_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_REVISION_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    end: Position
+    ledger_revision: int
+    ownership_epoch: int
+    def __init__(self, end: _Optional[_Union[Position, _Mapping]] = ..., ledger_revision: _Optional[int] = ..., ownership_epoch: _Optional[int] = ...) -> None: ...
+
 class SegmentPositions(_message.Message):
     __slots__ = ("segment", "min_revision", "for_cut")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
@@ -860,6 +947,70 @@ class SegmentPositionsOk(_message.Message):
     ownership_epoch: int
     sealed: bool
     def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+
+class ScanEntries(_message.Message):
+    __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    after: Position
+    end: Position
+    min_revision: int
+    max_entries: int
+    trimmed: TrimmedData
+    def __init__(self, segment: _Optional[str] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., min_revision: _Optional[int] = ..., max_entries: _Optional[int] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ...) -> None: ...
+
+class ScanEntriesOk(_message.Message):
+    __slots__ = ("heads", "through", "ended")
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    heads: _containers.RepeatedCompositeFieldContainer[EntryHead]
+    through: Position
+    ended: bool
+    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ...) -> None: ...
+
+class EntryHead(_message.Message):
+    __slots__ = ("ledger_id", "entry_id", "txnid_most_bits", "txnid_least_bits", "writer", "count", "size_bytes", "publish_time_ms", "aborted", "piece")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    txnid_most_bits: int
+    txnid_least_bits: int
+    writer: int
+    count: int
+    size_bytes: int
+    publish_time_ms: int
+    aborted: bool
+    piece: PieceHead
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., aborted: _Optional[bool] = ..., piece: _Optional[_Union[PieceHead, _Mapping]] = ...) -> None: ...
+
+class PieceHead(_message.Message):
+    __slots__ = ("producer", "incarnation", "chunk_id", "chunk_index", "chunk_count")
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    producer: str
+    incarnation: int
+    chunk_id: int
+    chunk_index: int
+    chunk_count: int
+    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., chunk_id: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_count: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
     __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes", "chunk_count", "chunk_index", "chunk_total", "chunk_id")

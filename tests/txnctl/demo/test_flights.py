@@ -13,7 +13,7 @@ from txnctl.demo.flights import CarrierTotal, Tally, outcome_of, read_flights, t
 from txnctl.demo.journal import ABORTED, COMMITTED, Journal, Line, read_lines
 from txnctl.demo.verify import Findings, Judge
 
-ROWS = 200
+ROWS = 1000
 
 
 def test_outcomes_tell_on_time_delayed_and_never_arrived() -> None:
@@ -45,11 +45,12 @@ def test_a_torn_last_line_of_a_journal_is_passed_over(tmp_path: Path) -> None:
 
 
 class Seen:
-    """A message as the judge reads it: its value and its transaction."""
+    """A message as the judge reads it: its value, its key and its transaction."""
 
-    def __init__(self, value: msgspec.Struct, txn_id: str) -> None:
+    def __init__(self, value: msgspec.Struct, txn_id: str, key: str | None) -> None:
         self.value = msgspec.json.encode(value)
         self.txn_id = txn_id
+        self.key = None if key is None else key.encode()
 
 
 def judged(tmp_path: Path, spoil: str) -> Findings:
@@ -63,20 +64,21 @@ def judged(tmp_path: Path, spoil: str) -> Findings:
     journal.close()
     judge = Judge(ROWS, tmp_path)
     for txn_id, part in parts.items():
-        outcomes: list[Any] = [outcome_of(flight) for flight in part]
+        outcomes: list[Any] = [(outcome_of(flight), flight.tailnum) for flight in part]
         tallies = tallies_of(part)
         if txn_id == "txn-2":
-            outcomes = {"lost": outcomes[1:], "doubled": [*outcomes, outcomes[0]]}.get(spoil, outcomes)
+            spoiled = {"lost": outcomes[1:], "doubled": [*outcomes, outcomes[0]], "order": outcomes[::-1]}
+            outcomes = spoiled.get(spoil, outcomes)
             tallies = [Tally("UA", 1, 1, 1), *tallies] if spoil == "tally" else tallies
-        for outcome in outcomes:
-            judge.outcome(as_message(outcome, txn_id))
+        for outcome, aircraft in outcomes:
+            judge.outcome(as_message(outcome, txn_id, aircraft))
         for tally in tallies:
-            judge.tally(as_message(tally, txn_id))
+            judge.tally(as_message(tally, txn_id, tally.carrier))
     return judge.verdict()
 
 
-def as_message(value: msgspec.Struct, txn_id: str) -> Message:
-    return Seen(value, txn_id)  # type: ignore[return-value]
+def as_message(value: msgspec.Struct, txn_id: str, key: str | None) -> Message:
+    return Seen(value, txn_id, key)  # type: ignore[return-value]
 
 
 def test_the_judge_passes_what_is_right(tmp_path: Path) -> None:
@@ -93,6 +95,7 @@ def test_the_judge_passes_what_is_right(tmp_path: Path) -> None:
         ("tally", "tallies add up to"),
         ("aborted", "aborted transaction txn-2 is visible"),
         ("torn", "not visible as a whole"),
+        ("order", "out of order, aircraft"),
     ],
 )
 def test_the_judge_catches(tmp_path: Path, spoil: str, said: str) -> None:

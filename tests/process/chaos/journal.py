@@ -22,8 +22,9 @@ class _Line(msgspec.Struct, array_like=True):
 class Journal:
     """Lines reach the kernel before the caller goes on: SIGKILL takes none of them back."""
 
-    def __init__(self, path: Path, life: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    def __init__(self, file: int, life: str) -> None:
+        """`file`: as `open_journal` gives it, the same for all lives of a client."""
+        self._file = file
         self._life = life
         self._numbers: dict[int, int] = {}
         self._drafts: list[Draft] = []
@@ -38,16 +39,34 @@ class Journal:
             raise OSError("a line of the journal was not written whole")
 
 
-def read_journal(path: Path) -> list[Operation]:
-    """Operations in the order in which they were begun. A last line that a kill has cut is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    found: dict[tuple[str, int], Operation] = {}
-    for text in lines:
-        line = msgspec.json.decode(text, type=_Line)
-        found[line.life, line.number] = line.operation
-    return list(found.values())
+def open_journal(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+class JournalReader:
+    """Follows a journal that is still being written. `operations`: in the order in which they were begun."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._found: dict[tuple[str, int], Operation] = {}
+
+    @property
+    def operations(self) -> list[Operation]:
+        return list(self._found.values())
+
+    def read_on(self) -> list[Operation]:
+        """The states that operations have come to since the last call. A last line that is not whole is left out."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        lines = [msgspec.json.decode(line, type=_Line) for line in whole.splitlines()]
+        self._found.update({(line.life, line.number): line.operation for line in lines})
+        return [line.operation for line in lines]
 
 
 def draft_of(operation: Operation) -> Draft:
@@ -55,5 +74,5 @@ def draft_of(operation: Operation) -> Draft:
     draft.sends = [(send.key, send.value) for send in operation.sends]
     draft.places = {send.value: send.place for send in operation.sends if send.place is not None}
     draft.polls, draft.acks, draft.reports = operation.polls, operation.acks, operation.reports
-    draft.shared = operation.shared
+    draft.shared, draft.told = operation.shared, operation.told
     return draft

@@ -1,0 +1,46 @@
+"""Which benchmarks run, one after the other, and where their numbers go."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from benchmarks import machine, result
+from benchmarks.result import Result
+from benchmarks.scale import Scale
+from txnctl import logs
+
+Benchmark = Callable[[Scale], Awaitable[list[Result]]]
+TIMEOUT_S = 1800.0
+
+
+def main(benchmarks: Mapping[str, Benchmark], *, description: str | None, out: str) -> int:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(benchmarks)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, the numbers say little")
+    parser.add_argument("--out", type=Path, default=Path(out))
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in benchmarks]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(benchmarks)}")
+    logs.configure("error")
+    chosen = {name: benchmarks[name] for name in arguments.names or benchmarks}
+    return uvloop.run(_run(chosen, arguments.out, quick=arguments.quick))
+
+
+async def _run(benchmarks: Mapping[str, Benchmark], out: Path, *, quick: bool) -> int:
+    console, results, began = Console(), list[Result](), time.monotonic()
+    console.print(f"on {machine.describe()}; every role, the client and etcd with fsync share these cores")
+    for name, benchmark in benchmarks.items():
+        console.print(f"[dim]{name} … ({time.monotonic() - began:.0f} s so far)[/]")
+        async with asyncio.timeout(TIMEOUT_S):
+            results += await benchmark(Scale(quick=quick))
+        result.write(results, out)  # after each: what was measured stays, whatever comes
+    result.show(results, console)
+    return 0

@@ -1,0 +1,25 @@
+"""What a broker tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segments.measures import MeasuresSnapshot
+from segments.segment_statistics import SegmentStatistics
+from watchers.clean_up import CleanUpStatistics
+from watchers.decisions import DecisionStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatistics:
+    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text."""
+
+    broker_id: str
+    registered: bool
+    segments: tuple[SegmentStatistics, ...]
+    taking: tuple[str, ...]
+    failed: dict[str, str]
+    decisions: DecisionStatistics
+    clean_up: CleanUpStatistics
+    inflight_bytes: int
+    measures: MeasuresSnapshot

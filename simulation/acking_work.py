@@ -1,0 +1,250 @@
+"""Acks of every kind against each other on one stream subscription: in transactions and outside, single and cumulative,
+of whole entries and of parts of them (SCENARIOS P1, P2, P8; DESIGN §6, "Pending acks").
+
+One process works on it, so that it knows of everything. What must be true, whatever befell the cluster:
+
+- what a committed transaction has acked, singly or up to a place, does not come again;
+- what an aborted one has acked comes again, before anything behind it;
+- everything else comes in the end, unless it was acked outside of transactions. Such an ack counts for nothing where it
+  named what was pending in a transaction: it is dropped there, and a cumulative one stops before it.
+
+Of an ack outside it is known that it met a transaction that was open only where that is asked behind the ack's answer
+and no connection was opened meanwhile: over a new one it may have been sent again, and land once more at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import txnclient
+from simulation.history import Place
+from simulation.queue_work import outcomes_of
+from simulation.recorder import place_of
+from simulation.workload import DRAIN_SILENCE_S, Plan
+from simulation.world import Ports
+from txnclient.consumer import Consumer
+from txnclient.message import Message
+from txnclient.producer import Producer
+from txnclient.transaction import Transaction
+from txnwire.errors import TxnError
+from txnwire.ports import Connection, Listener
+
+TOPIC = "topic://public/sim/acking"
+SUBSCRIPTION = "acking"
+ABORTED_SHARE = 0.6
+
+
+class Named(NamedTuple):
+    """What one ack names: some values, or, cumulative, everything up to a place."""
+
+    values: tuple[str, ...] = ()
+    up_to: Place | None = None
+
+    def names(self, value: str, place: Place) -> bool:
+        return value in self.values or (self.up_to is not None and place <= self.up_to)
+
+
+@dataclass(slots=True)
+class Outside:
+    """An ack outside of transactions. `dropped`: what it surely did not ack, for it was pending in a transaction."""
+
+    named: Named
+    dropped: tuple[Named, ...] = ()
+
+
+@dataclass(slots=True)
+class AckingLog:
+    """What was done over all lives. `left` and `visible`: values with their places, as found at the end."""
+
+    within: list[tuple[str, Named]] = field(default_factory=list)
+    """(transaction, what it acked or tried to)"""
+    outside: list[Outside] = field(default_factory=list)
+    dropped: int = 0
+    """Acks outside that met what was pending."""
+    aborted: dict[str, None] = field(default_factory=dict)
+    """Transactions that have surely ended so."""
+    owed: dict[str, Place] = field(default_factory=dict)
+    """What has to come again."""
+    breaches: list[str] = field(default_factory=list)
+    left: dict[str, Place] = field(default_factory=dict)
+    visible: dict[str, Place] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    def received(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            value, place = message.value.decode(), place_of(message.id)
+            self.owed.pop(value, None)
+            for missing in [one for one, at in self.owed.items() if at < place]:
+                self.breaches.append(
+                    f"acking: {missing} at {self.owed.pop(missing)} was aborted; {value} at {place} came"
+                )
+
+    def has_aborted(self, txn_id: str, messages: Sequence[Message]) -> None:
+        """What it had acked of `messages` is owed, unless something else may have acked it."""
+        self.aborted[txn_id] = None
+        held = [named for one, named in self.within if one == txn_id]
+        others = [named for one, named in self.within if one not in self.aborted]
+        for message in messages:
+            value, place = message.value.decode(), place_of(message.id)
+            if not any(named.names(value, place) for named in held):
+                continue
+            if not any(named.names(value, place) for named in others) and not self._acked_outside(value, place):
+                self.owed[value] = place
+
+    def findings(self) -> Iterator[str]:
+        yield from self.breaches
+        committed = [(txn_id, named) for txn_id, named in self.within if self.outcomes.get(txn_id) == "COMMITTED"]
+        for value, place in self.visible.items():
+            by = [txn_id for txn_id, named in committed if named.names(value, place)]
+            if value in self.left and by:
+                yield f"acking: {value} at {place} came at the end although {by[0]} had committed its ack"
+            elif value not in self.left and not by and not self._acked_outside(value, place):
+                yield f"acking: {value} at {place} was lost: nobody acked it for good, and it did not come at the end"
+        yield from (
+            f"acking: {value} came at the end and is not visible" for value in self.left if value not in self.visible
+        )
+
+    def _acked_outside(self, value: str, place: Place) -> bool:
+        return any(
+            one.named.names(value, place) and not any(held.names(value, place) for held in one.dropped)
+            for one in self.outside
+        )
+
+
+class AckingLife:
+    """One life of the process."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+        self._random = ports.random
+        self._connections = _Connections(ports)
+
+    async def live(self) -> None:
+        """Returns when it cannot go on, or a while has passed: it is started anew."""
+        ports = self._ports
+        try:
+            async with txnclient.connect(
+                self._plan.url, timeout=10.0, transport=self._connections, clock=ports.clock, random=ports.random
+            ) as client:
+                await client.create_topic(TOPIC, segments=1)
+                until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
+                async with (
+                    client.producer(TOPIC, linger_ms=5) as producer,
+                    client.consumer(TOPIC, SUBSCRIPTION, name="acking", start="earliest") as consumer,
+                ):
+                    while self._plan.active and ports.clock.monotonic() < until:
+                        await asyncio.sleep(self._random.expovariate(1 / (0.2 + 8 * self._plan.pause_s)))
+                        await self._turn(client, producer, consumer)
+        except TxnError as error:
+            self._plan.met(ports.owner.name, error)
+
+    async def _turn(self, client: txnclient.Client, producer: Producer, consumer: Consumer) -> None:
+        await asyncio.gather(*[producer.send_nowait(self._value()) for _ in range(self._random.randrange(1, 6))])
+        messages = await consumer.receive_many(self._random.randrange(1, 9), timeout=1.0)
+        self._log.received(messages)
+        if not messages:
+            return
+        if self._random.random() < 0.15:
+            await self._ack_outside(consumer, messages)
+            return
+        txn = await client.begin(timeout=15.0)
+        try:
+            await self._ack_within(client, consumer, txn, messages)
+        except TxnError:
+            await txn.abort()
+            raise
+
+    def _value(self) -> bytes:
+        return self._plan.value(self._ports.owner.name).encode()
+
+    async def _ack_within(
+        self, client: txnclient.Client, consumer: Consumer, txn: Transaction, messages: Sequence[Message]
+    ) -> None:
+        if self._random.random() < 0.3:
+            held = Named(up_to=place_of(messages[-1].id))
+            self._log.within.append((str(txn.id), held))
+            await consumer.ack_cumulative(messages[-1], txn=txn)
+        else:
+            some = [message for message in messages if self._random.random() < 0.6] or messages[:1]
+            held = Named(values=_values(some))
+            self._log.within.append((str(txn.id), held))
+            await consumer.ack(some, txn=txn)
+        if self._random.random() < 0.6:
+            await self._ack_outside(consumer, messages, still_held=lambda: self._is_open(client, txn), held=held)
+        if self._random.random() >= ABORTED_SHARE:
+            await txn.commit()
+            return
+        await txn.abort()
+        self._log.has_aborted(str(txn.id), messages)
+
+    async def _is_open(self, client: txnclient.Client, txn: Transaction) -> bool:
+        return (await client.outcomes([txn.id]))[txn.id] == "OPEN"
+
+    async def _ack_outside(
+        self,
+        consumer: Consumer,
+        messages: Sequence[Message],
+        *,
+        still_held: Callable[[], Awaitable[bool]] | None = None,
+        held: Named | None = None,
+    ) -> None:
+        opened = self._connections.opened
+        if self._random.random() < 0.5:
+            ack = Outside(Named(up_to=place_of(messages[-1].id)))
+            self._log.outside.append(ack)
+            await consumer.ack_cumulative(messages[-1])
+        else:
+            ack = Outside(Named(values=_values(messages)))
+            self._log.outside.append(ack)
+            await consumer.ack(messages)
+        if held is not None and still_held is not None and await still_held() and self._connections.opened == opened:
+            ack.dropped = (held,)
+            self._log.dropped += 1
+
+
+def _values(messages: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(message.value.decode() for message in messages)
+
+
+class _Connections:
+    """The process' transport, counted."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._transport = ports.transport
+        self.opened = 0
+
+    async def connect(self, address: str, *, timeout_s: float) -> Connection:
+        self.opened += 1
+        return await self._transport.connect(address, timeout_s=timeout_s)
+
+    async def listen(self, address: str, handler: Callable[[Connection], Awaitable[None]]) -> Listener:
+        return await self._transport.listen(address, handler)
+
+
+class AckingDrain:
+    """At the end, when everything has healed and the process lives no more."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+
+    async def run(self) -> None:
+        ports, log = self._ports, self._log
+        async with txnclient.connect(
+            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
+        ) as client:
+            await client.create_topic(TOPIC, segments=1)
+            log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_id for txn_id, _ in log.within)))
+            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
+                async for message in reader:
+                    log.visible[message.value.decode()] = place_of(message.id)
+            async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
+                while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
+                    log.left |= {message.value.decode(): place_of(message.id) for message in messages}
+                    await consumer.ack(messages)

@@ -1,0 +1,1 @@
+"""The rules of the history checker (`simulation.checker`), a file for each kind of question."""

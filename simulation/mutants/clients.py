@@ -1,0 +1,134 @@
+"""Mutants of the client's rules (DESIGN §6, §8)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="child-before-parent",
+        rule="nothing is written to a segment before all it has come from have answered (S11)",
+        section="§8",
+        file="txnclient/moving.py",
+        old=("            if parent in self.leaving:\n                return True\n"),
+        new=("            if parent in self.leaving:\n                return False\n"),
+        tests=("tests/txnclient/test_moving.py::test_s11_a_merged_child_waits_for_both_and_a_grandchild_for_all",),
+        why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
+    ),
+    Mutant(
+        name="ahead-of-what-is-in-doubt",
+        rule="what is sent meanwhile queues behind what is in doubt in its range",
+        section="§8",
+        file="txnclient/moving.py",
+        old="                if segment.range[0] <= key_hash <= segment.range[1]:",
+        new="                if segment.range[1] < key_hash < segment.range[0]:",
+        tests=(
+            "tests/txnclient/test_moving.py::test_what_belongs_to_a_sealed_segment_queues_behind_it_until_it_has_answered",
+        ),
+        why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
+    ),
+    Mutant(
+        name="seal-resends-all",
+        rule="what a sealed segment holds is done, and never sent again",
+        section="§8",
+        file="txnclient/channel.py",
+        old="        for batch in self._outbox.sealed(last_sequence_id):",
+        new="        for batch in self._outbox.sealed(min(last_sequence_id, -1)):",
+        faults="strike at a change,mute a broker,lose replies",
+        work_s=20.0,
+    ),
+    Mutant(
+        name="former-owner-believed",
+        rule="what a former owner says it holds is not the last word",
+        section="§8",
+        file="txnclient/channel.py",
+        old="        if opened.ownership_epoch < self._epoch and self._outbox.in_doubt:",
+        new="        if opened.ownership_epoch < 0 and self._outbox.in_doubt:",
+        tests=(
+            "tests/txnclient/test_moving_producer.py::"
+            "test_a_former_owner_that_believes_in_a_seal_which_was_undone_is_not_believed",
+        ),
+        why_tests="it takes a former owner of a seal that was undone, found again by who wrote to its successor",
+    ),
+    Mutant(
+        name="commit-before-its-sends",
+        rule="a commit waits for the sends and acks in flight, or fails (L6)",
+        section="§6",
+        file="txnclient/transaction.py",
+        old=(
+            "        if self._under_way:\n"
+            "            for participant in list(self._participants):\n"
+            "                participant.flush(self)\n"
+            "            await self._wait_settled(deadline)"
+        ),
+        new=(
+            "        if self._under_way:\n"
+            "            for participant in list(self._participants):\n"
+            "                participant.flush(self)"
+        ),
+        work_s=12.0,
+    ),
+    Mutant(
+        name="children-read-too-soon",
+        rule="a reader begins a segment once its parents are handed out to their end (S7)",
+        section="§8",
+        file="txnclient/reader.py",
+        old="            elif not feed.buffered and self._is_final(feed):",
+        new="            elif self._is_final(feed):",
+        work_s=12.0,
+    ),
+    Mutant(
+        name="acks-survive-a-seek",
+        rule="acks of what was received before a seek are void, also those sent again",
+        section="§8",
+        file="txnclient/feed.py",
+        old=("            self._inbox.sought()\n            self.acks.void()\n"),
+        new="            self._inbox.rewound()\n",
+        tests=(
+            "tests/txnclient/test_consumer.py::test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_seek",
+        ),
+        why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
+    ),
+    Mutant(
+        name="bulk-behind-a-gap",
+        rule="what lies between two snapshots is read whole or refused, never behind a gap that retention has made",
+        section="§10",
+        file="txnclient/entries.py",
+        old="self.span is not None and not self.span.continues(topic_of_segment(self.segment))",
+        new="self.span is not None",
+        tests=("tests/txnclient/test_entries.py::test_before_any_snapshot_what_is_kept_is_read",),
+        why_tests="the simulation trims none of the topics that it reads in bulk",
+    ),
+    Mutant(
+        name="bulk-ends-at-a-seal",
+        rule="a segment has ended where its topic's layout says so: a seal may be given up",
+        section="§8",
+        file="txnclient/entries.py",
+        old="        return segment is None or segment.state != ACTIVE",
+        new="        return segment is None or segment.state in (ACTIVE, segment.state)",
+        tests=("tests/txnclient/test_entries.py::test_a_seal_ends_it_only_once_the_layout_says_so",),
+        why_tests="it reads in bulk up to cuts alone, and no seal stands before the end of one",
+    ),
+    Mutant(
+        name="bulk-unbounded",
+        rule="what is read in bulk is bounded by bytes, whatever the sizes of the entries",
+        section="§10",
+        file="txnclient/entries.py",
+        old="        request.permits_are_kib = True",
+        new="        request.permits_are_kib = False",
+        tests=("tests/txnclient/test_entries.py::test_memory_is_bounded_by_bytes_whatever_the_sizes_of_the_entries",),
+        why_tests="its entries are about as small as a permit, and it does not weigh its clients' memory",
+    ),
+    Mutant(
+        name="heads-before-the-decisions",
+        rule="heads tell what was aborted by the revision that was asked for",
+        section="§10",
+        file="segments/broker_service.py",
+        old="            await segment.wait_followed(request.min_revision)\n        page = await scan(",
+        new="            await segment.wait_followed(0)\n        page = await scan(",
+        tests=("tests/segments/test_scanning.py::test_a_scan_waits_until_decisions_are_followed_to_its_revision",),
+        why_tests="seldom is a scan the first to ask an owner that lags: not seen by five seeds with slow watches",
+    ),
+)

@@ -1,0 +1,239 @@
+"""Mutants of the careful etcd client and of the records' rules (DESIGN §4, and what §5 says of ops and ids)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import UNANSWERED, ZOMBIES, Edit, Mutant
+
+MUTANTS = (
+    # ---- unknown outcomes ----
+    Mutant(
+        name="unknown-taken-for-failure",
+        rule="a write that goes unanswered is repeated until its verdict is definite, never taken for a failure",
+        section="§4",
+        faults=UNANSWERED,
+        file="txnstore/group_commit.py",
+        old="                parts.appendleft(_Part(part.members, unanswered=fence.revision))\n",
+        new="                for member in part.members:\n"
+        '                    _fail(member, StoreUnavailable("no answer"))\n',
+    ),
+    Mutant(
+        name="unknown-taken-for-success",
+        rule="a write that goes unanswered is repeated until its verdict is definite, never taken for a success",
+        section="§4",
+        faults=UNANSWERED,
+        file="txnstore/group_commit.py",
+        old="                parts.appendleft(_Part(part.members, unanswered=fence.revision))\n",
+        new="                taken = CommitResult(True, fence.revision, ())\n"
+        "                _resolve(part.members, [taken] * len(part.members))\n",
+    ),
+    Mutant(
+        name="repeat-without-identity",
+        rule="a repeat tells its own earlier sending from somebody else's write",
+        section="§4",
+        faults=UNANSWERED,
+        file="txnstore/group_commit.py",
+        old="results = await self._backend.commit(part.members, repeated=part.repeated, fence=fence)",
+        new="results = await self._backend.commit(part.members, repeated=False, fence=fence)",
+    ),
+    Mutant(
+        name="repeat-without-fence",
+        rule="before a write is sent again, its earlier sending is made void: it never lands behind the later one",
+        section="§4",
+        faults=UNANSWERED,
+        file="txnstore/group_commit.py",
+        old="fence = await self._fence.under(dead=part.unanswered)",
+        new="fence = await self._fence.under(dead=0)",
+    ),
+    # ---- group commit ----
+    Mutant(
+        name="compares-share-a-request-with-writes",
+        rule="no request holds a compare on a key that another of its members writes",
+        section="§4",
+        file="txnstore/grouping.py",
+        old="            written.isdisjoint(member.compared)\n"
+        "            and written.isdisjoint(member.written)\n"
+        "            and self._compared.keys.isdisjoint(member.written)\n",
+        new="            written.isdisjoint(member.written)\n",
+        tests=("tests/txnstore/test_grouping.py::test_who_may_share_a_request",),
+        why_tests="who compares a record here and who writes it are different processes, or write it both",
+    ),
+    Mutant(
+        name="two-unanswered-writes-of-a-key",
+        rule="a process has at most one unanswered write of a key in flight",
+        section="§4",
+        file="txnstore/grouping.py",
+        old="        held = self._held\n        for key in member.written:\n            if key in held:\n",
+        new="        held = self._held\n        for key in member.written:\n            if key in held and False:\n",
+        tests=("tests/txnstore/test_grouping.py::test_one_unanswered_write_per_key",),
+        why_tests="every rewrite also compares what it was read as: the second one is refused, and made anew",
+    ),
+    Mutant(
+        name="rewrite-without-mod-revision",
+        rule="every rewrite of a record compares what it was read as",
+        section="§4",
+        file="txnstore/op_transitions.py",
+        old="compares=(owned, *(unchanged_since(item.key, item.mod_revision) for item in rewrites)),",
+        new="compares=(owned,),",
+        tests=("tests/txnstore/test_op_transitions.py::test_p11_a_late_old_value_never_lands_on_a_newer_one",),
+        why_tests="the owner's epoch and the sending fence also keep a late old value away",
+    ),
+    # ---- watches, leases, quota ----
+    Mutant(
+        name="watch-goes-on-from-now",
+        rule="a watch that was lost resumes behind the last event it has delivered",
+        section="§4",
+        faults="cut watches,slow watches",
+        file="txnstore/following.py",
+        old="                except Unanswered:\n",
+        new="                except Unanswered:\n"
+        "                    self._next_revision = (await self._relist(self._start, self._end)).revision + 1\n",
+    ),
+    Mutant(
+        name="resumed-from-a-progress-answer",
+        rule="a progress answer proves liveness only: its revision runs ahead of events still to come",
+        section="§4",
+        file="txnstore/etcd/watch.py",
+        old="            if response.events:\n                return self._events(response)\n",
+        new=(
+            "            if response.events or not response.created:\n"
+            '                ahead = KeyValue(b"", b"", 0, 0, response.header.revision, 0)\n'
+            "                return self._events(response) or (Event(EventKind.DELETE, ahead),)\n"
+        ),
+        tests=(
+            "tests/txnstore/test_watch_stream.py::test_e1_a_progress_answer_whose_revision_runs_ahead_is_never_followed",
+        ),
+        why_tests="the etcd in memory sends none, and we ask the real one for none",
+    ),
+    Mutant(
+        name="compacted-watch-not-listed",
+        rule="a watch whose start has been compacted lists its range anew",
+        section="§4",
+        faults="etcd compaction",
+        file="txnstore/following.py",
+        old="        await self._deliver(WatchBatch(listed.revision, events, resync=True))\n",
+        new="        assert events is not None\n",
+    ),
+    Mutant(
+        name="lease-id-not-compared-by-brokers",
+        rule="/owner/<segment> is mine only if its lease id is mine",
+        section="§4",
+        file="segments/ownership.py",
+        old="return found.create_revision if found is not None and found.lease == lease.id else None",
+        new="return found.create_revision if found is not None else None",
+        tests=("tests/segments/test_ownership.py::test_a_segment_has_one_owner_and_its_epoch_is_the_create_revision",),
+        why_tests="who claims has heard that the segment is free, and which broker is to take it",
+    ),
+    Mutant(
+        name="lease-counts-from-the-answer",
+        rule="a lease is counted on from the sending of the last answered keep-alive",
+        section="§4",
+        file="txnstore/leases.py",
+        old="        elif self.valid():\n            self._renewed(ttl_s, sent_at)\n",
+        new="        elif self.valid():\n            self._renewed(ttl_s, self._clock.monotonic())\n",
+        tests=("tests/txnstore/test_faults.py::test_a_lease_counts_from_the_sending_of_the_last_answered_keep_alive",),
+        why_tests="safety is a compare in every write: a lease that is believed in for too long only slows fail-over",
+    ),
+    Mutant(
+        name="reserve-is-refused",
+        rule="above the soft limit what ends and cleans up still goes: only begins and new ops are refused",
+        section="§4",
+        file="txnstore/store_client.py",
+        old="if not commit.reserve and self._soft_limit.exceeded():",
+        new="if self._soft_limit.exceeded():",
+        tests=("tests/txnstore/test_faults.py::test_e3_above_the_soft_limit_only_the_reserve_is_served",),
+        why_tests="clients try again, and everything ends once etcd has room",
+    ),
+    Mutant(
+        name="reserve-is-given-away",
+        rule="above the soft limit begins and new ops are refused",
+        section="§4",
+        file="txnstore/store_client.py",
+        old="if not commit.reserve and self._soft_limit.exceeded():",
+        new="if not commit.reserve and self._soft_limit.exceeded() and self._closed:",
+        tests=("tests/txnstore/test_faults.py::test_e3_above_the_soft_limit_only_the_reserve_is_served",),
+        why_tests="clients try again, and everything ends once etcd has room",
+    ),
+    # ---- ids ----
+    Mutant(
+        name="ids-not-compared",
+        rule="ids are taken by a compare-and-set: nobody who was succeeded moves the record back",
+        section="§3",
+        faults="lose etcd",
+        file="txnstore/transitions.py",
+        old="compares=(_tc_owned(tcid, tc_epoch), unchanged_since(key, seq.mod_revision)),",
+        new="compares=(),",
+    ),
+    Mutant(
+        name="ids-of-a-refused-block-used",
+        rule="a block of ids is used only if its own CAS has succeeded: one whose reply was lost never is",
+        section="§3",
+        file="txnstore/transitions.py",
+        old="    return SeqVerdict(False, read_seq(",
+        new="    return SeqVerdict(True, read_seq(",
+        tests=("tests/txnstore/test_transitions.py",),
+        why_tests="only an earlier sending of the same process can have moved the record: the block is its own",
+    ),
+    # ---- ops ----
+    Mutant(
+        name="op-not-compared-with-epoch",
+        rule="an op compares the owner's epoch: an owner that was succeeded records nothing",
+        section="§5",
+        faults=ZOMBIES,
+        file="txnstore/op_transitions.py",
+        old="compares=(version_is(header_key, 1), owned, absent(op_key)),",
+        new="compares=(version_is(header_key, 1), absent(op_key)),",
+    ),
+    Mutant(
+        name="op-not-compared-with-header",
+        rule="an op compares version 1 of the header: none slips in behind a decision",
+        section="§5",
+        file="txnstore/op_transitions.py",
+        old="compares=(version_is(header_key, 1), owned, absent(op_key)),",
+        new="compares=(msgspec.structs.replace(version_is(header_key, 0), relation=Relation.GREATER), owned, "
+        "absent(op_key)),",
+        more=(
+            Edit(
+                "txnstore/op_transitions.py",
+                "from typing import NamedTuple\n",
+                "from typing import NamedTuple\n\nimport msgspec\n\nfrom txnstore.store import Relation\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="op-key-not-compared-absent",
+        rule="an op's key is absent before it is put",
+        section="§4",
+        file="txnstore/op_transitions.py",
+        old="compares=(version_is(header_key, 1), owned, absent(op_key)),",
+        new="compares=(version_is(header_key, 1), owned),",
+        tests=("tests/txnstore/test_op_transitions.py",),
+        why_tests="the counter never restarts, so no key is used twice",
+    ),
+    Mutant(
+        name="op-counter-restarts",
+        rule="the counter of op keys is one for the process and never restarts",
+        section="§4",
+        file="segments/broker.py",
+        old="            op_counter=counter.__next__,\n",
+        new="            op_counter=lambda: next(counter) % 3,\n",
+    ),
+    Mutant(
+        name="op-before-index-is-confirmed",
+        rule="no further op of a transaction is sent before the put with the index key is confirmed",
+        section="§4",
+        file="segments/op_gate.py",
+        old="            self._waiting[txn_id] = None\n            return Turn.FIRST\n",
+        new="            self._waiting[txn_id] = None\n            self._indexed[txn_id] = None\n"
+        "            return Turn.FIRST\n",
+        tests=("tests/segments/test_op_gate.py",),
+        why_tests="what a segment has to say of a transaction gathers while an op of it is on its way",
+    ),
+    Mutant(
+        name="index-deleted-before-ops",
+        rule="the index key stands as long as ops do: both go in one commit",
+        section="§4",
+        file="txnstore/op_transitions.py",
+        old="        deletes += (Delete(prefix, keys.prefix_end(prefix)), Delete(keys.write_index(segment, txn_id)))\n",
+        new="        deletes += (Delete(keys.write_index(segment, txn_id)),)\n",
+    ),
+)

@@ -1,0 +1,439 @@
+"""Whole entries and their heads, end to end: what a reader shows of the same span, over new owners, trims and early
+leavers. Real client, servers, etcd, ledgers and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import txnclient
+import txnclient.sync
+from tests.cluster import InProcessCluster, running_cluster
+from txnclient import EntryHead, Snapshot, WholeEntry
+from txnclient.snapshot import Span
+from txnwire.errors import DataTrimmed
+from txnwire.ids import EARLIEST, Position
+from txnwire.protocol import MIB
+
+ORDERS, INVOICES = "topic://acme/orders/placed", "topic://globex/billing/invoices"
+TOPICS = (ORDERS, INVOICES)
+KEYS = ("a", "b", "c", "d", "e")
+
+
+class Shown(NamedTuple):
+    """One message, whoever read it."""
+
+    segment: str
+    position: Position
+    index: int
+    key: bytes | None
+    value: bytes
+    properties: dict[str, str]
+    event_time_ms: int | None
+    publish_time_ms: int
+    producer: str
+    sequence_id: int
+    txn_id: txnclient.TxnId | None
+
+
+def of_entry(segment: str, entry: WholeEntry) -> list[Shown]:
+    block = entry.block
+    return [
+        Shown(
+            segment,
+            entry.position,
+            index,
+            block.key(index),
+            block.value(index),
+            block.properties(index),
+            block.event_time_ms(index),
+            entry.publish_time_ms,
+            entry.producer,
+            entry.sequence_id + index,
+            entry.txn_id,
+        )
+        for index in range(len(block))
+    ]
+
+
+def of_message(message: txnclient.Message) -> Shown:
+    return Shown(
+        message.id.segment,
+        message.position,
+        message.id.index,
+        message.key,
+        message.value,
+        message.properties,
+        message.event_time_ms,
+        message.publish_time_ms,
+        message.producer_name,
+        message.sequence_id,
+        message.txn_id,
+    )
+
+
+async def in_bulk(
+    client: txnclient.Client, start: Snapshot | None, end: Snapshot, **options: Any
+) -> dict[str, list[Shown]]:
+    """By segment, what lies between two cuts, each segment by itself, as Spark's tasks do."""
+    span = Span(start, end)
+    found: dict[str, list[Shown]] = {}
+    for path, one in span.ends(TOPICS).items():
+        async with asyncio.timeout(60):
+            async for entries in client.read_entries(path, after=span.after(path), end=one, span=span, **options):
+                for entry in entries:
+                    found.setdefault(path, []).extend(of_entry(path, entry))
+    return found
+
+
+async def by_reader(client: txnclient.Client, start: Snapshot | None, end: Snapshot) -> dict[str, list[Shown]]:
+    found: dict[str, list[Shown]] = {}
+    async with asyncio.timeout(60), client.reader(TOPICS, start=start or "earliest", end=end) as reader:
+        async for message in reader:
+            found.setdefault(message.id.segment, []).append(of_message(message))
+    return found
+
+
+class History:
+    """Random doings in both topics, one after the other; what is open stays so for a while."""
+
+    def __init__(self, client: txnclient.Client, cluster: InProcessCluster, seed: int) -> None:
+        self.client = client
+        self.cluster = cluster
+        self.chance = random.Random(seed)
+        self.producers: list[txnclient.Producer[bytes]] = []
+        self.open: list[list[txnclient.Transaction]] = []
+        """Each with all its writers."""
+        self.count = 0
+
+    async def begin(self) -> None:
+        for topic in TOPICS:
+            await self.client.create_topic(topic, segments=2, autoscale="off")
+            for _ in range(2):
+                # Batches of a few messages, some of them compressed.
+                compression = self.chance.choice([None, "zstd"])
+                self.producers.append(await self.client.producer(topic, batch_bytes=2_000, compression=compression))
+
+    async def step(self) -> None:
+        kinds = ["send"] * 6 + ["begin", "begin", "named", "end", "end", "end", "large", "split", "plain"]
+        await getattr(self, "_" + self.chance.choice(kinds))()
+
+    async def _send_in(self, txn: txnclient.Transaction | None) -> None:
+        chance = self.chance
+        messages = []
+        for _ in range(chance.randrange(1, 40)):
+            self.count += 1
+            value = b"%d " % self.count * chance.randrange(1, 30)
+            properties = {"n": str(self.count)} if chance.random() < 0.1 else None
+            time_ms = self.count if chance.random() < 0.1 else None
+            key = chance.choice([*KEYS, None])
+            messages.append(txnclient.OutgoingMessage(value, key and key.encode(), properties, time_ms))
+        await chance.choice(self.producers).send_many(messages, txn=txn)
+
+    async def _plain(self) -> None:
+        await self._send_in(None)
+
+    async def _send(self) -> None:
+        if self.open:
+            for txn in self.chance.choice(self.open):
+                await self._send_in(txn)
+
+    async def _begin(self) -> None:
+        self.open.append([await self.client.begin()])
+
+    async def _named(self) -> None:
+        self.count += 1
+        self.open.append([await self.client.begin(name=f"job/{self.count}") for _ in range(3)])
+
+    async def _large(self) -> None:
+        if self.open:
+            self.count += 1
+            txn = self.chance.choice(self.chance.choice(self.open))
+            value = b"%06d " % self.count * self.chance.randrange(800_000, 1_000_000)
+            await self.chance.choice(self.producers).send(
+                value, key=self.chance.choice(KEYS), chunk=True, txn=txn, properties={"large": "yes"}
+            )
+
+    async def _end(self) -> None:
+        if not self.open:
+            return
+        writers = self.open.pop(self.chance.randrange(len(self.open)))
+        if self.chance.random() < 0.4:
+            await writers[0].abort()
+            return
+        for txn in writers:
+            await txn.flush()
+        if len(writers) > 1:
+            counted = [txn.writer_id for txn in writers if self.chance.random() < 0.5]
+            await writers[0].commit(writers=counted)
+        else:
+            await writers[0].commit()
+
+    async def _split(self) -> None:
+        topic = self.chance.choice(TOPICS)
+        active = (await self.client.describe_topic(topic)).active
+        if len(active) > 2:
+            at = self.chance.randrange(len(active) - 1)
+            await self.client.merge(active[at].name, active[at + 1].name)
+        else:
+            await self.client.split(self.chance.choice(active).name)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+async def test_x2_what_is_read_in_bulk_is_what_a_reader_shows(
+    cluster: InProcessCluster, client: txnclient.Client, seed: int
+) -> None:
+    """Between any two cuts of a history of aborts, writers that do not count, large values in pieces, open
+    transactions, splits and merges."""
+    history = History(client, cluster, seed)
+    await history.begin()
+    cuts: list[Snapshot | None] = [None]
+    for _ in range(5):
+        for _ in range(14):
+            await history.step()
+        cuts.append(await client.snapshot(TOPICS))
+    last = cuts[-1]
+    assert last is not None
+    pairs = [*pairwise(cuts), (None, last), (cuts[2], last)]
+    shown = 0
+    for start, end in pairs:
+        assert end is not None
+        expected = await by_reader(client, start, end)
+        assert await in_bulk(client, start, end) == expected
+        shown += sum(map(len, expected.values()))
+    assert shown > 100
+    await assert_heads(client, last)
+
+
+async def assert_heads(client: txnclient.Client, cut: Snapshot) -> None:
+    """All that is stored up to a cut, by its heads, and by READ_UNCOMMITTED; and what the cut shows, told by heads."""
+    for path, bounds in cut.segments.items():
+        heads = await heads_of(client, path, bounds.end, min_revision=cut.revision)
+        raw = {}
+        async for entries in client.read_entries(path, after=EARLIEST, end=bounds.end, isolation="read_uncommitted"):
+            raw.update({entry.position: entry for entry in entries})
+        plain = {head.position: head for head in heads if head.piece is None}
+        values = {head.position: head for head in heads if head.piece is not None and head.piece.number == 0}
+        assert sorted(raw) == sorted({**plain, **{at: one for at, one in values.items() if at in raw}})
+        for position, head in {**plain, **values}.items():
+            if (entry := raw.get(position)) is not None:
+                assert (head.txn_id, head.writer) == (entry.txn_id, entry.writer)
+                assert (head.messages, head.publish_time_ms) == (len(entry.block), entry.publish_time_ms)
+        committed = [
+            head.position
+            for head in heads
+            if not head.aborted
+            and (head.piece is None or head.piece.number == 0)
+            and (head.txn_id is None or cut.counts(head.txn_id, head.writer))
+        ]
+        span = Span(None, cut)
+        shown = [
+            entry.position
+            async for entries in client.read_entries(path, after=EARLIEST, end=bounds.end, span=span)
+            for entry in entries
+        ]
+        assert committed == shown
+
+
+async def heads_of(client: txnclient.Client, path: str, end: Position, **options: Any) -> list[EntryHead]:
+    async with asyncio.timeout(60):
+        pages = [page async for page in client.scan_entries(path, after=EARLIEST, end=end, **options)]
+    return [head for page in pages for head in page]
+
+
+async def fill(client: txnclient.Client, *, messages: int = 400, size: int = 20_000) -> tuple[str, Snapshot]:
+    """One segment of some megabytes, a third of it aborted."""
+    await client.create_topic(ORDERS, segments=1, autoscale="off")
+    async with client.producer(ORDERS, compression=None, batch_bytes=50_000) as producer:
+        for number in range(0, messages, 20):
+            txn = await client.begin()
+            await producer.send_many([b"%08d" % (number + one) * (size // 8) for one in range(20)], txn=txn)
+            await (txn.commit() if number % 60 else txn.abort())
+    cut = await client.snapshot(ORDERS)
+    [path] = cut.segments
+    return path, cut
+
+
+def numbers(entries: Sequence[WholeEntry]) -> list[int]:
+    return [int(value[:8]) for entry in entries for value in entry.block.values()]
+
+
+EXPECTED = [number for number in range(400) if number // 20 % 3]
+
+
+async def test_a_read_and_a_scan_go_on_at_a_new_owner(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnclient.entries.SCAN_ENTRIES", 20)
+    async with cluster.connect() as client:
+        path, cut = await fill(client)
+        end = cut.segments[path].end
+        reads = client.read_entries(
+            path, after=EARLIEST, end=end, span=Span(None, cut), prefetch_bytes=200_000, timeout=60.0
+        )
+        pages = client.scan_entries(path, after=EARLIEST, end=end, min_revision=cut.revision, timeout=60.0)
+        entries, heads = [*await anext(reads)], [*await anext(pages)]
+        assert len(heads) == 20
+        await cluster.start_server("broker-2", "broker")
+        await cluster.stop_server("broker")
+        async with asyncio.timeout(60):
+            entries += [entry async for batch in reads for entry in batch]
+            heads += [head async for page in pages for head in page]
+        assert numbers(entries) == EXPECTED
+        assert [head.position for head in heads] == sorted({head.position for head in heads})
+        assert sum(head.messages for head in heads) == 400
+        assert sum(head.messages for head in heads if not head.aborted) == len(EXPECTED)
+        assert {entry.position for entry in entries} == {head.position for head in heads if not head.aborted}
+
+
+async def test_a_scan_ends_at_what_is_stored_and_tells_what_is_open(client: txnclient.Client) -> None:
+    await client.create_topic(ORDERS, segments=1)
+    async with client.producer(ORDERS) as producer:
+        txn = await client.begin(name="job/1")
+        await producer.send(b"one", txn=txn)
+        await producer.send(b"two")
+        await producer.send(b"three!" * MIB, chunk=True, txn=txn)
+        [path] = [one.path for one in (await client.describe_topic(ORDERS)).active]
+        heads = await heads_of(client, path, Position(99, 99))
+        assert [(head.txn_id, head.writer, head.messages) for head in heads[:2]] == [
+            (txn.id, txn.writer_id, 1),
+            (None, 0, 1),
+        ]
+        assert not any(head.aborted for head in heads)
+        pieces = [head.piece for head in heads[2:]]
+        assert [piece and (piece.number, piece.pieces, piece.chunk_id) for piece in pieces] == [
+            (number, 6, 2) for number in range(6)
+        ]
+        assert {piece and piece.producer for piece in pieces} == {producer.name}
+        assert await heads_of(client, path, heads[1].position) == heads[:2]
+        behind = client.scan_entries(path, after=heads[1].position, end=Position(99, 99))
+        assert [head async for page in behind for head in page] == heads[2:]
+        assert await heads_of(client, path, EARLIEST) == []
+        await txn.abort()
+
+
+@pytest.fixture
+async def small_ledgers(etcd: str, tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+    async with running_cluster(etcd, tmp_path, ledger_roll_bytes=1_048_576) as running:
+        yield running
+
+
+async def test_what_retention_has_taken_is_an_error_or_is_skipped(small_ledgers: InProcessCluster) -> None:
+    folder = small_ledgers.data_dir / "ledgers" / "acme/orders/placed"
+    async with small_ledgers.connect() as client:
+        path, cut = await fill(client)
+        end, whole = cut.segments[path].end, Span(None, cut)
+        reads = client.read_entries(path, after=EARLIEST, end=end, span=whole, prefetch_bytes=100_000)
+        first = await anext(reads)
+        await client.update_topic(ORDERS, retention_bytes=2_500_000)
+        async with asyncio.timeout(20):
+            while len(list(folder.glob("*/*.ledger"))) > 5:
+                await asyncio.sleep(0.02)
+        with pytest.raises(DataTrimmed, match="trimmed, up to"):  # behind what has come
+            await _rest(reads)
+
+        async def read(after: Position, **options: Any) -> list[int]:
+            batches = client.read_entries(path, after=after, end=end, **options)
+            return [number async for batch in batches for number in numbers(batch)]
+
+        kept = await read(EARLIEST, span=whole)
+        assert 0 < len(kept) < len(EXPECTED)
+        assert kept == EXPECTED[-len(kept) :], "from the earliest on, as far as it is kept"
+        with pytest.raises(DataTrimmed):
+            await read(EARLIEST)
+        with pytest.raises(DataTrimmed):
+            await read(first[0].position, span=whole)
+        with pytest.raises(DataTrimmed):
+            await heads_of(client, path, end)
+        for after in (EARLIEST, first[0].position):
+            assert await read(after, trimmed="skip") == kept
+            assert await read(after, span=whole, trimmed="skip") == kept
+        skipped = await heads_of(client, path, end, trimmed="skip", min_revision=cut.revision)
+        assert sum(head.messages for head in skipped if not head.aborted) == len(kept)
+        assert await read(skipped[-1].position) == []
+
+
+async def consumers_at(client: txnclient.Client, path: str) -> int:
+    link = await client._directory.owner_link(path, client._session.deadline())
+    return len(link.consumers)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "closed", "let go of", "left"])
+async def test_whoever_leaves_amid_a_read_leaves_nothing(
+    cluster: InProcessCluster, client: txnclient.Client, how: str
+) -> None:
+    path, cut = await fill(client)
+    segment = cluster.servers["broker"].server.broker.segments[path]  # type: ignore[union-attr]
+    tasks = len(asyncio.all_tasks())
+    reads = client.read_entries(path, after=EARLIEST, end=cut.segments[path].end, prefetch_bytes=100_000)
+    assert await anext(reads)
+    assert len(segment.dispatcher.consumers) == 1
+    if how == "cancelled":
+        waiting = asyncio.ensure_future(_drain(client, path))
+        async with asyncio.timeout(20):
+            while len(segment.dispatcher.consumers) < 2:
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    if how in ("cancelled", "closed"):
+        await reads.aclose()
+    elif how == "left":
+        async for _ in reads:
+            break
+    del reads
+    gc.collect()
+    async with asyncio.timeout(20):
+        while segment.dispatcher.consumers or len(asyncio.all_tasks()) > tasks or client._opened:
+            await asyncio.sleep(0.01)
+    assert await consumers_at(client, path) == 0
+
+
+async def _rest(reads: AsyncGenerator[list[WholeEntry], None]) -> None:
+    async for _ in reads:
+        pass
+
+
+async def _drain(client: txnclient.Client, path: str) -> None:
+    await _rest(client.read_entries(path, after=EARLIEST, end=Position(99, 99)))
+
+
+async def test_without_await(cluster: InProcessCluster) -> None:
+    def scenario() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(ORDERS, segments=1)
+            with client.producer(ORDERS) as producer, client.transaction() as txn:
+                producer.send_many([b"%d" % number for number in range(1000)], txn=txn)
+            cut = client.snapshot(ORDERS)
+            [(path, bounds)] = cut.segments.items()
+            span = Span(None, cut)
+            found = [
+                value
+                for entries in client.read_entries(path, after=EARLIEST, end=bounds.end, span=span)
+                for entry in entries
+                for value in entry.block.values()
+            ]
+            assert found == [b"%d" % number for number in range(1000)]
+            heads = [head for page in client.scan_entries(path, after=EARLIEST, end=bounds.end) for head in page]
+            assert sum(head.messages for head in heads) == 1000
+            with pytest.raises(txnclient.InvalidArgument, match="trimmed"):
+                client.read_entries(path, after=EARLIEST, end=bounds.end, trimmed="no")
+            left = client.read_entries(path, after=EARLIEST, end=Position(99, 99))
+            assert next(left)
+            left.close()
+            assert not client._inner._opened
+            with pytest.raises(txnclient.Timeout):
+                list(client.read_entries(path, after=bounds.end, end=Position(99, 99), timeout=0.2))
+            forgotten = client.read_entries(path, after=EARLIEST, end=Position(99, 99))
+            assert next(forgotten)
+        with pytest.raises(txnclient.InvalidArgument, match="closed"):
+            next(forgotten)
+
+    await asyncio.to_thread(scenario)

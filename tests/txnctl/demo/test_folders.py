@@ -1,0 +1,30 @@
+"""Folders of the demo: gone with it; what a killed one leaves goes with the next."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from txnctl.demo.folders import PREFIX, passing_folder
+from txnctl.preflight import FolderLock
+
+
+def test_a_folder_goes_with_its_demo_and_abandoned_ones_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned, used, foreign = tmp_path / f"{PREFIX}a", tmp_path / f"{PREFIX}b", tmp_path / "other"
+    for folder in (abandoned, used, foreign):
+        (folder / "cluster").mkdir(parents=True)
+    lock = FolderLock(used)
+    lock.take()
+    with passing_folder() as folder:
+        (folder / "etcd").mkdir(parents=True)
+        assert sorted(tmp_path.iterdir()) == sorted([used, foreign, folder.parent])
+        with passing_folder() as second:
+            assert folder.exists()
+            assert second != folder
+    assert sorted(tmp_path.iterdir()) == [foreign, used]
+    lock.release()

@@ -1,0 +1,81 @@
+"""E8: two repairs of one store. Only one of them may come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from segments.file_ledger import FileLedgerStore
+from txnctl.checking.repair import Repair
+from txnctl.store_mark import StoreMark
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+from txnstore.records import Incarnation, TxnSeq, decode, encode
+from txnstore.store import Commit, Put
+from txnwire.clock import SystemClock
+from txnwire.errors import InternalError
+
+
+class Held(FileLedgerStore):
+    """Does not say what there is before it is let go on."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def list(self) -> Sequence[tuple[str, int]]:
+        self.asked.set()
+        await self.go_on.wait()
+        return await super().list()
+
+
+class Repairing:
+    """A repair in a process of its own."""
+
+    def __init__(self, etcd: MemoryEtcd, folder: Path, seed: int) -> None:
+        chance, clock = random.Random(seed), SystemClock()
+        self.store = MemoryStore(etcd, clock, chance)
+        self.ledgers = Held(folder)
+        mark = StoreMark(folder)
+        self.repair = Repair(self.store, self.ledgers, mark, clock, chance, tcids=1, on_progress=lambda _: None)
+
+    async def close(self) -> None:
+        await self.ledgers.close()
+        await self.store.close()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_e8_of_two_repairs_the_one_that_began_first_writes_nothing_more(tmp_path: Path, ended: bool) -> None:
+    """▲ Its writes would fall into the work of the other one, or of processes that were started when that had ended."""
+    etcd = MemoryEtcd(SystemClock())
+    first, second = Repairing(etcd, tmp_path, 1), Repairing(etcd, tmp_path, 2)
+    StoreMark(tmp_path).write(await first.store.identity(), 1)
+    began = asyncio.create_task(first.repair.run("restored"))
+    await first.ledgers.asked.wait()
+    other = asyncio.create_task(second.repair.run("restored"))
+    await second.ledgers.asked.wait()
+    if ended:
+        second.ledgers.go_on.set()
+        await other
+        at_work = TxnSeq(next=5 << 40)
+        await second.store.commit(Commit(puts=(Put(keys.txn_seq(0), encode(at_work)),)))
+    first.ledgers.go_on.set()
+    with pytest.raises(InternalError, match="another repair"):
+        await began
+    second.ledgers.go_on.set()
+    await other
+    _, (found, seq) = await second.store.get_many([keys.INCARNATION, keys.txn_seq(0)])
+    mark = StoreMark(tmp_path).read()
+    assert found is not None
+    assert seq is not None
+    assert mark is not None
+    identity = decode(Incarnation, found.value, key=found.key)
+    assert (identity.repair, identity.generation, identity.id) == ("", 2, mark.incarnation)
+    assert not ended or decode(TxnSeq, seq.value, key=seq.key) == at_work
+    for one in (first, second):
+        await one.close()

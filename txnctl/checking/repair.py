@@ -1,0 +1,388 @@
+"""`txnctl check --repair`: what must be done before anybody works with an etcd that was restored from a backup (E8).
+
+    take every process's right to write, mark the repair as begun → ledger lists, sidecars → open transactions
+    → ids and epochs above all that was used → the mark of the data folder → a new identity, by which it is fit again
+
+Each step may be done twice, so a repair that was cut short is simply run again; until it ends nobody else starts.
+What is decided, and why, stands in `rewound`; this carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from segments.file_ledger import FileLedgerStore
+from segments.sidecars import decode_sidecar, encode_sidecar
+from txnctl.checking.picture import Picture, take_picture
+from txnctl.checking.rewound import (
+    EPOCH_STEP,
+    Adopted,
+    Doomed,
+    Judge,
+    OnDisk,
+    Reckoning,
+    adopt,
+    is_active,
+    raised_ids,
+    raised_topic,
+    start_of,
+)
+from txnctl.store_mark import Mark, StoreMark
+from txnstore import keys, records
+from txnstore.records import ABORTED, OPEN, REASON_ADMIN, AbortedRecord, Incarnation, LedgerRecord
+from txnstore.store import Commit, Delete, Put, Read, absent, unchanged_since
+from txnstore.store_client import StoreClient
+from txnstore.transitions import decide, plan_end
+from txnwire.entry import parse_metadata, txn_of
+from txnwire.errors import DataCorrupt, InternalError, NotAllowed
+from txnwire.ids import Position, TxnId
+from txnwire.names import SegmentName
+from txnwire.ports import Clock, Random
+
+READ_BYTES = 4 * 1024 * 1024
+SHOWN = 20
+REPORT = "repairs.log"
+"""In the data folder: what every repair has told."""
+LEASED = (keys.OWNER, keys.BROKER, keys.TC, keys.TC_MEMBER, keys.LEADER, keys.PIN, keys.SENDER)
+"""What says who may do what. ▲ Without its sender key no process of before can write anything any more."""
+
+Finding = tuple[str, str]
+AbortedAt = dict[tuple[TxnId, int | None], Position]
+
+
+class Repair:
+    """One run over one store and the one data folder of its brokers. `store` was connected with `repairing`."""
+
+    def __init__(
+        self,
+        store: StoreClient,
+        ledgers: FileLedgerStore,
+        mark: StoreMark,
+        clock: Clock,
+        random: Random,
+        *,
+        tcids: int,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._mark = mark
+        self._report = mark.folder / REPORT
+        self._clock = clock
+        self._random = random
+        self._tcids = tcids
+        self._on_progress = on_progress
+        self._findings: list[Finding] = []
+        self._lost: dict[TxnId, int] = {}
+        self._steps = 1
+        self._floor = 0
+        self._mine = absent(keys.INCARNATION)
+        """▲ That nobody else repairs by now: compared by everything that is written. Of two at once, or one that is
+        continued long after, the later one has begun anew, or ended, and the processes of the store are at work."""
+        self._committed: dict[TxnId, None] = {}
+        """Of the lost ones those of which a sidecar says that they had been committed."""
+
+    async def run(self, why: str) -> list[Finding]:
+        """What was found and done, in words. `why`: for what reason etcd is unfit. Raises `StoreUnavailable`,
+        `DataCorrupt`, `LedgerFailed`; then it is to be run again."""
+        begun = await self._begin(why)
+        self._on_progress("etcd")
+        picture = await take_picture(self._store)
+        judge = Judge(picture)
+        on_disk = await self._on_disk()
+        for segment in picture.segments():
+            self._on_progress(segment)
+            await self._repair_segment(picture, judge, segment, on_disk.pop(segment, ()))
+        await self._set_orphans_aside(on_disk, begun.former[-1])
+        self._report_lost()
+        await self._abort_open(picture)
+        await self._raise_ids(picture, [*picture.segments(), *on_disk], begun.generation)
+        await self._end(begun)
+        return self._findings
+
+    def _find(self, rule: str, text: str) -> None:
+        """▲ Also for who finds a repair half done: what it told went with it."""
+        self._findings.append((rule, text))
+        with self._report.open("a") as report:
+            report.write(f"{rule}: {text}\n")
+
+    # ---- begin and end ----------------------------------------------------------------------------------------------
+
+    async def _begin(self, why: str) -> Incarnation:
+        """▲ In one commit another identity, the mark that it is not fit yet, and the end of everybody's right to write:
+        whoever is still running is refused from here on, and whoever starts is told to wait."""
+        found = await self._store.get(keys.INCARNATION)
+        if found is None:
+            raise InternalError("there is no /incarnation in this store: nobody has worked with it, nothing to repair")
+        before = records.decode(Incarnation, found.value, key=keys.INCARNATION)
+        mark = self._expect_folder(before)
+        generation = max(before.generation, mark.generation) + 1
+        self._steps = generation - before.generation
+        self._floor = mark.segment_floor
+        begun = Incarnation(
+            id=f"{self._random.getrandbits(64):016x}",
+            created_ms=self._clock.wall_ms(),
+            raft_lead=before.raft_lead,
+            generation=generation,
+            former=list(dict.fromkeys([*before.former, *mark.former, mark.incarnation, before.id])),
+            repair="a repair was begun and has not come to its end",
+        )
+        self._mine = unchanged_since(keys.INCARNATION, found.mod_revision)
+        taken = tuple(Delete(prefix, keys.prefix_end(prefix)) for prefix in LEASED)
+        self._mine = unchanged_since(keys.INCARNATION, await self._put_identity(begun, taken))
+        self._find("store", before.repair or why)
+        return begun
+
+    def _expect_folder(self, identity: Incarnation) -> Mark:
+        """▲ With an empty folder, or another store's, every ledger would count as trimmed."""
+        mark = self._mark.read()
+        if mark is None or not mark.knows(identity):
+            told = "has no mark of any" if mark is None else f"belongs to etcd store {mark.incarnation}"
+            raise NotAllowed(f"the data folder {told}, this is {identity.id}: repair with the folder of its brokers")
+        return mark
+
+    async def _end(self, begun: Incarnation) -> None:
+        revision, _ = await self._store.get_many([keys.INCARNATION])
+        self._mark.write(
+            begun, revision, segment_floor=self._floor
+        )  # first: a folder that is a step ahead is refused, one behind would not be
+        fit = msgspec.structs.replace(begun, raft_lead=await self._store.raft_lead(), repair="")
+        await self._put_identity(fit)
+        self._find("store", f"fit again, as store {fit.id} (it was {fit.former[-1]})")
+
+    async def _put_identity(self, identity: Incarnation, deletes: tuple[Delete, ...] = ()) -> int:
+        """The revision it was written at, by this sending or an earlier one."""
+        value, read = records.encode(identity), (Read(keys.INCARNATION),)
+        result = await self._store.commit(Commit((self._mine,), (Put(keys.INCARNATION, value),), deletes, read))
+        if result.succeeded:
+            return result.revision
+        found = result.reads[0][0] if result.reads[0] else None
+        if found is None or found.value != value:
+            raise _somebody_else()
+        return found.mod_revision
+
+    async def _put(self, key: bytes, record: msgspec.Struct) -> None:
+        result = await self._store.commit(Commit((self._mine,), (Put(key, records.encode(record)),)))
+        if not result.succeeded:
+            raise _somebody_else()
+
+    # ---- ledgers ----------------------------------------------------------------------------------------------------
+
+    async def _on_disk(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for segment, _ in await self._ledgers.list():
+            if segment not in found:
+                found[segment] = list(await self._ledgers.present(segment))
+        return found
+
+    async def _repair_segment(self, picture: Picture, judge: Judge, segment: str, present: Iterable[int]) -> None:
+        found = await self._store.get(keys.INCARNATION)
+        if found is None or found.mod_revision != self._mine.value:
+            raise _somebody_else()  # before any file is touched
+        record = picture.ledgers.get(segment, LedgerRecord(ledgers=[]))
+        below = 0 if record.trimmed_below is None else record.trimmed_below[0]
+        counted: dict[int, OnDisk] = {}
+        listed = {info.ledger_id: info for info in record.ledgers}
+        for ledger_id in present:
+            if ledger_id < below:
+                continue
+            info = listed.get(ledger_id)
+            if info is not None and info.closed_length is not None:
+                counted[ledger_id] = OnDisk(info.closed_length, info.bytes)
+            else:
+                recovered = await self._ledgers.fence(segment, ledger_id)
+                counted[ledger_id] = OnDisk(recovered.entries, recovered.bytes)
+        adopted = adopt(
+            record, counted, active=is_active(picture, segment), now_ms=self._clock.wall_ms(), steps=self._steps
+        )
+        self._report_ledgers(segment, record, adopted, counted)
+        ledgers = adopted.record
+        evidence = await self._unlisted_sidecars(segment, ledgers)
+        doomed = await self._reckon(picture, judge, segment, ledgers, evidence)
+        # ▲ In this order: what does not list what is aborted now goes, what does list it stands, then it is named. Left
+        # there, it would be adopted in its place, and the records that say otherwise would leave etcd.
+        listed_with = {info.ledger_id: info.aborted for info in ledgers.ledgers}
+        counts = {}
+        for ledger_id, aborted in doomed.by_ledger.items():
+            if listed_with[ledger_id]:
+                await self._put_records(segment, aborted)  # its sidecar is immutable: others count on it
+            else:
+                await self._ledgers.discard_sidecar(segment, ledger_id)
+                await self._ledgers.write_sidecar(segment, ledger_id, encode_sidecar(ledger_id, aborted))
+                counts[ledger_id] = len(aborted)
+        infos = [
+            msgspec.structs.replace(info, aborted=counts.get(info.ledger_id, info.aborted)) for info in ledgers.ledgers
+        ]
+        changed = msgspec.structs.replace(ledgers, ledgers=infos)
+        if changed != record:
+            await self._put(keys.ledger(segment), changed)
+
+    async def _put_records(self, segment: str, aborted: AbortedAt) -> None:
+        for (txn_id, writer), position in aborted.items():
+            record = AbortedRecord(max_position=(position.ledger_id, position.entry_id))
+            await self._put(keys.aborted(segment, txn_id, writer), record)
+
+    async def _unlisted_sidecars(self, segment: str, record: LedgerRecord) -> dict[int, AbortedAt]:
+        """What was written beside ledgers after the backup: all of such a ledger was decided then."""
+        found = {}
+        for info in record.ledgers:
+            if not info.aborted and (raw := await self._ledgers.read_sidecar(segment, info.ledger_id)) is not None:
+                found[info.ledger_id] = decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
+        return found
+
+    async def _listed_sidecar(self, segment: str, aborted: int, ledger_id: int) -> AbortedAt:
+        if not aborted:
+            return {}
+        raw = await self._ledgers.read_sidecar(segment, ledger_id)
+        if raw is None:
+            self._find("missing", f"{segment}: ledger {ledger_id} has lost its sidecar: nobody serves the segment")
+            return {}
+        return decode_sidecar(raw, ledger_id, f"sidecar of {segment} {ledger_id}")
+
+    async def _reckon(
+        self, picture: Picture, judge: Judge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
+    ) -> Doomed:
+        known: AbortedAt = {}
+        for info in record.ledgers:
+            known.update(await self._listed_sidecar(segment, info.aborted, info.ledger_id))
+        reckoning = Reckoning(picture, judge, segment, known)
+        start = start_of(picture, segment)
+        for info in record.ledgers:
+            for position, txn_id, writer, messages in await self._entries(
+                segment, info.ledger_id, info.closed_length or 0, start
+            ):
+                reckoning.entry(txn_id, writer, position, messages)
+        doomed = reckoning.doomed()
+        for ledger_id, aborted in doomed.by_ledger.items():
+            for txn_id, _ in aborted:
+                # What ends in a ledger and was aborted stands in its sidecar, once there is one.
+                if txn_id in doomed.lost and ledger_id in evidence and (txn_id, None) not in evidence[ledger_id]:
+                    self._committed[txn_id] = None
+        for txn_id, messages in doomed.lost.items():
+            self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
+        return doomed
+
+    async def _entries(
+        self, segment: str, ledger_id: int, length: int, start: Position
+    ) -> list[tuple[Position, TxnId, int, int]]:
+        """(position, transaction, writer, messages) of what transactions wrote behind `start`: of a ledger of 64 MiB a
+        few percent of that."""
+        found = []
+        at = start.entry_id + 1 if ledger_id == start.ledger_id else (length if ledger_id < start.ledger_id else 0)
+        while at < length:
+            for entry_id, entry in await self._ledgers.read(segment, ledger_id, at, length - 1, max_bytes=READ_BYTES):
+                metadata = parse_metadata(entry)
+                if (txn_id := txn_of(metadata)) is not None:
+                    found.append((Position(ledger_id, entry_id), txn_id, metadata.writer, metadata.count))
+                at = entry_id + 1
+        return found
+
+    def _report_ledgers(self, segment: str, record: LedgerRecord, adopted: Adopted, counted: dict[int, OnDisk]) -> None:
+        if adopted.new:
+            entries = sum(counted[ledger_id].entries for ledger_id in adopted.new)
+            self._find(
+                "ledgers",
+                f"{segment}: {entries} entries in ledgers {_few(adopted.new)}, written after the backup: kept",
+            )
+        if trimmed := [one for one in adopted.gone if one not in adopted.missing]:
+            self._find(
+                "ledgers",
+                f"{segment}: the files of ledgers {_few(trimmed)} are gone, by retention or deletion after the backup "
+                "(or they are lost): readers begin behind them",
+            )
+        for ledger_id in adopted.missing:
+            self._find(
+                "missing",
+                f"{segment}: the file of ledger {ledger_id} is gone, older ones are there: its data is lost, and "
+                "`check` goes on saying so",
+            )
+        if record.sealed and adopted.record.sealed is None:
+            self._find("layout", f"{segment}: its seal was undone after the backup, and is again")
+
+    async def _set_orphans_aside(self, on_disk: dict[str, list[int]], folder: str) -> None:
+        for segment, present in on_disk.items():
+            entries = 0
+            try:
+                for ledger_id in present:
+                    entries += (await self._ledgers.fence(segment, ledger_id)).entries
+            except DataCorrupt as error:
+                self._find("orphans", f"{segment}: {error}")
+            to = await self._ledgers.set_aside(segment, folder)
+            self._find(
+                "orphans",
+                f"{segment}: {entries} entries in files of a segment that no topic has: made, or split off, after the "
+                f"backup. They stand in {to} now, whole; nobody reads them",
+            )
+
+    def _report_lost(self) -> None:
+        if not self._lost:
+            return
+        sure = len(self._committed)
+        self._find(
+            "transactions",
+            f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup: "
+            "what became of them etcd does not know, and their acks are gone, so they are aborted. "
+            f"{sure} of them had surely been committed",
+        )
+        for txn_id, messages in list(self._lost.items())[:SHOWN]:
+            told = ", had been committed" if txn_id in self._committed else ""
+            self._find("transactions", f"{txn_id}: {messages} messages{told}")
+
+    # ---- etcd -------------------------------------------------------------------------------------------------------
+
+    async def _abort_open(self, picture: Picture) -> None:
+        """Open as of the backup: what became of them since is not known either."""
+        count = 0
+        for txn_id, header in picture.headers.items():
+            if header.state == OPEN:
+                now_ms = self._clock.wall_ms()
+                decided = decide(header, ABORTED, finalized_ms=now_ms, reason=REASON_ADMIN, writers=None)
+                end = plan_end(txn_id, decided, deadline_key=True)
+                await self._store.commit(msgspec.structs.replace(end, compares=(*end.compares, self._mine)))
+                count += 1
+                if count <= SHOWN:
+                    self._find("open", f"{txn_id} was open when the backup was taken: aborted")
+        if count > SHOWN:
+            self._find("open", f"{count} transactions were open when the backup was taken: all aborted")
+
+    async def _raise_ids(self, picture: Picture, segments: Iterable[str], generation: int) -> None:
+        """▲ Above everything that may have been given out since the backup: ids, epochs, counts."""
+        step = self._steps * EPOCH_STEP
+        tcids = max([self._tcids, *(tcid + 1 for tcid in picture.id_blocks), *(one.tcid + 1 for one in self._lost)])
+        for tcid in range(tcids):
+            await self._put(keys.txn_seq(tcid), raised_ids(picture.id_blocks.get(tcid), generation))
+        highest: dict[str, int] = {}
+        for segment in segments:
+            name = SegmentName.from_path(segment)
+            highest[name.topic.path] = max(name.segment_id, highest.get(name.topic.path, 0))
+        for path, topology in picture.topics.items():
+            await self._put(keys.topic(path), raised_topic(topology.record, highest.get(path, 0), self._steps))
+        self._floor = max(self._floor, max(highest.values(), default=-1) + 1)
+        await self._raise_floor(self._floor)
+        for key, txn_key in picture.txn_keys.items():
+            raised = msgspec.structs.replace(txn_key, epoch=txn_key.epoch + step, attempt="")
+            await self._put(key, raised)
+        for (topic, subscription), assignment in picture.assignments.items():
+            raised_one = msgspec.structs.replace(assignment, epoch=assignment.epoch + step)
+            await self._put(keys.assignment(topic, subscription), raised_one)
+        for (segment, subscription), mark in picture.marks.items():
+            raised_mark = msgspec.structs.replace(mark, seeks=mark.seeks + step)
+            await self._put(keys.cursor_block(segment, subscription, "mark"), raised_mark)
+        self._find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
+
+    async def _raise_floor(self, floor: int) -> None:
+        """A topic made after the backup may be made again under its name: not with the numbers that have files."""
+        found = await self._store.get(keys.SEGMENT_IDS)
+        before = 0 if found is None else records.decode(records.SegmentIds, found.value, key=keys.SEGMENT_IDS).floor
+        await self._put(keys.SEGMENT_IDS, records.SegmentIds(floor=max(before, floor)))
+
+
+def _somebody_else() -> InternalError:
+    return InternalError("/incarnation was changed by somebody else: is another repair running? Run one again, alone")
+
+
+def _few(numbers: Iterable[int]) -> str:
+    told = [str(number) for number in numbers]
+    return ", ".join(told if len(told) <= SHOWN else [*told[:SHOWN], f"… {len(told)} in all"])

@@ -1,0 +1,196 @@
+"""What to make of ledgers that know more than etcd does, once etcd was restored from a backup (E8). Pure.
+
+The policy, and why (docs/operations.md tells users):
+
+- *What etcd does not know as committed is aborted*, whatever else hints at it. A transaction's acks stand in etcd
+  alone: its writes made visible without them would tear it, and their inputs come again.
+- *Plain messages are kept.* They were acknowledged, they stand in the ledgers, and nothing else depends on them.
+- *Nothing is used twice*: ids of transactions, segments and ledgers, epochs of keys, layouts and assignments.
+- *Nothing is deleted* but what would lie: sidecars written after the backup, which do not list what is aborted now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from segments.retention import kept_ledgers
+from segments.topology import ACTIVE
+from txnctl.checking.picture import Picture
+from txnstore import keys, records
+from txnstore.records import LedgerInfo, LedgerRecord, TopicRecord, TxnSeq
+from txnwire.ids import EARLIEST, Position, TxnId
+
+IDS_STEP: Final = 1 << 40
+"""Transaction ids go on at the next multiple of this: at 10 000 a second a backup would have to be three years old."""
+EPOCH_STEP: Final = 1 << 20
+"""So much is added to every epoch and count that somebody may have seen higher than the backup has it, for each repair
+that the backup does not know of, and once for this one (`steps`)."""
+
+
+class Verdict(Enum):
+    KEPT = "kept"
+    ABORTED = "aborted"  # etcd knows, or knew it as open: it is aborted with the repair
+    LOST = "lost"  # etcd knows nothing of it: begun after the backup
+
+
+class Judge:
+    """What becomes of the entries of each transaction, by what etcd knows."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self._writers = {
+            TxnId.parse(name.txn_id): name.writers for name in picture.names.values() if name.outcome is not None
+        }
+
+    def verdict(self, txn_id: TxnId, writer: int) -> Verdict:
+        header = self._picture.headers.get(txn_id)
+        if header is not None:
+            return self._counted(header.state, header.writers, writer)
+        outcomes = self._picture.outcomes.get((txn_id.tcid, txn_id.counter // keys.OUTCOMES_PER_BLOCK))
+        state = None if outcomes is None else outcomes.state_of(txn_id.counter)
+        if state is not None:
+            return self._counted(state, self._writers.get(txn_id), writer)
+        ids = self._picture.id_blocks.get(txn_id.tcid)
+        # ▲ Below the late-index mark every id had begun or was never to be: without a header it was collected, so its
+        # aborted record, had it been aborted, stands. Above, it has begun since the backup.
+        return Verdict.KEPT if ids is not None and txn_id.counter < ids.indexed_below else Verdict.LOST
+
+    @staticmethod
+    def _counted(state: str, writers: Sequence[str] | None, writer: int) -> Verdict:
+        if state != records.COMMITTED or (writers is not None and f"{writer:016x}" not in writers):
+            return Verdict.ABORTED
+        return Verdict.KEPT
+
+    def loses_writer(self, txn_id: TxnId) -> bool:
+        """Whether what is aborted of it is some writers', not all."""
+        header = self._picture.headers.get(txn_id)
+        if header is not None:
+            return header.state == records.COMMITTED
+        outcomes = self._picture.outcomes.get((txn_id.tcid, txn_id.counter // keys.OUTCOMES_PER_BLOCK))
+        return outcomes is not None and outcomes.state_of(txn_id.counter) == records.COMMITTED
+
+
+class OnDisk(NamedTuple):
+    """What a fenced ledger file holds."""
+
+    entries: int
+    bytes: int
+
+
+class Adopted(NamedTuple):
+    """The list as it is to be; `new`: ledgers it did not have; `gone`: ledgers it had, whose files are not there;
+    `missing`: of those, what has newer ones kept beside it, so that retention has not taken it."""
+
+    record: LedgerRecord
+    new: tuple[int, ...]
+    gone: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+def adopt(record: LedgerRecord, on_disk: Mapping[int, OnDisk], *, active: bool, now_ms: int, steps: int = 1) -> Adopted:
+    """The ledger list made to say what is on the disk, all of it closed.
+
+    A ledger that is listed, held something and is not there has been trimmed since the backup if all older ones are
+    gone as well. `active`: so the layout says; a seal that was not made good is undone where entries came behind it."""
+    listed = {info.ledger_id: info for info in kept_ledgers(record)}
+    last = max((info.ledger_id for info in record.ledgers), default=0)
+    new = tuple(ledger_id for ledger_id in sorted(on_disk) if ledger_id > last) if active or not record.sealed else ()
+    gone = tuple(
+        info.ledger_id for info in listed.values() if info.closed_length != 0 and info.ledger_id not in on_disk
+    )
+    ledgers = [_closed(info, on_disk.get(info.ledger_id), now_ms) for info in listed.values()]
+    ledgers += [_closed(LedgerInfo(ledger_id=one, opened_ms=now_ms), on_disk[one], now_ms) for one in new]
+    first_there = min((info.ledger_id for info in ledgers if info.ledger_id in on_disk), default=None)
+    trimmed = tuple(one for one in gone if first_there is None or one < first_there)
+    below, through = record.trimmed_below, record.trimmed_through
+    if trimmed:
+        # ▲ Where nothing is left, ledger ids that were used since and are gone as well must not be used again.
+        below = (first_there if first_there is not None else max(trimmed) + steps * EPOCH_STEP, 0)
+        ended = listed[trimmed[-1]]
+        through = (ended.ledger_id, max((ended.closed_length or 0) - 1, 0))
+        ledgers = [info for info in ledgers if info.ledger_id >= below[0]]
+    changed = msgspec.structs.replace(record, ledgers=ledgers, trimmed_below=below, trimmed_through=through)
+    if record.sealed and active and new:
+        changed = msgspec.structs.replace(changed, sealed=None, sealed_by=None)
+    missing = tuple(one for one in gone if one not in trimmed and listed[one].closed_length)
+    return Adopted(changed, new, gone, missing)
+
+
+def _closed(info: LedgerInfo, found: OnDisk | None, now_ms: int) -> LedgerInfo:
+    if info.closed_length is not None:
+        return info
+    entries, size = found if found is not None else (0, 0)
+    return msgspec.structs.replace(info, closed_length=entries, bytes=size, closed_ms=now_ms)
+
+
+class Doomed(NamedTuple):
+    """Of one segment. `by_ledger`: what is to be written beside each ledger as aborted, with its highest position
+    there; `lost`: messages of each transaction of which etcd knows nothing."""
+
+    by_ledger: dict[int, dict[tuple[TxnId, int | None], Position]]
+    lost: dict[TxnId, int]
+
+
+class Reckoning:
+    """Takes the entries of one segment behind its watermark, in order."""
+
+    def __init__(self, picture: Picture, judge: Judge, segment: str, known: Iterable[tuple[TxnId, int | None]]) -> None:
+        """`known`: what is aborted already, by the sidecars that the list names."""
+        self._picture = picture
+        self._judge = judge
+        self._segment = segment
+        self._known: dict[tuple[TxnId, int | None], None] = dict.fromkeys(known)
+        self._known.update((key[1:], None) for key in picture.aborted if key[0] == segment)
+        self._last: dict[tuple[TxnId, int | None], Position] = {}
+        self._lost: dict[TxnId, int] = {}
+
+    def entry(self, txn_id: TxnId, writer: int, position: Position, messages: int) -> None:
+        verdict = self._judge.verdict(txn_id, writer)
+        if verdict is Verdict.KEPT or (txn_id, self._segment) in self._picture.write_index:
+            return  # of what has op records its participant knows, and finishes it
+        if verdict is Verdict.LOST:  # told again by a repair that is run again
+            self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
+        key = (txn_id, writer if self._judge.loses_writer(txn_id) else None)
+        if key not in self._known and (txn_id, None) not in self._known:
+            self._last[key] = position
+
+    def doomed(self) -> Doomed:
+        by_ledger: dict[int, dict[tuple[TxnId, int | None], Position]] = {}
+        for key, position in self._last.items():
+            by_ledger.setdefault(position.ledger_id, {})[key] = position
+        return Doomed(by_ledger, self._lost)
+
+
+def raised_ids(record: TxnSeq | None, generation: int) -> TxnSeq:
+    """▲ `generation`: the store's from now on. A backup that is restored once more knows nothing of the ids that were
+    given out behind its first repair."""
+    record = record or TxnSeq(next=1)
+    return msgspec.structs.replace(record, next=max(record.next // IDS_STEP + 1, generation) * IDS_STEP)
+
+
+def raised_topic(record: TopicRecord, highest_on_disk: int, steps: int) -> TopicRecord:
+    """Its next segment is no number that has files, and its layout newer than any that was told."""
+    return msgspec.structs.replace(
+        record,
+        epoch=record.epoch + steps * EPOCH_STEP,
+        next_segment_id=max(record.next_segment_id, highest_on_disk + 1),
+    )
+
+
+def start_of(picture: Picture, segment: str) -> Position:
+    """Up to here all that is aborted was known to etcd, durably."""
+    mark = picture.watermarks.get(segment)
+    return EARLIEST if mark is None else Position(*mark.position)
+
+
+def is_active(picture: Picture, segment: str) -> bool:
+    return any(
+        entry.state == ACTIVE
+        for topology in picture.topics.values()
+        for segment_id, entry in topology.segments.items()
+        if topology.paths[segment_id] == segment
+    )
