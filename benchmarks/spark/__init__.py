@@ -1,0 +1,1 @@
+"""Spark in and out of segment topics, beside Spark's own files: `make bench-spark`."""

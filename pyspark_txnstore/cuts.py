@@ -1,0 +1,191 @@
+"""Taking cuts for the source: of which topics, at how much isolation, and what may be passed over.
+
+The rest of the source is plans made of cuts (`pyspark_txnstore.offsets`) and reading by them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import txnclient.sync
+from pyspark_txnstore.offsets import beginning, topics_left
+from pyspark_txnstore.options import SourceOptions
+from pyspark_txnstore.process_client import client_of
+from txnclient import EntryHead
+from txnclient.snapshot import Snapshot, TopicBounds
+from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
+from txnwire.ids import EARLIEST, Position
+from txnwire.names import SegmentName
+
+ATTEMPTS = 10
+"""To take a cut while topics are made and deleted: each is in vain only if another one came or went meanwhile."""
+
+_log = logging.getLogger("pyspark_txnstore")
+
+
+class Cuts:
+    """What a query reads, cut now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    @property
+    def client(self) -> txnclient.sync.Client:
+        return client_of(self._options.url, timeout_s=self._options.timeout_s)
+
+    def take(self) -> Snapshot | None:
+        """Of all topics that are read; None while there is none that the pattern matches.
+
+        Raises `TopicNotFound`, unless data may be lost."""
+        names = self._names()
+        for _ in range(ATTEMPTS):
+            if not names:
+                return None
+            try:
+                cut = self.client.snapshot(names)
+            except TopicNotFound:
+                if self._options.pattern is None and self._options.fail_on_data_loss:
+                    raise
+                names = self._names()
+                continue
+            # ▲ A topic made before the cut's revision may hold what was committed by then: without it, a transaction
+            # over several topics would be in two batches. Also of topics that are named, where one may be missing.
+            if (now := self._names()) == names:
+                return self.isolated(cut)
+            names = now
+        raise TopicNotFound(f"topics came and went in each of {ATTEMPTS} attempts to take a cut of them: try again")
+
+    def _names(self) -> list[str]:
+        pattern = self._options.pattern
+        if pattern is not None:
+            return sorted(name for name in self.client.list_topics() if pattern.fullmatch(name))
+        if self._options.fail_on_data_loss:
+            return list(self._options.topics)
+        there = frozenset(self.client.list_topics())
+        return [name for name in self._options.topics if name in there]
+
+    def isolated(self, cut: Snapshot) -> Snapshot:
+        """▲ Uncommitted, everything up to the ends counts, so nothing of it is ever read again."""
+        if not self._options.uncommitted:
+            return cut
+        topics = {
+            topic: bounds._replace(
+                segments={path: one._replace(resolved=one.end) for path, one in bounds.segments.items()}
+            )
+            for topic, bounds in cut.topics.items()
+        }
+        return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
+
+    def first(self, target: Snapshot | None) -> Snapshot | None:
+        """Where a query begins that has no checkpoint; None: before everything. ▲ `target`: where it is to end, if that
+        is certain already, for a cut that is taken now would lie behind it."""
+        start = self._options.start
+        if start is not None and start != "latest":
+            return self.narrowed(start)
+        cut = self.take() if target is None else target
+        if cut is None or start == "latest":
+            return cut
+        return beginning(cut, self._first_kept(cut))
+
+    def narrowed(self, cut: Snapshot) -> Snapshot:
+        """A cut that was given, with the topics that are read alone."""
+        pattern, topics = self._options.pattern, self._options.topics
+        kept = {
+            topic: bounds
+            for topic, bounds in cut.topics.items()
+            if (topic in topics if pattern is None else pattern.fullmatch(topic))
+        }
+        return self.isolated(cut if len(kept) == len(cut.topics) else replace(cut, topics=kept))
+
+    def ending(self, cut: Snapshot) -> Snapshot:
+        """A cut that was given to end at. Raises `InvalidArgument` if it lacks a topic."""
+        for topic in self._options.topics:
+            if topic not in cut.topics:
+                named = ", ".join(sorted(cut.topics))
+                raise InvalidArgument(f"{topic} is not in the snapshot at revision {cut.revision}, of {named}")
+        return self.narrowed(cut)
+
+    def _first_kept(self, cut: Snapshot) -> dict[str, Position]:
+        found: dict[str, Position] = {}
+        for path, bounds in cut.segments.items():
+            for page in self.heads(path, EARLIEST, bounds.end, cut.revision, trimmed="skip"):
+                found[path] = page[0].position
+                break
+        return found
+
+    def heads(
+        self, segment: str, after: Position, end: Position, revision: int, *, trimmed: str | None = None
+    ) -> Iterator[list[EntryHead]]:
+        """Of all entries in (after, end], page by page. Raises `DataTrimmed`, unless data may be lost."""
+        trimmed = trimmed or ("fail" if self._options.fail_on_data_loss else "skip")
+        pages = self.client.scan_entries(segment, after=after, end=end, min_revision=revision, trimmed=trimmed)
+        try:
+            for page in pages:
+                # Uncommitted, an entry stands for itself: no transaction holds it back.
+                yield (
+                    [head._replace(txn_id=None, aborted=False) for head in page] if self._options.uncommitted else page
+                )
+        finally:
+            pages.close()
+
+    def between(self, start: Snapshot | None, end: Snapshot) -> tuple[Snapshot | None, Snapshot]:
+        """The pair to plan by. Raises `DataTrimmed` where something between the two is gone, unless data may be lost:
+        then without what the start tells of that; `InvalidArgument` where the two have nothing to do with each other.
+
+        ▲ It hangs on the two alone, so that a batch that runs again reads the same."""
+        if start is None:
+            return None, end
+        obstacle = start.obstacle(end) or _left(topics_left(start, end))
+        if obstacle is None:
+            return start, end
+        passing = passed_over(start, end)
+        if self._options.fail_on_data_loss:
+            raise DataTrimmed(f"{obstacle}: to go on without what is lost, set failOnDataLoss to false")
+        _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", obstacle)
+        return passing
+
+
+def _left(topics: Sequence[str]) -> str | None:
+    if not topics:
+        return None
+    return f"{', '.join(topics)}: read so far, and now deleted or not asked for"
+
+
+def passed_over(start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot]:
+    """The two, as if what is lost between them had never been: segments that retention took, and topics that were
+    deleted, or made again, which are read from their beginning. Raises `InvalidArgument` for cuts that have nothing to
+    do with each other."""
+    kept = {topic: _kept(bounds, end.topics[topic]) for topic, bounds in start.topics.items() if topic in end.topics}
+    before = replace(start, topics={topic: bounds for topic, bounds in kept.items() if bounds is not None})
+    after = replace(end, topics={topic: bounds._replace(lost_id=-1) for topic, bounds in end.topics.items()})
+    if (obstacle := before.obstacle(after)) is not None:
+        raise InvalidArgument(obstacle)
+    return before, after
+
+
+def _kept(before: TopicBounds, then: TopicBounds) -> TopicBounds | None:
+    if before.epoch > then.epoch:
+        return None
+    segments = {path: one for path, one in before.segments.items() if path in then.segments}
+    if any(then.segments[path].end < one.end for path, one in segments.items()):
+        return None
+    return TopicBounds(before.epoch, segments)
+
+
+def of_segment(cut: Snapshot, segment: str) -> Snapshot:
+    """As much of a cut as only whoever reads the segment has to know, so that a task's description stays small. ▲ The
+    topic stays also where the segment is not in it: then it came into being later, and is read whole or refused."""
+    topic = str(SegmentName.from_path(segment).topic)
+    bounds = cut.topics.get(topic)
+    own = Snapshot(cut.revision, {}, store=cut.store)
+    if bounds is None:
+        return own
+    segments = {segment: bounds.segments[segment]} if segment in bounds.segments else {}
+    return replace(own, topics={topic: TopicBounds(bounds.epoch, segments)})
+
+
+def of_transactions(cut: Snapshot) -> Snapshot:
+    """The rest of what a task has to know of a cut, the same for all of its segments."""
+    return replace(cut, topics={})

@@ -1,0 +1,41 @@
+"""What Spark calls by the name `txnstore`."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pyspark_txnstore.columns import check_schema, schema_of
+from pyspark_txnstore.options import SinkOptions, SourceOptions, columns_option
+from pyspark_txnstore.sink import BatchSink, StreamSink, batch_sink, stream_sink
+from pyspark_txnstore.source import BatchReader
+from pyspark_txnstore.stream import StreamReader
+
+
+class DefaultSource(DataSource):
+    """`spark.read.format("txnstore")` and its like. Found by itself where the package is installed; where it is only
+    sent along (`--py-files`), `spark.dataSource.register(DefaultSource)` first."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "txnstore"
+
+    def schema(self) -> StructType:
+        return schema_of(columns_option(self.options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(SourceOptions.parse(self.options, use="read"), check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(SourceOptions.parse(self.options, use="stream read"), check_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        return batch_sink(SinkOptions.parse(self.options, use="write"), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        return stream_sink(
+            SinkOptions.parse(self.options, use="stream write"),
+            schema,
+            checkpoint=self.options.get("checkpointLocation"),
+            overwrite=overwrite,
+        )

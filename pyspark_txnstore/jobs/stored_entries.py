@@ -1,0 +1,145 @@
+"""All that is stored of some segments, and how its transactions ended, as DataFrames that the executors fill.
+
+One row an entry, without its messages: so much as the audit needs, and little where entries hold many messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pyspark_txnstore.jobs.judgement import KNOWN, STORED
+from pyspark_txnstore.process_client import client_of
+from txnclient.snapshot import Snapshot
+from txnwire.errors import TxnNotFound
+from txnwire.ids import EARLIEST, Position
+from txnwire.names import SegmentName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txnclient import WholeEntry
+
+QUESTION_IDS: Final = 1_000
+"""Transactions asked about at once: some 25 KB each way."""
+
+NO_WRITER: Final = f"{0:016x}"
+
+_STORED: Final = to_arrow_schema(STORED)
+_KNOWN: Final = to_arrow_schema(KNOWN)
+
+
+class Service(NamedTuple):
+    """How an executor reaches the cluster."""
+
+    url: str
+    timeout_s: float
+
+
+def stored_entries(spark: SparkSession, service: Service, cut: Snapshot) -> DataFrame:
+    """What is kept of each segment up to its end in the snapshot, READ_UNCOMMITTED: `judgement.STORED`."""
+    ends = [(path, str(bounds.end)) for path, bounds in cut.segments.items() if bounds.end > EARLIEST]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                path, end = ends[number]
+                yield from _batches(service, path, Position.parse(end))
+
+    return _tasks(spark, len(ends)).mapInArrow(read, STORED)
+
+
+def _tasks(spark: SparkSession, number: int) -> DataFrame:
+    """One task a row; at least one, of no row, for Spark makes no DataFrame of none."""
+    return spark.range(0, number, 1, max(1, number))
+
+
+def _batches(service: Service, path: str, end: Position) -> Iterator[pa.RecordBatch]:
+    topic = str(SegmentName.from_path(path).topic)
+    entries = client_of(service.url, timeout_s=service.timeout_s).read_entries(
+        path, after=EARLIEST, end=end, isolation="read_uncommitted", trimmed="skip"
+    )
+    try:
+        for some in entries:
+            yield pa.RecordBatch.from_pylist([_row(topic, path, entry) for entry in some], schema=_STORED)
+    finally:
+        entries.close()
+
+
+def _row(topic: str, path: str, entry: WholeEntry) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "segment": path,
+        "ledger_id": entry.position.ledger_id,
+        "entry_id": entry.position.entry_id,
+        "txn_id": None if entry.txn_id is None else str(entry.txn_id),
+        "writer": f"{entry.writer:016x}",
+        "producer": entry.producer,
+        "incarnation": f"{entry.incarnation:016x}",
+        "sequence_id": entry.sequence_id,
+        "messages": len(entry.block),
+    }
+
+
+def first_kept(service: Service, cut: Snapshot) -> dict[str, Position]:
+    """Of each segment of the snapshot the place before the first entry that is kept now; where none is, its end."""
+    client = client_of(service.url, timeout_s=service.timeout_s)
+    found: dict[str, Position] = {}
+    for path, bounds in cut.segments.items():
+        pages = client.scan_entries(path, after=EARLIEST, end=bounds.end, trimmed="skip")
+        try:
+            first = next((page[0].position for page in pages if page), None)
+        finally:
+            pages.close()
+        found[path] = bounds.end if first is None else Position(first.ledger_id, first.entry_id - 1)
+    return found
+
+
+def known_transactions(transactions: DataFrame, service: Service, cut: Snapshot) -> DataFrame:
+    """How each of them ended: `judgement.KNOWN`. `transactions`: `txn_id`, `named` (somebody wrote as a writer of it).
+
+    ▲ To be asked after the snapshot was taken, and once: what is not pending in it was decided before it, so whatever
+    is open now was not in it. Of those with writers it is asked which count."""
+    pending = frozenset(str(txn_id) for txn_id in cut.pending)
+
+    def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (
+            (txn_id, named)
+            for batch in batches
+            for txn_id, named in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+        )
+        while some := dict(islice(rows, QUESTION_IDS)):
+            answers = _answers(service, some)
+            known = [{**answer, "txn_id": txn_id, "pending": txn_id in pending} for txn_id, answer in answers.items()]
+            yield pa.RecordBatch.from_pylist(known, schema=_KNOWN)
+
+    return transactions.select("txn_id", "named").mapInArrow(ask, KNOWN)
+
+
+def _answers(service: Service, named: Mapping[str, bool]) -> dict[str, dict[str, Any]]:
+    client = client_of(service.url, timeout_s=service.timeout_s)
+    states = {str(txn_id): state for txn_id, state in client.outcomes(named).items()}
+    # One that was collected between the two looks at it that an answer takes is not unknown.
+    again = [txn_id for txn_id, state in states.items() if state == "UNKNOWN"]
+    states |= {str(txn_id): state for txn_id, state in client.outcomes(again).items()} if again else {}
+    return {
+        txn_id: {"state": state}
+        | _writers(client.transaction_info, txn_id, asks=named[txn_id] and state == "COMMITTED")
+        for txn_id, state in states.items()
+    }
+
+
+def _writers(describe: Callable[[str], dict[str, Any]], txn_id: str, *, asks: bool) -> dict[str, Any]:
+    """Those of a committed transaction that count; None is all of them."""
+    if not asks:
+        return {"writers": None, "writers_known": True}
+    try:
+        info = describe(txn_id)
+    except TxnNotFound:
+        return {"writers": None, "writers_known": False}
+    told = info if info["header"] is None else info["header"]
+    return {"writers": told.get("writers"), "writers_known": "writers" in told}

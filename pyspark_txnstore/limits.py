@@ -1,0 +1,190 @@
+"""A nearer end for a batch that is to be smaller than what there is: a cut at the same revision (DESIGN §10).
+
+    target ──► missing(start, target): what is to be scanned ──► add, done: heads of entries
+           ──► limit(start, target, max_bytes=…): start ≤ found ≤ target
+
+The walk goes from `start` on, over all segments by publish time, a segment only behind all that it came from, and stops
+where what would be shown has grown to the limit. What is shown is whole transactions: one of which the walk has met
+some entries and not all is *pending* in what is found, though it has committed, and `resolved` lies before its first
+entries. ▲ So it is in this batch or in a later one, whole; whether there are more of its entries is known only once
+every head up to the target's ends is, of all segments, also of those that the walk has not begun.
+
+What there is of aborted transactions and losing writers in the target stays: what is found must leave them out too.
+No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from pyspark_txnstore.offsets import EntryRange, Head, before, ranges
+from pyspark_txnstore.segment_heads import SegmentHeads, Txn
+from pyspark_txnstore.walk import Walk, known_from
+from txnclient import Snapshot
+from txnclient.snapshot import Span
+from txnwire.errors import InvalidArgument
+from txnwire.ids import Position, TxnId
+
+MAX_HELD_BACK: Final = 5_000
+"""Transactions that an end may cut through before a smaller batch is preferred: each of them is named in the offset."""
+
+
+WIDE_GAP: Final = 1_000
+"""Entries between two that are to be read again: fewer are read with them."""
+
+MAX_STRETCHES: Final = 4
+"""Of a segment, that are read again apart from each other."""
+
+
+class Backlog:
+    """Heads scanned so far, each once; those that no batch from the newest start on can show are forgotten."""
+
+    def __init__(self) -> None:
+        self._start: Snapshot | None = None
+        self._segments: dict[str, SegmentHeads] = {}
+        self._txns: dict[TxnId, Txn] = {}
+
+    def __len__(self) -> int:
+        """Heads known."""
+        return sum(map(len, self._segments.values()))
+
+    @property
+    def transactions(self) -> int:
+        """Of which heads are known."""
+        return len(self._txns)
+
+    def missing(self, start: Snapshot | None, target: Snapshot) -> list[EntryRange]:
+        """What has yet to be scanned before `limit` can be asked from `start` to `target`. Forgets what lies before
+        `start`. Raises `InvalidArgument` where `start` does not precede `target`.
+
+        Of a topic that `start` knows, what is trimmed is lost; of another, what is kept is scanned.
+        """
+        Span(start, target)
+        self._stand_at(start, target)
+        self._start = start
+        found: list[EntryRange] = []
+        for topic, bounds in target.topics.items():
+            for path, one in bounds.segments.items():
+                through = self._segments[path].known_through
+                if through < one.end:
+                    found.append(EntryRange(topic, path, through, one.end))
+        return found
+
+    def add(self, part: EntryRange, heads: Iterable[Head]) -> None:
+        """Some of the heads of `part`, in order: one page of the scan. Those that are known are passed over.
+
+        ▲ To be scanned by an owner that has followed decisions up to the target's revision. A loser's entry that is
+        once known to be one must be known to be one ever after: taken for its transaction's later on, it would make
+        pending what has been shown."""
+        known = self._segments[part.segment]
+        for head in heads:
+            if not known.known_through < head.position <= part.end:
+                continue
+            known.known_through = head.position
+            if head.aborted:
+                continue
+            txn = None
+            if head.txn_id is not None:
+                txn = self._txns.get(head.txn_id)
+                if txn is None:
+                    txn = self._txns[head.txn_id] = Txn(head.txn_id)
+                txn.entries += 1
+                txn.has_pieces |= head.piece is not None
+                txn.size_bytes += head.size_bytes
+            known.append(head, txn)
+
+    def done(self, part: EntryRange) -> None:
+        """All of `part` has been added."""
+        known = self._segments[part.segment]
+        known.known_through = max(known.known_through, part.end)
+
+    def limit(
+        self,
+        start: Snapshot | None,
+        target: Snapshot,
+        *,
+        max_bytes: int | None = None,
+        max_entries: int | None = None,
+        max_held_back: int = MAX_HELD_BACK,
+    ) -> Snapshot:
+        """An end between `start` and `target` up to which at most so many bytes, as they are stored, and entries are
+        shown, or a single transaction or entry that is more; the target itself where all of it is within the limits.
+
+        Each call gets nearer to the target, so it is reached after finitely many. Raises `InvalidArgument` for what is
+        `missing`.
+        """
+        if max_bytes is None and max_entries is None:
+            return target
+        if missing := self.missing(start, target):
+            raise InvalidArgument(f"heads of {len(missing)} segments are not known, the first of them {missing[0]}")
+        return Walk(self._segments, start, target).end(max_bytes, max_entries, max_held_back)
+
+    def ranges(self, start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
+        """What the batch from `start` to `end` reads: of what lies before the start's ends, where this is known, only
+        the surroundings of what has been decided since. So a transaction that stays open for long does not have all
+        that was written since read again and again."""
+        whole = ranges(start, end)
+        if start is None or start != self._start:
+            return whole
+        self._pass_to(start)
+        return [narrower for part in whole for narrower in self._narrowed(part, start, end)]
+
+    def _narrowed(self, part: EntryRange, start: Snapshot, end: Snapshot) -> list[EntryRange]:
+        bounds, known = start.bounds(part.segment), self._segments.get(part.segment)
+        if bounds is None or known is None or known.known_through < bounds.end or part.after >= bounds.end:
+            return [part]
+        again = [one for one in known.held if not end.is_pending(one.txn.txn_id)]
+        if any(one.txn.has_pieces for one in again):
+            # ▲ The pieces of a large value are read together: some may stand before the start's end, some behind it.
+            return [replace(part, after=before(again[0].position))]
+        stretches = _stretches([one.position for one in again])
+        found = [replace(part, after=before(first), end=last) for first, last in stretches]
+        if part.end > bounds.end:
+            found.append(replace(part, after=bounds.end))
+        return found
+
+    def _stand_at(self, start: Snapshot | None, target: Snapshot) -> None:
+        """Forget what no batch from `start` on can show, and all of it where less is known than is needed."""
+        for path in [path for path in self._segments if path not in target.segments]:
+            self._drop(self._segments.pop(path).pass_to(_BEHIND_ALL, ()), shown=False)
+        needed = {path: known_from(start, path) for path in target.segments}
+        if any(self._segments[path].known_from > needed[path] for path in self._segments):
+            self._segments.clear()  # the start has gone back
+            self._txns.clear()
+        for path, begin in needed.items():
+            known = self._segments.setdefault(path, SegmentHeads(begin))
+            known.known_from = begin
+            known.known_through = max(known.known_through, begin)
+        if start is not None:
+            self._pass_to(start)
+
+    def _pass_to(self, start: Snapshot) -> None:
+        pending = frozenset(start.pending)
+        for path, known in self._segments.items():
+            if (bounds := start.bounds(path)) is not None:
+                self._drop(known.pass_to(bounds.end, pending), shown=True)
+
+    def _drop(self, entries: Iterable[tuple[Txn, int]], *, shown: bool) -> None:
+        for txn, size_bytes in entries:
+            txn.is_shown |= shown
+            txn.entries -= 1
+            txn.size_bytes -= size_bytes
+            if not txn.entries:
+                self._txns.pop(txn.txn_id, None)
+
+
+def _stretches(positions: Sequence[Position]) -> list[tuple[Position, Position]]:
+    """The first and the last of each group of neighbours: a few, for each is a task of its own, the widest apart."""
+    gaps = [
+        (-(after.entry_id - one.entry_id if one.ledger_id == after.ledger_id else WIDE_GAP), index)
+        for index, (one, after) in enumerate(pairwise(positions), 1)
+    ]
+    wide = [index for gap, index in sorted(gaps) if -gap >= WIDE_GAP][: MAX_STRETCHES - 1]
+    edges = [0, *sorted(wide), len(positions)]
+    return [(positions[first], positions[end - 1]) for first, end in pairwise(edges) if first < end]
+
+
+_BEHIND_ALL: Final = Position(2**62, 0)

@@ -1,0 +1,210 @@
+"""From cut to cut: what a batch reads, partition by partition (DESIGN §10). No I/O.
+
+    encode_offset(cut) ◄──► decode_offset(offset)       a stream's offsets
+    ranges(start, end)                                  what one batch reads, by segment
+    split(ranges, heads, min_partitions)                the same in more parts
+    pyspark_txnstore.limits                             a nearer end, where a batch is to be smaller
+
+A range says what is to be *read*; what is *shown* of it is what `Span(start, end).shows`. ▲ Each committed transaction
+is shown by exactly one batch of a stream, whole, over all its topics: a batch shows what its end holds and its start
+does not, and a cut holds a transaction whole or not at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark_txnstore.offset_codec import Offset, decode_offset, encode_offset
+from txnclient import Snapshot
+from txnclient.snapshot import SegmentBounds, Span
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
+
+__all__ = [
+    "EntryRange",
+    "Head",
+    "Offset",
+    "PieceName",
+    "beginning",
+    "decode_offset",
+    "encode_offset",
+    "ranges",
+    "split",
+    "topics_left",
+]
+
+
+class PieceName(Protocol):
+    """Piece `number` (from 0) of `pieces` of a large value; the first three name the value."""
+
+    @property
+    def producer(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def chunk_id(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def pieces(self) -> int: ...
+
+
+class Head(Protocol):
+    """What is asked of an entry's head; `txnclient.entries.EntryHead` is one. `aborted`: known to be, for good."""
+
+    @property
+    def position(self) -> Position: ...
+    @property
+    def txn_id(self) -> TxnId | None: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def publish_time_ms(self) -> int: ...
+    @property
+    def aborted(self) -> bool: ...
+    @property
+    def piece(self) -> PieceName | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """What one partition reads: (after, end] of a segment, by its path."""
+
+    topic: str
+    segment: str
+    after: Position
+    end: Position
+
+
+def ranges(start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
+    """What lies between two cuts, in the order of `end`'s topics, of each its segments by id, so parents first.
+
+    A segment or topic that `start` does not know is read from its beginning: it came into being later. Raises
+    `InvalidArgument` where `start` does not precede `end`.
+    """
+    Span(start, end)
+    again = _may_have_committed(start, end)
+    found: list[EntryRange] = []
+    for topic, bounds in end.topics.items():
+        for path in sorted(bounds.segments, key=_by_id):
+            after = _after(start, path, again=again)
+            if after < bounds.segments[path].end:
+                found.append(EntryRange(topic, path, after, bounds.segments[path].end))
+    return found
+
+
+def _by_id(path: str) -> tuple[int, str]:
+    return SegmentName.from_path(path).segment_id, path
+
+
+def _may_have_committed(start: Snapshot | None, end: Snapshot) -> bool:
+    """▲ Whether something before `start`'s ends may be shown now: what was pending then and is not pending now. It is
+    read again from `resolved` on, behind which all of it lies."""
+    if start is None:
+        return False
+    aborted = frozenset(end.aborted)
+    return any(not end.is_pending(txn_id) and txn_id not in aborted for txn_id in start.pending)
+
+
+def _after(start: Snapshot | None, path: str, *, again: bool) -> Position:
+    bounds = None if start is None else start.bounds(path)
+    if bounds is None:
+        return EARLIEST
+    return bounds.resolved if again else bounds.end
+
+
+def beginning(cut: Snapshot, first: Mapping[str, Position]) -> Snapshot:
+    """A cut that holds nothing and that a stream can begin at, so that its first batch, too, is read whole or refused:
+    `first` is the first entry kept of each segment that has one at or before the end of `cut`.
+
+    ▲ Also what is open at `cut` lies behind it, or has been trimmed."""
+    topics = {}
+    for topic, bounds in cut.topics.items():
+        segments = {}
+        for path, one in bounds.segments.items():
+            at = before(first[path]) if path in first and first[path] <= one.end else one.end
+            segments[path] = SegmentBounds(at, at, one.sealed and at == one.end)
+        topics[topic] = bounds._replace(segments=segments)
+    return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
+
+
+def before(position: Position) -> Position:
+    """The place right before an entry: nothing is stored between the two."""
+    return Position(position.ledger_id, position.entry_id - 1)
+
+
+def topics_left(start: Snapshot | None, end: Snapshot) -> list[str]:
+    """Topics of `start` that `end` does not have: deleted since, or not asked for any more. What `start` did not hold
+    of them, and parts of what was pending there, will never be read."""
+    return [] if start is None else [topic for topic in start.topics if topic not in end.topics]
+
+
+def split(parts: Sequence[EntryRange], heads: Mapping[str, Sequence[Head]], min_partitions: int) -> list[EntryRange]:
+    """The same ranges in at least `min_partitions` parts of about equal size, as far as there are entries to part.
+
+    `heads`: of each segment, in order, as many as are known; a range of which none are stays whole. ▲ The pieces of a
+    large value stay together: whoever reads a part of them reads nothing.
+    """
+    cuts = [_Cuts(part, heads.get(part.segment, ())) for part in parts]
+    shares = [(-float(one.total), index, 1) for index, one in enumerate(cuts) if one.most > 1]
+    heapq.heapify(shares)
+    counts = [1] * len(cuts)
+    missing = min_partitions - len(cuts)
+    while missing > 0 and shares:
+        _, index, count = heapq.heappop(shares)
+        counts[index] = count + 1
+        missing -= 1
+        if count + 1 < cuts[index].most:
+            heapq.heappush(shares, (-cuts[index].total / (count + 1), index, count + 1))
+    return [part for one, count in zip(cuts, counts, strict=True) for part in one.into(count)]
+
+
+class _Cuts:
+    """Where a range may be parted: behind entries that are not in the midst of a large value, and not behind the last.
+
+    `sizes`: the bytes up to each of `ends`."""
+
+    def __init__(self, part: EntryRange, heads: Sequence[Head]) -> None:
+        self.part = part
+        self.total = 0
+        self.ends: list[Position] = []
+        self.sizes: list[int] = []
+        inside = heads[bisect_right(heads, part.after, key=_position) : bisect_right(heads, part.end, key=_position)]
+        begun: dict[tuple[str, int], None] = {}
+        for head in inside:
+            self.total += head.size_bytes
+            if head.piece is not None:
+                # One value after the other: a producer that begins another has given up the one before it.
+                key = (head.piece.producer, head.piece.incarnation)
+                begun[key] = None
+                if head.piece.number + 1 >= head.piece.pieces:
+                    del begun[key]
+            if not begun:
+                self.ends.append(head.position)
+                self.sizes.append(self.total)
+        if self.ends and self.ends[-1] == inside[-1].position:
+            del self.ends[-1], self.sizes[-1]
+
+    @property
+    def most(self) -> int:
+        return len(self.ends) + 1
+
+    def into(self, count: int) -> list[EntryRange]:
+        """At most `most` parts, none of them without an entry."""
+        found, after, at = [], self.part.after, 0
+        for number in range(1, count):
+            # Near its share of the bytes, and so that an end is left for each of the parts to come.
+            wanted = bisect_left(self.sizes, self.total * number / count, lo=at)
+            at = min(wanted, len(self.ends) - (count - number))
+            found.append(replace(self.part, after=after, end=self.ends[at]))
+            after = self.ends[at]
+            at += 1
+        return [*found, replace(self.part, after=after)]
+
+
+def _position(head: Head) -> Position:
+    return head.position

@@ -1,0 +1,335 @@
+"""The options of the source and of the sink: one table, and what they are once they are read.
+
+Spark hands over strings under names in lower case; values are checked here, so that a slip is an error with the
+option's name before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from pyspark_txnstore.offset_codec import decode_offset
+from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S
+from pyspark_txnstore.versioned_folder import folder_of
+from txnclient.address import parse_url
+from txnclient.snapshot import Snapshot
+from txnwire.errors import InvalidArgument
+from txnwire.names import TopicName
+
+V = TypeVar("V")
+
+Use = Literal["read", "stream read", "write", "stream write"]
+
+READS: Final[tuple[Use, ...]] = ("read", "stream read")
+WRITES: Final[tuple[Use, ...]] = ("write", "stream write")
+
+
+DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
+
+
+class Option(NamedTuple):
+    """`uses`: where it may be given. `default`: as users read it; empty where there is none."""
+
+    name: str
+    kind: str
+    default: str
+    uses: tuple[Use, ...]
+    meaning: str
+
+
+OPTIONS: Final = (
+    Option("service.url", "URL", "", READS + WRITES, "`txn://host:port[,host:port…]`; required"),
+    Option(
+        "service.timeoutMs", "milliseconds", str(round(DEFAULT_TIMEOUT_S * 1000)), READS + WRITES,
+        "how long any one request may take",
+    ),
+    Option(
+        "topic", "topic", "", READS + WRITES,
+        "`topic://tenant/namespace/name`; of a sink: where rows go that name no topic themselves",
+    ),
+    Option("topics", "topics, by commas", "", READS, "several of them, in one order of transactions"),
+    Option("topicsPattern", "regular expression", "", READS, "all topics whose full name it matches, new ones too"),
+    Option(
+        "startingOffsets", "`earliest`, `latest` or JSON", "earliest", READS,
+        "where a query begins that has no checkpoint: a snapshot, or an offset of another query",
+    ),
+    Option("endingOffsets", "`latest` or JSON", "latest", ("read",), "where a batch read ends, as startingOffsets"),
+    Option("snapshot", "JSON", "", ("read",), "what was committed at it: `Snapshot.to_json()`"),
+    Option(
+        "isolationLevel", "`read_committed` or `read_uncommitted`", "read_committed", READS,
+        "uncommitted: all that is stored, of open and aborted transactions too",
+    ),
+    Option(
+        "maxBytesPerTrigger", "bytes, or with k, m, g", "", ("stream read",),
+        "of a micro-batch, as stored; transactions stay whole",
+    ),
+    Option(
+        "maxEntriesPerTrigger", "number", "", ("stream read",),
+        "of stored entries, i.e. batches of producers; both limits hold",
+    ),
+    Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
+    Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
+    Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
+    Option("compacted", "true or false", "false", ("read",), "keyed topics: compacted segments as their newest values"),
+    Option("compactedPath", "folder", "", ("read",), "where the job compact has put them; needed with `compacted`"),
+    Option("sinkName", "text", "", WRITES, "names its transactions; default: `spark`, of a batch write its topic"),
+    Option(
+        "transactionTimeoutMs", "milliseconds", str(DEFAULT_TRANSACTION_TIMEOUT_MS), WRITES,
+        "how long the transaction of a batch may take, until it is aborted",
+    ),
+    Option("writeId", "text", "", ("write",), "makes a batch write repeatable: one transaction, whoever repeats it"),
+)  # fmt: skip
+
+_BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
+"""Spark hands over some options that are its own; `path` is told apart below."""
+
+_SIZE: Final = re.compile(r"([1-9][0-9]{0,17})([kmg]?)b?\Z")
+_FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """`topics` or `pattern`. `start`: None for the earliest. `end`: None for the latest."""
+
+    url: str
+    timeout_s: float
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    start: Snapshot | Literal["latest"] | None
+    end: Snapshot | None
+    uncommitted: bool
+    max_bytes: int | None
+    max_entries: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    compacted: Path | None
+    """Where generations lie that may be used; None: everything is read from the ledgers."""
+
+    @staticmethod
+    def parse(options: Mapping[str, str], *, use: Use) -> SourceOptions:
+        """Raises `InvalidArgument` naming the option, what it was and what was expected."""
+        given = _Given(options, use)
+        topics, pattern = _which_topics(given)
+        end = _ending(given)
+        start = given.take("startingOffsets", _starting)
+        _check_order(start, end)
+        uncommitted = given.take("isolationLevel", _uncommitted) or False
+        if uncommitted and given.is_set("snapshot"):
+            raise InvalidArgument("option 'snapshot': what a snapshot holds was committed, so isolationLevel stays so")
+        if start == "latest" and use == "read":
+            raise InvalidArgument("option 'startingOffsets': a batch read that begins at 'latest' has nothing to read")
+        lossless = given.take("failOnDataLoss", _flag)
+        return SourceOptions(
+            url=given.url(),
+            timeout_s=given.timeout_s(),
+            topics=topics,
+            pattern=pattern,
+            start=start,
+            end=end,
+            uncommitted=uncommitted,
+            max_bytes=given.take("maxBytesPerTrigger", _size),
+            max_entries=given.take("maxEntriesPerTrigger", _count),
+            min_partitions=given.take("minPartitions", _count),
+            fail_on_data_loss=lossless is None or lossless,
+            compacted=_compacted(given, uncommitted=uncommitted),
+        )
+
+
+def columns_option(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The option `columns`, which the schema hangs on; None for all."""
+    return _Given(options, None).take("columns", _names)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    url: str
+    timeout_s: float
+    topic: str | None
+    sink_name: str | None
+    transaction_timeout_ms: int
+    write_id: str | None
+
+    @staticmethod
+    def parse(options: Mapping[str, str], *, use: Use) -> SinkOptions:
+        """Raises `InvalidArgument` naming the option, what it was and what was expected."""
+        given = _Given(options, use)
+        return SinkOptions(
+            url=given.url(),
+            timeout_s=given.timeout_s(),
+            topic=given.take("topic", _topic),
+            sink_name=given.take("sinkName", _text),
+            transaction_timeout_ms=given.take("transactionTimeoutMs", _count) or DEFAULT_TRANSACTION_TIMEOUT_MS,
+            write_id=given.take("writeId", _text),
+        )
+
+
+class _Given:
+    """What was given, each by the name in the table. `use` None: whatever else is there is not looked at."""
+
+    def __init__(self, options: Mapping[str, str], use: Use | None) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        if use is not None:
+            self._check_names(use)
+
+    def _check_names(self, use: Use) -> None:
+        for name in self._values:
+            option = _BY_NAME.get(name)
+            if option is not None and use not in option.uses:
+                raise InvalidArgument(
+                    f"option {option.name!r} is not for this: it belongs to {' or '.join(option.uses)}"
+                )
+            if name == "path":
+                raise InvalidArgument("load() and save() take no path here: name topics with the option 'topic'")
+            if option is None and name not in _OF_SPARK:
+                known = ", ".join(one.name for one in OPTIONS if use in one.uses)
+                raise InvalidArgument(f"option {name!r} is not known; of a {use} there are: {known}")
+
+    def is_set(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def take(self, name: str, parse: Callable[[str], V]) -> V | None:
+        text = self._values.get(name.lower())
+        if text is None:
+            return None
+        try:
+            return parse(text.strip())
+        except (ValueError, re.error) as error:
+            raise InvalidArgument(f"option {name!r}: {error}") from error
+
+    def url(self) -> str:
+        url = self.take("service.url", _url)
+        if url is None:
+            raise InvalidArgument("option 'service.url' is required: txn://host:port of a server of the cluster")
+        return url
+
+    def timeout_s(self) -> float:
+        timeout_ms = self.take("service.timeoutMs", _count)
+        return DEFAULT_TIMEOUT_S if timeout_ms is None else timeout_ms / 1000
+
+
+def _which_topics(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
+    ways = [name for name in ("topic", "topics", "topicsPattern") if given.is_set(name)]
+    if len(ways) != 1:
+        found = " and ".join(repr(way) for way in ways) or "none"
+        raise InvalidArgument(
+            f"exactly one of the options 'topic', 'topics' and 'topicsPattern' is needed, not {found}"
+        )
+    topic = given.take("topic", _topic)
+    topics = (topic,) if topic is not None else given.take("topics", _topics) or ()
+    return topics, given.take("topicsPattern", re.compile)
+
+
+def _ending(given: _Given) -> Snapshot | None:
+    if given.is_set("snapshot") and given.is_set("endingOffsets"):
+        raise InvalidArgument("options 'snapshot' and 'endingOffsets' both tell where to end: leave one out")
+    if given.is_set("snapshot"):
+        return given.take("snapshot", _cut)
+    return given.take("endingOffsets", _ending_offset)
+
+
+def _check_order(start: Snapshot | Literal["latest"] | None, end: Snapshot | None) -> None:
+    """▲ The wrong way round, what lies between the two would look like data that was lost.
+
+    Messages outside of transactions do not raise the revision; what is lost does, for its segment or topic goes."""
+    if not isinstance(start, Snapshot) or end is None or start.store != end.store:
+        return
+    if start.revision > end.revision or (start.revision == end.revision and not start.precedes(end)):
+        raise InvalidArgument(
+            f"option 'startingOffsets': it is newer than the end, of revision {start.revision} and the end of "
+            f"{end.revision}: a read begins at the earlier one, exchange the two"
+        )
+
+
+def _compacted(given: _Given, *, uncommitted: bool) -> Path | None:
+    folder = given.take("compactedPath", folder_of)
+    if not given.take("compacted", _flag):
+        return None
+    if folder is None:
+        raise InvalidArgument("option 'compacted' needs 'compactedPath': the folder that the job compact writes to")
+    if uncommitted:
+        raise InvalidArgument("option 'compacted': what was compacted was committed, so isolationLevel stays so")
+    return folder
+
+
+def _url(text: str) -> str:
+    parse_url(text)
+    return text
+
+
+def _topic(text: str) -> str:
+    return str(TopicName.parse(text))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidArgument(f"{text!r} names nothing")
+    return names
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    return tuple(_topic(name) for name in _names(text))
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise InvalidArgument("it is empty")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgument(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) == 0:
+        raise InvalidArgument(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    match = _SIZE.match(text.lower())
+    if match is None:
+        raise InvalidArgument(f"{text!r} is not a number of bytes, such as 1048576 or 64m")
+    return int(match[1]) * _FACTORS[match[2]]
+
+
+def _uncommitted(text: str) -> bool:
+    if text not in ("read_committed", "read_uncommitted"):
+        raise InvalidArgument(f"{text!r}: expected read_committed or read_uncommitted")
+    return text == "read_uncommitted"
+
+
+def _starting(text: str) -> Snapshot | Literal["latest"] | None:
+    if text == "earliest":
+        return None
+    return "latest" if text == "latest" else _offset(text, "earliest, latest or JSON")
+
+
+def _ending_offset(text: str) -> Snapshot | None:
+    return None if text == "latest" else _cut(text, "latest or JSON")
+
+
+def _cut(text: str, expected: str = "JSON") -> Snapshot:
+    cut = _offset(text, expected)
+    if cut is None:
+        raise InvalidArgument("nothing lies before an offset that is 'earliest'")
+    return cut
+
+
+def _offset(text: str, expected: str) -> Snapshot | None:
+    """A snapshot's JSON, or a stream's offset as its checkpoint has it."""
+    if not text.startswith("{"):
+        raise InvalidArgument(
+            f"{text!r:.80}: expected {expected}, of client.snapshot(...).to_json() or from a checkpoint"
+        )
+    return decode_offset(json.loads(text))

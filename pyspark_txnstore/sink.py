@@ -1,0 +1,156 @@
+"""The sink: each micro-batch, or each `df.write`, is one named transaction with a writer for each task attempt.
+
+Source: DESIGN §10. Every attempt begins the batch's name, so all join one transaction; it sends its rows, flushes, and
+tells the driver transaction and writer. The driver commits that transaction with the attempts that Spark let win: one
+decision, however many tasks. What other attempts wrote, retried, speculative or of a driver that died, never happened;
+a batch that runs again after its commit finds it, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_txnstore import batch_names
+from pyspark_txnstore.attempt import Attempt
+from pyspark_txnstore.options import SinkOptions
+from pyspark_txnstore.outgoing_rows import check_schema
+from pyspark_txnstore.process_client import client_of
+from pyspark_txnstore.winners import Commit, to_abort, to_commit
+from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMMIT_TIMEOUT_S = 120.0
+"""How long a commit is asked for again until its outcome is known; batches run again where it is not by then."""
+
+_log = logging.getLogger("pyspark_txnstore")
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Of a streaming query. Spark makes one for the tasks of each batch, and others, elsewhere, for each commit."""
+
+    def __init__(self, options: SinkOptions, sink: str, checkpoint: str | None) -> None:
+        """`sink`: first part of its transactions' names. `checkpoint`: location of the query's, where that is known."""
+        self._options = options
+        self._sink = sink
+        self._checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        if context is None:
+            raise InvalidArgument("the sink writes in tasks of Spark only: no task is running here")
+        asked = (batch_names.QUERY_ID, batch_names.BATCH_ID)
+        name = batch_names.micro_batch_of({key: context.getLocalProperty(key) for key in asked}, self._sink)
+        return Attempt(self._options, name).write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(self._options, to_commit(messages, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Where no task could tell in which transaction it wrote, it is found by its name, as the checkpoint tells."""
+        left = to_abort(messages)
+        query_id = None if left or self._checkpoint is None else query_id_of(self._checkpoint)
+        if query_id is not None:
+            left = _open_ones(self._options, batch_names.micro_batch_name(self._sink, query_id, batchId))
+        _abort(self._options, left)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Of one `df.write`, which one transaction makes visible as a whole."""
+
+    def __init__(self, options: SinkOptions, name: str) -> None:
+        self._options = options
+        self._name = name
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Attempt(self._options, self._name).write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._options, to_commit(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, to_abort(messages) or _open_ones(self._options, self._name))
+
+
+def stream_sink(options: SinkOptions, schema: StructType, *, checkpoint: str | None, overwrite: bool) -> StreamSink:
+    """`checkpoint`: location of the query's, where it is an option. Raises `InvalidArgument`."""
+    if overwrite:
+        raise InvalidArgument("outputMode('complete') would replace what the topic holds: use 'append'")
+    check_schema(schema, options.topic)
+    return StreamSink(options, batch_names.sink_name(options.sink_name, batch_names.STREAM_SINK), checkpoint)
+
+
+def query_id_of(checkpoint: str) -> str | None:
+    """As Spark has written it into a checkpoint, of one in a folder of this machine; None of any other.
+
+    For cleaning up alone: whoever fails a batch is told its number, and not of which query."""
+    try:
+        found = json.loads((Path(checkpoint.removeprefix("file:")) / "metadata").read_text())
+        return batch_names.query_id(str(found["id"]))
+    except (OSError, ValueError, KeyError, TypeError, InvalidArgument):
+        return None
+
+
+def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> BatchSink:
+    """Raises `InvalidArgument`."""
+    if overwrite:
+        raise InvalidArgument("mode('overwrite') would replace what the topic holds: use mode('append')")
+    check_schema(schema, options.topic)
+    sink = batch_names.sink_name(options.sink_name, options.topic or "spark")
+    write_id = uuid.uuid4().hex if options.write_id is None else options.write_id
+    return BatchSink(options, batch_names.write_name(sink, write_id))
+
+
+def _commit(options: SinkOptions, commit: Commit | None) -> None:
+    """▲ Exactly the transaction that the winners named; that it is committed already, by whomever, is as good: it has
+    the name of this batch, so what it holds is this batch's rows, once."""
+    if commit is None:
+        return
+    client = client_of(options.url, timeout_s=options.timeout_s)
+    txn = client.attach(commit.txn_id, name=commit.name)
+    try:
+        txn.commit(writers=commit.writers, timeout=max(COMMIT_TIMEOUT_S, options.timeout_s))
+    except InvalidTxnState as error:
+        state = _state_of(options, commit.txn_id)
+        if state != "COMMITTED":
+            raise InvalidTxnState(
+                f"the transaction {commit.txn_id} of {commit.name!r} is {state}, its rows are gone: run the batch "
+                f"again, and raise transactionTimeoutMs if batches take longer than that ({error})"
+            ) from error
+        _log.warning("%r was committed by another run of it, whose rows count: %s", commit.name, error)
+    except (Timeout, OutcomeUnknown) as error:
+        error.add_note(f"whether {commit.name!r} is committed is not known: run it again, and it will find out")
+        raise
+
+
+def _state_of(options: SinkOptions, txn_id: str) -> str:
+    (state,) = client_of(options.url, timeout_s=options.timeout_s).outcomes([txn_id]).values()
+    return state
+
+
+def _open_ones(options: SinkOptions, name: str) -> list[tuple[str, str]]:
+    """(name, transaction id) of what is open under the name: one, or none."""
+    listed = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.list", state="OPEN", limit=10_000)
+    return [(name, one["txn"]) for one in listed["transactions"] if one["name"] == name]
+
+
+def _abort(options: SinkOptions, left: list[tuple[str, str]]) -> None:
+    """So that readers need not wait for the deadline of what a failed batch has written."""
+    for name, txn_id in left:
+        txn = client_of(options.url, timeout_s=options.timeout_s).attach(txn_id, name=name)
+        try:
+            txn.abort()
+        except InvalidTxnState:
+            _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)
+        except TxnError as error:
+            _log.warning("%r (%s) is aborted at its deadline only: %s", name, txn_id, error)

@@ -1,0 +1,129 @@
+"""The streaming source: offsets are cuts, and a micro-batch is what lies between two of them (DESIGN §10)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_txnstore import first_batch
+from pyspark_txnstore.cuts import Cuts
+from pyspark_txnstore.limits import Backlog
+from pyspark_txnstore.offsets import decode_offset, encode_offset
+from pyspark_txnstore.options import SourceOptions
+from pyspark_txnstore.source import plan, read
+from txnclient.snapshot import Snapshot
+from txnwire.ids import EARLIEST
+
+IDLE_S: Final = 0.05
+"""How long a query that has nothing to read is kept from asking again: without a trigger interval Spark would every
+10 ms, and each time a cut is taken, which costs every owner and etcd a request."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark keeps one in a process of the driver, and sends others to the tasks, for `read` alone.
+
+    It connects when it is first asked something."""
+
+    def __init__(
+        self, options: SourceOptions, schema: StructType, *, rest: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._rest = rest
+        self._cuts = Cuts(options)
+        self._initial: dict[str, Any] | None = None
+        self._target: Snapshot | None = None
+        """Of a query that ends there."""
+        self._newest: Snapshot | None = None
+        self._backlog = Backlog()
+
+    # ---- offsets ----------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost."""
+        if self._initial is None:
+            self._initial = first_batch.initial(self._cuts.first(self._target))
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark hands one back, which says that limits hold in this trigger; both of the options are applied then."""
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.max_entries is not None:
+            return ReadMaxRows(self._options.max_entries)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._cuts.take()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """▲ `start` itself where nothing is new: anything else is another micro-batch."""
+        end = self._end_behind(start, limited=not isinstance(limit, ReadAllAvailable))
+        if end is not None:
+            return end
+        if self._target is None:
+            self._rest(IDLE_S)
+        return start
+
+    def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
+        target = self._cuts.take() if self._target is None else self._target
+        if target is None:
+            return None
+        self._newest = target
+        before, target = self._cuts.between(decode_offset(start), target)
+        if not adds(before, target):
+            return None
+        return first_batch.ending(start, self._limited(before, target) if limited else target)
+
+    def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
+        for part in self._backlog.missing(start, target):
+            # A topic that joins is read as far as it is kept; of those that are read already nothing may be missing.
+            trimmed = None if start is not None and part.topic in start.topics else "skip"
+            for page in self._cuts.heads(part.segment, part.after, part.end, target.revision, trimmed=trimmed):
+                self._backlog.add(part, page)
+            self._backlog.done(part)
+        return self._backlog.limit(
+            start, target, max_bytes=self._options.max_bytes, max_entries=self._options.max_entries
+        )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._newest is None else encode_offset(self._newest)
+
+    # ---- a micro-batch ----------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        cuts = first_batch.between(start, end)
+        return [] if cuts is None else list(plan(self._options, *cuts, known=self._backlog))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing hangs on it: what lies before is forgotten when the next batch begins there."""
+
+    def stop(self) -> None:
+        """The client is its process', which ends with the query."""
+
+
+def adds(start: Snapshot | None, end: Snapshot) -> bool:
+    """Whether a stream that stands at `start` has to go on to `end`.
+
+    Also where only a layout has changed: of a segment that was sealed behind `start`, the next cut must be able to tell
+    that nothing was lost when retention takes it."""
+    if start is None:
+        return any(one.end > EARLIEST for one in end.segments.values())
+    return end.adds_to(start) or any(
+        topic in start.topics and start.topics[topic].epoch != bounds.epoch for topic, bounds in end.topics.items()
+    )

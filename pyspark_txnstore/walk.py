@@ -1,0 +1,281 @@
+"""From a start towards a target, entry by entry, as far as a batch may go (`pyspark_txnstore.limits`).
+
+    what is whole before the start's ends already  ──►  the entries behind them, by publish time
+
+Every prefix of this walk makes a cut: its ends are the last entries met, and of what is met in part all is pending.
+What it shows only grows with it, a whole transaction at a time. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark_txnstore.offsets import before
+from pyspark_txnstore.segment_heads import SegmentHeads, Txn
+from txnclient import Snapshot
+from txnclient.snapshot import SegmentBounds, TopicBounds
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
+
+
+def known_from(start: Snapshot | None, path: str) -> Position:
+    """What is needed of a segment stands behind it. ▲ Of what was pending at the start every entry is: only with them
+    is it whole, and none of them may come to lie at or below the next `resolved`."""
+    bounds = None if start is None else start.bounds(path)
+    if start is None or bounds is None:
+        return EARLIEST
+    return bounds.resolved if start.pending else bounds.end
+
+
+class _Segment:
+    """One segment on the walk. `fresh`: what there is of it to be met; `met`: how many of them have been."""
+
+    __slots__ = ("ahead_of", "blocked", "fresh", "heads", "met", "name", "path", "time_ms")
+
+    def __init__(self, path: str, heads: SegmentHeads, end: Position) -> None:
+        self.path = path
+        self.name = SegmentName.from_path(path)
+        self.heads = heads
+        self.fresh = heads.fresh(end)
+        self.met = 0
+        self.time_ms = 0
+        self.blocked = 0
+        self.ahead_of: list[int] = []
+
+    @property
+    def is_done(self) -> bool:
+        return self.met == len(self.fresh)
+
+    def came_before(self, other: _Segment) -> bool:
+        """Whether keys of the other one went here before. ▲ Ids of a topic's segments count up, and those that are
+        active at one time share no key: of two that do the one with the lower id had been sealed."""
+        mine, its = self.name, other.name
+        return mine.topic == its.topic and mine.segment_id < its.segment_id and mine.lo <= its.hi and its.lo <= mine.hi
+
+    def next_time_ms(self) -> int:
+        """Of the next entry; clocks of producers differ, an entry waits for those before it."""
+        self.time_ms = max(self.time_ms, self.heads.publish_time_ms(self.fresh[self.met]))
+        return self.time_ms
+
+
+class Walk:
+    """`segments`: what is known of the target's segments, by path, up to its ends."""
+
+    def __init__(self, segments: Mapping[str, SegmentHeads], start: Snapshot | None, target: Snapshot) -> None:
+        self._start = start
+        self._target = target
+        self._hidden = frozenset((*target.pending, *target.aborted))
+        """Not shown by any cut up to the target, whatever has been met of it."""
+        self._segments = [_Segment(path, segments[path], one.end) for path, one in target.segments.items()]
+        self._surplus = self._behind_target()
+        self._held = self._ahead_of_start()
+        self._ready = [txn for txn, ahead in self._held.items() if not ahead]
+
+    # ---- what is met ------------------------------------------------------------------------------------------------
+
+    def _behind_target(self) -> dict[Txn, tuple[int, int]]:
+        """Entries, and their bytes, that are known and lie behind the target's ends, of another target."""
+        surplus: dict[Txn, tuple[int, int]] = {}
+        for segment in self._segments:
+            for index in segment.heads.all_fresh()[len(segment.fresh) :]:
+                if (txn := segment.heads.txn(index)) is not None:
+                    entries, size_bytes = surplus.get(txn, (0, 0))
+                    surplus[txn] = entries + 1, size_bytes + segment.heads.size_bytes(index)
+        return surplus
+
+    def _ahead_of_start(self) -> dict[Txn, int]:
+        """What was pending at the start and is decided now: how many entries of it are still to be met."""
+        ahead: dict[Txn, int] = {}
+        for segment in self._segments:
+            for one in segment.heads.held:
+                if one.txn.txn_id not in self._hidden:
+                    ahead[one.txn] = ahead.get(one.txn, self.entries(one.txn)) - 1
+        return ahead
+
+    def is_hidden(self, txn: Txn) -> bool:
+        return txn.txn_id in self._hidden
+
+    def entries(self, txn: Txn) -> int:
+        return txn.entries - self._surplus.get(txn, (0, 0))[0]
+
+    def total_bytes(self, txn: Txn) -> int:
+        return txn.size_bytes - self._surplus.get(txn, (0, 0))[1]
+
+    # ---- the walk ---------------------------------------------------------------------------------------------------
+
+    def end(self, max_bytes: int | None, max_entries: int | None, max_held_back: int) -> Snapshot:
+        """The farthest prefix within the limits; the nearest that shows anything where that alone is over them."""
+        within = _Limits(max_bytes, max_entries)
+        for number, txn in enumerate(self._ready):
+            if not within.add(self.total_bytes(txn), self.entries(txn)) and number:
+                return self._cut(number, [])
+            if within.exceeded:
+                return self._cut(number + 1, [])
+        return self._walk(within, max_held_back)
+
+    def _walk(self, within: _Limits, max_held_back: int) -> Snapshot:
+        tally = _Tally(self, {txn: left for txn, left in self._held.items() if left})
+        steps: list[int] = []
+        best: int | None = 0 if self._ready else None
+        grown = False
+        queue = self._begin()
+        while queue:
+            _, number = heapq.heappop(queue)
+            segment = self._segments[number]
+            index = segment.fresh[segment.met]
+            segment.met += 1
+            steps.append(number)
+            self._go_on(number, queue)
+            shown = tally.meet(segment.heads.txn(index), segment.heads.size_bytes(index))
+            if shown is not None:
+                within.add(*shown)
+                grown = True
+            if grown and not tally.uncut:
+                if best is None or not within.exceeded:
+                    best = len(steps)
+                grown = False
+            if best is not None and (within.exceeded or tally.open > max_held_back):
+                break
+        else:
+            return self._target
+        return self._cut(len(self._ready), steps[:best])
+
+    def _begin(self) -> list[tuple[int, int]]:
+        """The segments that the walk may go into at once, with the time of what is first there."""
+        waiting = [number for number, segment in enumerate(self._segments) if not segment.is_done]
+        by_topic: dict[object, list[int]] = {}
+        for number in waiting:
+            by_topic.setdefault(self._segments[number].name.topic, []).append(number)
+        for numbers in by_topic.values():
+            for older in numbers:
+                for younger in numbers:
+                    if self._segments[older].came_before(self._segments[younger]):
+                        self._segments[older].ahead_of.append(younger)
+                        self._segments[younger].blocked += 1
+        queue = [
+            (self._segments[number].next_time_ms(), number) for number in waiting if not self._segments[number].blocked
+        ]
+        heapq.heapify(queue)
+        return queue
+
+    def _go_on(self, number: int, queue: list[tuple[int, int]]) -> None:
+        """▲ Into a segment only behind all that it came from: batches keep the order of a key."""
+        segment = self._segments[number]
+        if not segment.is_done:
+            heapq.heappush(queue, (segment.next_time_ms(), number))
+            return
+        for younger in segment.ahead_of:
+            self._segments[younger].blocked -= 1
+            if not self._segments[younger].blocked:
+                heapq.heappush(queue, (self._segments[younger].next_time_ms(), younger))
+
+    # ---- the cut ----------------------------------------------------------------------------------------------------
+
+    def _cut(self, released: int, steps: list[int]) -> Snapshot:
+        """After the first so many of those that were ready, and these steps."""
+        if released == len(self._ready) and len(steps) == sum(len(segment.fresh) for segment in self._segments):
+            return self._target
+        met = [0] * len(self._segments)
+        left = {txn: ahead for txn, ahead in self._held.items() if ahead}
+        for number in steps:
+            segment = self._segments[number]
+            txn = segment.heads.txn(segment.fresh[met[number]])
+            met[number] += 1
+            if txn is not None and not txn.is_shown and txn.txn_id not in self._hidden:
+                left[txn] = left.get(txn, self.entries(txn)) - 1
+        partial = {txn.txn_id: None for txn in self._ready[released:]}
+        partial.update((txn.txn_id, None) for txn, ahead in left.items() if ahead)
+        bounds = {
+            segment.path: self._bounds(segment, count, partial)
+            for segment, count in zip(self._segments, met, strict=True)
+        }
+        topics = {
+            topic: TopicBounds(one.epoch, {path: bounds[path] for path in one.segments}, one.lost_id)
+            for topic, one in self._target.topics.items()
+        }
+        return replace(self._target, topics=topics, pending=tuple(sorted({*self._target.pending, *partial})))
+
+    def _bounds(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> SegmentBounds:
+        target = self._target.segments[segment.path]
+        end = target.end if met == len(segment.fresh) else self._end(segment, met)
+        # ▲ Nothing that is pending at the start, and decided or not by the target, lies at or below what is known; nor
+        # does anything else that is pending now: before the start's ends it would have been pending there.
+        resolved = max(min(target.resolved, end), min(known_from(self._start, segment.path), end))
+        first = self._first_of(segment, met, partial)
+        if first is not None:
+            resolved = min(resolved, before(first))
+        return SegmentBounds(resolved, end, target.sealed and end == target.end)
+
+    def _end(self, segment: _Segment, met: int) -> Position:
+        if met:
+            return segment.heads.position(segment.fresh[met - 1])
+        bounds = None if self._start is None else self._start.bounds(segment.path)
+        if bounds is not None:
+            return bounds.end
+        if self._start is not None and str(segment.name.topic) in self._start.topics:
+            return EARLIEST  # ▲ it came into being since: what is trimmed of it is lost, and must be found to be
+        # What is trimmed already is not read, and its absence later must not be taken for a loss.
+        return before(segment.heads.position(segment.fresh[0]))
+
+    def _first_of(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> Position | None:
+        for one in segment.heads.held:
+            if one.txn.txn_id in partial:
+                return one.position
+        for index in segment.fresh[:met]:
+            txn = segment.heads.txn(index)
+            if txn is not None and txn.txn_id in partial:
+                return segment.heads.position(index)
+        return None
+
+
+class _Tally:
+    """What has been met of each transaction. `open`: those that would be pending now; `uncut`: those that can be
+    neither pending nor parted, so that no end may be here."""
+
+    def __init__(self, walk: Walk, ahead: dict[Txn, int]) -> None:
+        self._walk = walk
+        self._ahead = ahead
+        self.open = len(ahead)
+        self.uncut = 0
+
+    def meet(self, txn: Txn | None, size_bytes: int) -> tuple[int, int] | None:
+        """One entry more: how many bytes, and entries, are shown because of it."""
+        if txn is None or (txn.is_shown and not txn.has_pieces):
+            return size_bytes, 1
+        if self._walk.is_hidden(txn):
+            return None
+        left = self._ahead.get(txn)
+        if left is None:
+            left = self._walk.entries(txn)
+            self._count(txn, 1)
+        self._ahead[txn] = left - 1
+        if left > 1:
+            return None
+        self._count(txn, -1)
+        return self._walk.total_bytes(txn), self._walk.entries(txn)
+
+    def _count(self, txn: Txn, change: int) -> None:
+        if txn.is_shown:
+            self.uncut += change
+        else:
+            self.open += change
+
+
+class _Limits:
+    def __init__(self, max_bytes: int | None, max_entries: int | None) -> None:
+        self._bytes_left = max_bytes
+        self._entries_left = max_entries
+
+    def add(self, size_bytes: int, entries: int) -> bool:
+        """What is shown besides. Whether all of it is within the limits."""
+        if self._bytes_left is not None:
+            self._bytes_left -= size_bytes
+        if self._entries_left is not None:
+            self._entries_left -= entries
+        return not self.exceeded
+
+    @property
+    def exceeded(self) -> bool:
+        return any(left is not None and left < 0 for left in (self._bytes_left, self._entries_left))

@@ -1,0 +1,70 @@
+"""From what the winning task attempts report to what the driver commits. Pure. Source: DESIGN §10, "named transaction".
+
+▲ The driver ends exactly the transaction that the winners have written in. It never begins the name in order to commit:
+had theirs been aborted meanwhile, that would be a fresh one without their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from txnwire.errors import InvalidTxnState
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task attempt has done: one writer of one named transaction, flushed. Not frozen, as its base is not."""
+
+    name: str
+    txn_id: str | None = None
+    """None: it had no rows, and has begun nothing."""
+    writer_id: int = 0
+    rows: int = 0
+    committed: bool = False
+    """The transaction was found committed by an earlier run of the batch: nothing was written."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One decision for all winners."""
+
+    name: str
+    txn_id: str
+    writers: tuple[int, ...]
+
+
+def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> Commit | None:
+    """What to commit; None where there is nothing to: no task had a row, or an earlier run has committed the batch.
+
+    `batch_id`: of the micro-batch that Spark commits. Raises `InvalidTxnState` where the attempts do not belong
+    together; the batch is to be run again then, and is whole in one transaction.
+    """
+    written = [_checked(message) for message in messages]
+    names = list(dict.fromkeys(one.name for one in written))
+    if len(names) > 1 or (batch_id is not None and names and not names[0].endswith(f"/{batch_id}")):
+        raise InvalidTxnState(f"tasks wrote for {', '.join(names)}, and batch {batch_id} is to be committed: run again")
+    having = [one for one in written if one.txn_id is not None]
+    txn_ids = list(dict.fromkeys(str(one.txn_id) for one in having))
+    if len(txn_ids) > 1:
+        raise InvalidTxnState(
+            f"the tasks of {names[0]!r} were parted by an abort, they wrote in the transactions {', '.join(txn_ids)}: "
+            "run the batch again, and raise transactionTimeoutMs if batches take longer than that"
+        )
+    if not having or any(one.committed for one in having):
+        return None
+    return Commit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)))
+
+
+def to_abort(messages: Sequence[WriterCommitMessage | None]) -> list[tuple[str, str]]:
+    """(name, transaction id) of each that a failed batch leaves open, as far as its tasks have told."""
+    written = [message for message in messages if isinstance(message, Written)]
+    return list(dict.fromkeys((one.name, one.txn_id) for one in written if one.txn_id and not one.committed))
+
+
+def _checked(message: WriterCommitMessage | None) -> Written:
+    if not isinstance(message, Written):
+        raise InvalidTxnState(f"a task has reported {message!r} where what it has written was expected: run again")
+    return message

@@ -1,0 +1,83 @@
+"""Real Spark and a real cluster for these tests, one of each for all of them: see `spark`, `service`, `sync_client`
+and `topic`.
+
+With `pytest -n 2 --dist worksteal` a worker begins with a stretch of the list and gives away from its end. These tests
+stand first in the list: so one worker runs them all, while the others do the rest, and one JVM is started.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import txnclient.sync
+from pyspark_txnstore.process_client import close_clients
+from tests.spark.service import REPOSITORY, Service, running_service
+from tests.spark.sessions import running_session
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 60.0
+TEST_TIMEOUT_S = 300
+"""Spark starts many Pythons, which takes long on a busy machine; the first test starts all there is."""
+_topics = itertools.count(1)
+_running = ExitStack()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: HERE not in item.path.parents)  # stable: nothing else moves
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))  # a test's own mark is the closer one
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Behind the last of these tests Spark and all clients end: tests in virtual time forbid the clock to their whole
+    process, and threads that are still at work there would fail them."""
+    yield
+    if nextitem is None or HERE not in nextitem.path.parents:
+        _running.close()
+        close_clients()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # of what PySpark leaves to the collector: pipes, sockets
+            gc.collect()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """`local[2]`, where a failed task is tried once more, as on a cluster. Shared: a test gives its queries names of
+    their own, stops them, and puts back what it configures."""
+    before = os.environ.get("PYTHONPATH")
+    # Of Spark's workers, which start elsewhere and are to find the data sources that tests define.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), before)))
+    session = running_session(tmp_path_factory.mktemp("spark"), master="local[2,2]", memory="1g")
+    try:
+        return _running.enter_context(session)
+    finally:
+        os.environ["PYTHONPATH"] = before or ""
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A cluster of real processes with two brokers: `.url`, and `.kill("broker-1")`."""
+    return _running.enter_context(running_service(tmp_path_factory.mktemp("service")))
+
+
+@pytest.fixture(scope="session")
+def sync_client(service: Service) -> txnclient.sync.Client:
+    client = txnclient.sync.connect(service.url, timeout=TIMEOUT_S, client_name="spark tests")
+    return _running.enter_context(client)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name no other test has; the test creates it, with as many segments as it wants."""
+    return f"topic://public/spark/t{next(_topics)}"

@@ -1,0 +1,100 @@
+"""Files of lines as a stream of rows, and queries that write them to a topic. As a program: a driver of its own.
+
+python -m tests.spark.sink_lines FOLDER URL TOPIC TASKS FAULT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import txnclient.sync
+from pyspark_txnstore.sink import query_id_of
+from tests.spark.faulty_sink import FaultySource
+from tests.spark.sessions import local_session
+
+QUERY_TIMEOUT_S = 100
+
+
+class Lines:
+    """Files of lines as a stream of rows, and queries that write them: one file is one micro-batch."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        spark.dataSource.register(FaultySource)
+        self._spark = spark
+        self._url = url
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint"
+        self.marks = folder / "marks"
+        self.written: list[bytes] = []
+        (folder / "lines").mkdir(exist_ok=True)
+        self.marks.mkdir(exist_ok=True)
+
+    def add(self, lines: Iterable[str]) -> None:
+        lines = list(lines)
+        number = len(list((self.folder / "lines").iterdir()))
+        name = f"{number:03d}.txt"
+        (self.folder / name).write_text("".join(line + "\n" for line in lines))
+        os.utime(self.folder / name, (1_700_000_000 + number,) * 2)  # by which Spark orders them
+        (self.folder / name).rename(self.folder / "lines" / name)
+        self.written += [line.encode() for line in lines]
+
+    def rows(self, tasks: int) -> DataFrame:
+        lines = self._spark.readStream.option("maxFilesPerTrigger", "1").text(str(self.folder / "lines"))
+        return lines.repartition(tasks) if tasks > 1 else lines
+
+    def run(
+        self,
+        topic: str | None,
+        *,
+        rows: DataFrame | None = None,
+        tasks: int = 1,
+        fault: str | None = None,
+        checkpoint: Path | None = None,
+        **options: str,
+    ) -> None:
+        """Until all files are written. Raises what the query fails with."""
+        if topic is not None:
+            options["topic"] = topic
+        if fault is not None:
+            options |= {"fault": fault, "fault.folder": str(self.marks)}
+        options |= {"service.url": self._url, "checkpointLocation": str(checkpoint or self.checkpoint)}
+        writer = (self.rows(tasks) if rows is None else rows).writeStream.options(**options)
+        query = writer.format("txnstore" if fault is None else "txnstore_faulty").trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(QUERY_TIMEOUT_S), "the query has not ended"
+        finally:
+            query.stop()
+
+    @property
+    def query_id(self) -> str:
+        id_: str = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        return id_
+
+    def open_transactions(self, client: txnclient.sync.Client) -> list[str]:
+        """Names of those that this query has left open."""
+        listed = client.admin("transactions.list", state="OPEN", limit=10_000)["transactions"]
+        query = query_id_of(str(self.checkpoint))
+        assert query is not None
+        return [one["name"] for one in listed if query in (one["name"] or "")]
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had died between the sink's commit and Spark's."""
+        commits = self.checkpoint / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink()
+
+
+def main(folder: str, url: str, topic: str, tasks: str, fault: str) -> None:
+    session = local_session(Path(folder), master="local[2]", memory="512m")
+    Lines(session, url, Path(folder)).run(topic, tasks=int(tasks), fault=fault)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

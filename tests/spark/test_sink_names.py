@@ -1,0 +1,233 @@
+"""The sink's pure parts: names of transactions, what winners commit, rows to messages (DESIGN §10)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pyspark_txnstore import batch_names
+from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
+from pyspark_txnstore.sink import query_id_of
+from pyspark_txnstore.winners import Commit, Written, to_abort, to_commit
+from txnwire.entry import Columns, OutgoingMessage
+from txnwire.errors import InvalidArgument, InvalidTxnState
+from txnwire.names import MAX_TXN_NAME_BYTES
+
+QUERY = "0d8a4c5c-55a2-4d1a-9c8e-2f1f7f6f0a11"
+NAME = f"sink/{QUERY}/7"
+TOPIC = "topic://public/default/out"
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_is_named_by_sink_query_and_batch() -> None:
+    properties = {batch_names.QUERY_ID: QUERY, batch_names.BATCH_ID: "7"}
+    assert batch_names.micro_batch_of(properties, "sink") == NAME
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {batch_names.QUERY_ID: QUERY},
+        {batch_names.BATCH_ID: "7"},
+        {batch_names.QUERY_ID: QUERY, batch_names.BATCH_ID: "-1"},
+        {batch_names.QUERY_ID: "no uuid", batch_names.BATCH_ID: "7"},
+    ],
+)
+def test_without_query_and_batch_there_is_no_name(properties: dict[str, str | None]) -> None:
+    with pytest.raises(InvalidArgument, match=r"micro-batch|UUID"):
+        batch_names.micro_batch_of(properties, "sink")
+
+
+def test_a_checkpoint_tells_its_query(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
+    assert query_id_of(str(tmp_path)) == query_id_of(f"file://{tmp_path}") == QUERY
+    for damaged in ("", "{}", "[]", '{"id": 7}'):
+        (tmp_path / "metadata").write_text(damaged)
+        assert query_id_of(str(tmp_path)) is None
+    assert query_id_of("s3a://bucket/checkpoint") is None
+
+
+def test_the_longest_names_fit() -> None:
+    longest = "s" * batch_names.MAX_SINK_NAME_BYTES
+    for name in (
+        batch_names.micro_batch_name(longest, QUERY, 2**63),
+        batch_names.write_name(longest, "w" * batch_names.MAX_WRITE_ID_BYTES),
+    ):
+        assert len(name.encode()) <= MAX_TXN_NAME_BYTES
+
+
+@pytest.mark.parametrize("text", ["", "é" * 151])
+def test_names_that_are_given_are_taken_as_they_are_or_refused(text: str) -> None:
+    assert batch_names.sink_name("delays", "other") == "delays"
+    with pytest.raises(InvalidArgument, match="sinkName"):
+        batch_names.sink_name(text, "other")
+    with pytest.raises(InvalidArgument, match="writeId"):
+        batch_names.write_name("sink", text)
+
+
+# ---- winners --------------------------------------------------------------------------------------------------------
+
+
+def written(txn_id: str | None = "0-1", writer: int = 0, *, name: str = NAME, committed: bool = False) -> Written:
+    return Written(name, txn_id=txn_id, writer_id=writer, rows=1, committed=committed)
+
+
+def test_one_commit_for_all_that_had_rows() -> None:
+    assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == Commit(NAME, "0-1", (3, 9))
+
+
+@pytest.mark.parametrize("messages", [[], [written(None)], [written(None), written(None)]])
+def test_x1_a_batch_without_rows_commits_nothing(messages: list[WriterCommitMessage | None]) -> None:
+    assert to_commit(messages, 7) is None
+
+
+def test_x1_a_batch_found_committed_commits_nothing() -> None:
+    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) is None
+
+
+def test_winners_of_different_transactions_fail_the_batch() -> None:
+    with pytest.raises(InvalidTxnState, match=r"0-1, 0-2.*transactionTimeoutMs"):
+        to_commit([written("0-1", 1), written("0-2", 2)], 7)
+    with pytest.raises(InvalidTxnState, match="0-1, 0-2"):
+        to_commit([written("0-1", 1), written("0-2", committed=True)], 7)
+
+
+@pytest.mark.parametrize("name", [f"sink/{QUERY}/17", f"sink/{QUERY}/70", f"other/{QUERY}/7"])
+def test_winners_of_another_batch_fail_it(name: str) -> None:
+    with pytest.raises(InvalidTxnState, match="run again"):
+        to_commit([written(), written(name=name)], 7)
+
+
+def test_the_batch_is_the_one_that_spark_commits() -> None:
+    with pytest.raises(InvalidTxnState, match="batch 8"):
+        to_commit([written()], 8)
+    assert to_commit([written()]) == Commit(NAME, "0-1", (0,))  # of a df.write, which has no number
+
+
+@pytest.mark.parametrize("message", [None, WriterCommitMessage()])
+def test_what_is_no_report_fails_the_batch(message: WriterCommitMessage | None) -> None:
+    with pytest.raises(InvalidTxnState, match="reported"):
+        to_commit([written(), message], 7)
+
+
+def test_an_abort_ends_each_that_is_left_once() -> None:
+    messages = [written(), None, written(writer=5), written("0-2"), written(None), written("0-3", committed=True)]
+    assert to_abort(messages) == [(NAME, "0-1"), (NAME, "0-2")]
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def schema(**columns: t.DataType) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
+
+
+ALL = {
+    "value": t.BinaryType(),
+    "key": t.StringType(),
+    "properties": t.MapType(t.StringType(), t.StringType()),
+    "event_time": t.TimestampType(),
+    "topic": t.StringType(),
+}
+
+
+def test_all_columns_are_written_and_most_are_optional() -> None:
+    check_schema(schema(**ALL), None)
+    check_schema(schema(value=t.StringType()), TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "message"),
+    [
+        ({"key": t.StringType()}, TOPIC, "no column `value`: they have key"),
+        ({}, TOPIC, "they have none"),
+        ({"value": t.LongType()}, TOPIC, "`value` is bigint: expected binary or string"),
+        ({**ALL, "amount": t.LongType()}, TOPIC, "`amount` is not written"),
+        ({**ALL, "properties": t.MapType(t.StringType(), t.LongType())}, TOPIC, "`properties` is map<string,bigint>"),
+        ({**ALL, "event_time": t.TimestampNTZType()}, TOPIC, "expected timestamp"),
+        ({"value": t.StringType()}, None, "option `topic`"),
+    ],
+)
+def test_a_schema_that_cannot_be_written_says_why(columns: dict[str, Any], topic: str | None, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        check_schema(schema(**columns), topic)
+
+
+def test_rows_become_columns_of_messages() -> None:
+    times = [datetime(2026, 1, 1, tzinfo=UTC), None, datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)]
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"a", b"", "é".encode()]),
+            "key": pa.array(["k", None, ""]),
+            "properties": pa.array([[("x", "1")], None, []], pa.map_(pa.string(), pa.string())),
+            "event_time": pa.array(times, pa.timestamp("us", "UTC")),
+        }
+    )
+    expected = Columns([b"a", b"", "é".encode()], [b"k", None, b""], [{"x": "1"}, None, {}], [1767225600000, None, -1])
+    assert columns_of(batch) == expected
+    sliced = columns_of(batch.slice(1, 1))
+    assert sliced == Columns([b""], None, None, None)
+
+
+def test_names_of_columns_have_any_case_as_in_spark() -> None:
+    check_schema(t.StructType([t.StructField("Key", t.StringType()), t.StructField("VALUE", t.StringType())]), "a")
+    batch = pa.record_batch({"Key": pa.array([b"k"]), "VALUE": pa.array([b"1"])})
+    assert list(by_topic(batch, "a")) == [("a", Columns([b"1"], [b"k"]))]
+    with pytest.raises(InvalidArgument, match="twice"):
+        check_schema(
+            t.StructType([t.StructField("Value", t.StringType()), t.StructField("value", t.StringType())]), "a"
+        )
+
+
+def test_rows_go_to_the_topics_they_name_in_order() -> None:
+    batch = pa.record_batch(
+        {"value": pa.array(["1", "2", "3", "4"]), "topic": pa.array(["b", "a", None, "b"])},
+    )
+    assert list(by_topic(batch, "b")) == [("b", Columns([b"1", b"3", b"4"])), ("a", Columns([b"2"]))]
+    with pytest.raises(InvalidArgument, match="`topic` is null"):
+        list(by_topic(batch, None))
+
+
+def test_large_values_go_by_themselves_in_order() -> None:
+    columns = Columns([b"a", b"bb", b"ccc", b"d", b"eee"], keys=[b"1", None, b"3", b"4", None])
+    assert list(runs_of(columns, 3)) == [columns]
+    assert list(runs_of(columns, 2)) == [
+        Columns([b"a", b"bb"], [b"1", None]),
+        OutgoingMessage(b"ccc", b"3"),
+        Columns([b"d"], [b"4"]),
+        OutgoingMessage(b"eee"),
+    ]
+    assert list(runs_of(Columns([b"xx", b"yy"]), 1)) == [OutgoingMessage(b"xx"), OutgoingMessage(b"yy")]
+
+
+def test_large_arrow_types_are_taken_too() -> None:
+    batch = pa.record_batch({"value": pa.array([b"x" * 10, b"y"], pa.large_binary())})
+    assert columns_of(batch).values == [b"x" * 10, b"y"]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"value": pa.array([b"a", None])}, "1 of 2 rows have a null `value`"),
+        (
+            {
+                "value": pa.array([b"a"]),
+                "properties": pa.array([[("x", None)]], pa.map_(pa.string(), pa.string())),
+            },
+            "to null",
+        ),
+    ],
+)
+def test_nulls_are_refused_where_a_message_has_none(column: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        columns_of(pa.record_batch(column))

@@ -1,0 +1,106 @@
+"""What happens to the Spark job while it runs: the topic it reads is split, its driver is killed in the middle of a
+micro-batch, a broker is killed and brought back, two segments are merged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import txnclient
+from pyspark_txnstore.jobs.flights import STATISTICS_CHECKPOINT
+from txnctl.commands.asking import Asking, asking
+from txnctl.demo.changes import Changes, Pause, Progress, Say
+from txnctl.demo.flights import FLIGHTS
+from txnctl.demo.spark.driver import SparkDriver, batch_under_way
+from txnctl.demo.spark.places import Places
+from txnctl.demo.waits import Waits
+from txnctl.dev import DevCluster
+
+SPLIT_AT, KILL_DRIVER_AT, KILL_BROKER_AT, MERGE_AT = 0.15, 0.35, 0.5, 0.85
+KILL_DRIVER_COUNTED = 0.01
+"""Not in its first micro-batch: it is to come back to something."""
+OPEN_POLL_S = 0.005
+
+
+class SparkHappenings:
+    """`pauses`: what each change has cost the producers, in order. `back_after_s`: from the driver's SIGKILL to the
+    next micro-batch that could be read."""
+
+    def __init__(
+        self,
+        client: txnclient.Client,
+        cluster: DevCluster,
+        driver: SparkDriver,
+        places: Places,
+        waits: Waits,
+        say: Say,
+    ) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._driver = driver
+        self._checkpoint = places.checkpoint / STATISTICS_CHECKPOINT
+        self._waits = waits
+        self._say = say
+        self.pauses: list[Pause] = []
+        self.back_after_s = 0.0
+
+    async def run(self, progress: Progress) -> None:
+        async with asking(self._cluster.url) as admin:
+            changes = Changes(self._client, self._cluster, admin, self._waits, self._say)
+            self.pauses = changes.pauses
+            await progress.reached(SPLIT_AT, lambda: progress.loaded)
+            upper = await changes.split((await self._client.describe_topic(FLIGHTS)).active[0], ", under Spark's hands")
+            async with asyncio.TaskGroup() as group:
+                # On its own: when Spark has a micro-batch under way is its affair, producers do not wait for that.
+                group.create_task(self._kill_driver_and_wait(admin, progress))
+                await progress.reached(KILL_BROKER_AT, lambda: progress.loaded)
+                await changes.kill_broker()
+                async with changes.bringing_broker_back():
+                    await progress.reached(MERGE_AT, lambda: progress.loaded)
+                    await changes.merge(upper)
+                    await progress.reached(1.0, lambda: progress.done)
+
+    async def _kill_driver_and_wait(self, admin: Asking, progress: Progress) -> None:
+        await progress.reached(KILL_DRIVER_AT, lambda: progress.loaded)
+        # Where everything is loaded before Spark has counted any, there may be one micro-batch only.
+        await progress.reached(
+            KILL_DRIVER_COUNTED, lambda: progress.total if progress.loaded >= progress.total else progress.done
+        )
+        if await self._is_in_transaction(admin, progress):
+            await self._come_back(progress, self._kill_driver(progress))
+        else:
+            self._say("Spark has counted everything before it could be killed in a micro-batch: take more flights")
+
+    async def _is_in_transaction(self, admin: Asking, progress: Progress) -> bool:
+        """Returns once the transaction of a micro-batch is open: tasks have written in it, and nobody has committed.
+        False if there will be none any more."""
+        while progress.done < progress.total:
+            if batch_under_way(self._checkpoint) is not None and await _is_any_named_open(admin):
+                return True
+            await asyncio.sleep(OPEN_POLL_S)
+        return False
+
+    def _kill_driver(self, progress: Progress) -> int | None:
+        """Returns the micro-batch that it was in."""
+        self._driver.kill()
+        batch = batch_under_way(self._checkpoint)
+        self._say(
+            f"SIGKILL to the Spark driver in micro-batch {batch}, its transaction is open; "
+            f"{progress.done:,} flights are counted by now"
+        )
+        self._say("Spark is started again, from its checkpoint: some 10 s until the next statistics")
+        return batch
+
+    async def _come_back(self, progress: Progress, batch: int | None) -> None:
+        began, before = time.monotonic(), progress.done
+        while progress.done == before:
+            progress.moved.clear()
+            await progress.moved.wait()
+        self.back_after_s = time.monotonic() - began
+        self._say(f"micro-batch {batch} is committed, once: {self.back_after_s:.1f} s after the kill")
+
+
+async def _is_any_named_open(admin: Asking) -> bool:
+    """The loaders' transactions have no names: that is a micro-batch's."""
+    answer = await admin.ask("transactions.list", state="OPEN", limit=1000)
+    return any(row["name"] for row in answer["transactions"])

@@ -1,0 +1,80 @@
+"""The arithmetic of the Spark demo's verdict, without Spark: totals of the data file against what was found.
+
+    expected    sums per carrier and airport, of the data file
+    found       sums of all increments in the topic, and of all in the Parquet files
+
+A flight that was counted twice, or not at all, changes the sums of its group: its number in the data file is one of
+what is summed. A micro-batch that was written twice, or in part, changes them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+SHOWN = 5
+
+Group = tuple[str, str, str]
+"""Carrier, airline, airport."""
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """As in `pyspark_txnstore.jobs.flight_statistics`, summed."""
+
+    flights: int = 0
+    arrived: int = 0
+    delayed: int = 0
+    delay_minutes: int = 0
+    seats: int = 0
+    row_ids: int = 0
+
+
+class Findings(msgspec.Struct):
+    """`increments`: rows in the topic, of so many `transactions`, which is the number of micro-batches that had any.
+    `differences`: what is wrong, in words, a few of each kind; empty is the only good verdict."""
+
+    flights: int = 0
+    groups: int = 0
+    increments: int = 0
+    transactions: int = 0
+    differences: list[str] = msgspec.field(default_factory=list)
+
+
+def input_differences(flights: int, messages: int, distinct: int) -> Iterator[str]:
+    """The topic of flights itself, which the demo has loaded: `messages` in it, of `distinct` rows of the data file."""
+    if distinct != flights:
+        yield f"the flights' topic has {distinct:,} of the data file's {flights:,} flights"
+    if messages != distinct:
+        yield f"the flights' topic has {messages - distinct:,} flights more than once"
+
+
+def sum_differences(expected: Mapping[Group, Totals], found: Mapping[Group, Totals], where: str) -> Iterator[str]:
+    """`where`: the topic, or the Parquet files."""
+    wrong = [group for group in sorted(expected.keys() | found.keys()) if expected.get(group) != found.get(group)]
+    for group in wrong[:SHOWN]:
+        carrier, airline, airport = group
+        about = f"{airline} ({carrier}) to {airport}"
+        yield f"{where}: {about}: {_difference(expected.get(group, Totals()), found.get(group, Totals()))}"
+    if len(wrong) > SHOWN:
+        yield f"{where}: … and {len(wrong) - SHOWN} more like that"
+
+
+def _difference(expected: Totals, found: Totals) -> str:
+    surplus = found.flights - expected.flights
+    if surplus:
+        much = f"{abs(surplus):,} flight{'s' * (abs(surplus) != 1)} {'too many' if surplus > 0 else 'missing'}"
+        return f"{much}: {found.flights:,}, the data file has {expected.flights:,}"
+    unequal = [name for name in Totals.__struct_fields__ if getattr(expected, name) != getattr(found, name)]
+    told = [f"{name} is {getattr(found, name):,}, of the data file {getattr(expected, name):,}" for name in unequal]
+    return "as many flights, but " + ", ".join(told)
+
+
+def transaction_differences(topic: Mapping[str | None, int], parquet: Mapping[str | None, int]) -> Iterator[str]:
+    """Increments of each transaction, by its id: in the Parquet files each is whole and once, or not at all. None: of
+    messages that somebody has sent outside of any."""
+    wrong = [txn for txn in topic.keys() | parquet.keys() if topic.get(txn, 0) != parquet.get(txn, 0)]
+    for txn in islice(sorted(wrong, key=lambda txn: txn or ""), SHOWN):
+        whose = "outside of any transaction there are" if txn is None else f"the micro-batch of transaction {txn} has"
+        yield f"{whose} {topic.get(txn, 0):,} increments in the topic, {parquet.get(txn, 0):,} in the Parquet files"
