@@ -41,7 +41,9 @@ class Attempt:
         the next batch only once they have been read to their end."""
         for batch in batches:
             if batch.num_rows and not self._committed:
-                self._guarded(partial(self._send, batch))
+                messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
+                self._guarded(partial(self._send, messages))
+                self._rows += batch.num_rows
         if self._txn is None:
             return Written(self._name)
         self._guarded(lambda txn: txn.flush())
@@ -89,15 +91,14 @@ class Attempt:
             ) from error
         raise error
 
-    def _send(self, batch: pa.RecordBatch, txn: txnclient.sync.Transaction) -> None:
-        for topic, columns in by_topic(batch, self._options.topic):
+    def _send(self, messages: list[tuple[str, Columns]], txn: txnclient.sync.Transaction) -> None:
+        for topic, columns in messages:
             producer = producer_of(self._options, topic)
             for part in runs_of(columns, MAX_VALUE_BYTES):
                 if isinstance(part, Columns):
                     producer.send_many(part, txn=txn)
                 else:
                     producer.send(**part._asdict(), txn=txn, chunk=True)
-        self._rows += batch.num_rows
 
 
 _producers: dict[tuple[txnclient.sync.Client, str], txnclient.sync.Producer[bytes]] = {}

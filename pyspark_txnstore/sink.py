@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,13 +26,17 @@ from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.outgoing_rows import check_schema
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.winners import Commit, to_abort, to_commit
-from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError
+from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COMMIT_TIMEOUT_S = 120.0
 """How long a commit is asked for again until its outcome is known; batches run again where it is not by then."""
+
+STRAGGLERS_S = 3.0
+"""How long what tasks of a failed batch begin is aborted. Spark says that a batch has failed with its first task that
+has; the other ones still run until it has killed them, for which it takes `spark.python.task.killTimeout`, 2 s."""
 
 _log = logging.getLogger("pyspark_txnstore")
 
@@ -58,11 +63,12 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Where no task could tell in which transaction it wrote, it is found by its name, as the checkpoint tells."""
-        left = to_abort(messages)
-        query_id = None if left or self._checkpoint is None else query_id_of(self._checkpoint)
+        told = to_abort(messages)
+        name = next((name for name, _ in told), None)
+        query_id = None if name is not None or self._checkpoint is None else query_id_of(self._checkpoint)
         if query_id is not None:
-            left = _open_ones(self._options, batch_names.micro_batch_name(self._sink, query_id, batchId))
-        _abort(self._options, left)
+            name = batch_names.micro_batch_name(self._sink, query_id, batchId)
+        _abort(self._options, told, name)
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -79,7 +85,7 @@ class BatchSink(DataSourceArrowWriter):
         _commit(self._options, to_commit(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, to_abort(messages) or _open_ones(self._options, self._name))
+        _abort(self._options, to_abort(messages), self._name)
 
 
 def stream_sink(options: SinkOptions, schema: StructType, *, checkpoint: str | None, overwrite: bool) -> StreamSink:
@@ -138,19 +144,37 @@ def _state_of(options: SinkOptions, txn_id: str) -> str:
     return state
 
 
-def _open_ones(options: SinkOptions, name: str) -> list[tuple[str, str]]:
-    """(name, transaction id) of what is open under the name: one, or none."""
-    listed = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.list", state="OPEN", limit=10_000)
-    return [(name, one["txn"]) for one in listed["transactions"] if one["name"] == name]
+def _open_one(options: SinkOptions, name: str) -> str | None:
+    """Id of the transaction that is open under the name."""
+    try:
+        found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
+    except TxnNotFound:
+        return None
+    return str(found["txn"]) if found["outcome"] == "OPEN" else None
 
 
-def _abort(options: SinkOptions, left: list[tuple[str, str]]) -> None:
-    """So that readers need not wait for the deadline of what a failed batch has written."""
-    for name, txn_id in left:
-        txn = client_of(options.url, timeout_s=options.timeout_s).attach(txn_id, name=name)
+def _abort(options: SinkOptions, told: list[tuple[str, str]], name: str | None) -> None:
+    """So that readers need not wait for the deadline of what a failed batch has written: what its tasks have `told` of,
+    and what is open under its `name`, which a task that was not killed yet may begin after its batch has failed."""
+    for told_name, txn_id in told:
+        _abort_one(options, told_name, txn_id)
+    began = time.monotonic()
+    while name is not None and time.monotonic() < began + STRAGGLERS_S:
         try:
-            txn.abort()
-        except InvalidTxnState:
-            _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)
+            left = _open_one(options, name)
         except TxnError as error:
-            _log.warning("%r (%s) is aborted at its deadline only: %s", name, txn_id, error)
+            _log.warning("whether %r is open could not be seen, its deadline aborts it: %s", name, error)
+            return
+        if left is not None:
+            _abort_one(options, name, left)
+        time.sleep(0.2)
+
+
+def _abort_one(options: SinkOptions, name: str, txn_id: str) -> None:
+    txn = client_of(options.url, timeout_s=options.timeout_s).attach(txn_id, name=name)
+    try:
+        txn.abort()
+    except InvalidTxnState:
+        _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)
+    except TxnError as error:
+        _log.warning("%r (%s) is aborted at its deadline only: %s", name, txn_id, error)

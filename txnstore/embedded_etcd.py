@@ -127,6 +127,14 @@ async def _is_healthy(host: str, port: int) -> bool:
         return False
 
 
+async def wait_stopped(pid: int) -> None:
+    """Until every thread of a process that was sent SIGSTOP has stopped: on a busy machine they go on for a while, and
+    answer."""
+    async with asyncio.timeout(_STOP_TIMEOUT_S):
+        while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(_POLL_S)
+
+
 def _is_stopped(thread: Path) -> bool:
     return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -206,12 +214,9 @@ class EmbeddedEtcd:
             self._reap()
 
     async def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered. Returns once every thread has stopped: a signal takes
-        its time on a busy machine."""
+        """SIGSTOP: connections stay open, nothing is answered."""
         self._signal(signal.SIGSTOP)
-        async with asyncio.timeout(_STOP_TIMEOUT_S):
-            while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):  # noqa: ASYNC110, ASYNC240
-                await asyncio.sleep(_POLL_S)
+        await wait_stopped(self.pid)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

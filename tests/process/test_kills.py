@@ -13,6 +13,7 @@ import pytest
 import txnclient
 from tests.processes import kill, process_cluster, read_all
 from txnctl.dev import DevCluster
+from txnstore.embedded_etcd import wait_stopped
 
 STEPS = ("begun", "written", "acked", "committed")
 VICTIMS = (("broker-1",), ("server",), ("etcd",), ("etcd", "server", "broker-1"))
@@ -153,6 +154,8 @@ async def test_etcd_stopped_for_a_while_calls_fail_retriably_and_all_goes_on(clu
         async with await client.producer(topic) as producer:
             etcd = cluster.children["etcd"]
             etcd.signal(signal.SIGSTOP)
+            assert etcd.pid is not None
+            await wait_stopped(etcd.pid)
             try:
                 with pytest.raises(txnclient.TxnError) as refused:
                     async with asyncio.timeout(15):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import txnclient.sync
+from pyspark_txnstore import sink
 from pyspark_txnstore.attempt import Attempt
 from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.process_client import close_clients
@@ -343,6 +345,27 @@ def test_x1_a_write_that_fails_leaves_nothing_and_no_transaction(
         listed = sync_client.admin("transactions.list", state="OPEN")["transactions"]
         assert [one["name"] for one in listed if (one["name"] or "").startswith(name)] == []
     assert read_all(sync_client, topic) == []
+
+
+def _aborted(client: txnclient.sync.Client, ids: list[txnclient.TxnId]) -> bool:
+    return set(client.outcomes(ids).values()) == {"ABORTED"}
+
+
+def test_x1_what_a_task_begins_when_its_batch_has_failed_already_is_aborted(
+    service: Service, sync_client: txnclient.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark fails a batch with the first of its tasks, and kills the other ones while they go on."""
+    monkeypatch.setattr(sink, "STRAGGLERS_S", 100.0)
+    options = SinkOptions.parse({"service.url": service.url}, use="write")
+    with ThreadPoolExecutor() as pool:
+        failed = pool.submit(sink.BatchSink(options, "late/1").abort, [None])
+        try:
+            for _ in range(2):
+                late = [sync_client.begin(name="late/1", timeout=60).id]
+                wait_until(partial(_aborted, sync_client, late), "it to be aborted")
+        finally:
+            monkeypatch.setattr(sink, "STRAGGLERS_S", 0.0)
+        failed.result(timeout=60)
 
 
 def test_a_large_value_is_sent_in_pieces_with_its_batch(
