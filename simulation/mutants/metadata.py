@@ -130,7 +130,7 @@ MUTANTS = (
         file="txnstore/leases.py",
         old="        elif self.valid():\n            self._renewed(ttl_s, sent_at)\n",
         new="        elif self.valid():\n            self._renewed(ttl_s, self._clock.monotonic())\n",
-        tests=("tests/txnstore/test_faults.py::test_a_lease_counts_from_the_sending_of_the_last_answered_keep_alive",),
+        tests=("tests/txnstore/test_leases.py::test_a_lease_counts_from_the_sending_of_the_last_answered_keep_alive",),
         why_tests="safety is a compare in every write: a lease that is believed in for too long only slows fail-over",
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = (
         file="txnstore/store_client.py",
         old="if not commit.reserve and self._soft_limit.exceeded():",
         new="if self._soft_limit.exceeded():",
-        tests=("tests/txnstore/test_faults.py::test_e3_above_the_soft_limit_only_the_reserve_is_served",),
+        tests=("tests/txnstore/test_space.py::test_e3_above_the_soft_limit_only_the_reserve_is_served",),
         why_tests="clients try again, and everything ends once etcd has room",
     ),
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS = (
         file="txnstore/store_client.py",
         old="if not commit.reserve and self._soft_limit.exceeded():",
         new="if not commit.reserve and self._soft_limit.exceeded() and self._closed:",
-        tests=("tests/txnstore/test_faults.py::test_e3_above_the_soft_limit_only_the_reserve_is_served",),
+        tests=("tests/txnstore/test_space.py::test_e3_above_the_soft_limit_only_the_reserve_is_served",),
         why_tests="clients try again, and everything ends once etcd has room",
     ),
     # ---- ids ----

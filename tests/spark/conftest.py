@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import txnclient.sync
 from pyspark_txnstore.process_client import close_clients
+from tests.spark.micro_batches import MicroBatches, Start
 from tests.spark.service import REPOSITORY, Service, running_service
 from tests.spark.sessions import running_session
 
@@ -81,3 +82,15 @@ def sync_client(service: Service) -> txnclient.sync.Client:
 def topic() -> str:
     """A name no other test has; the test creates it, with as many segments as it wants."""
     return f"topic://public/spark/t{next(_topics)}"
+
+
+@pytest.fixture
+def start(service: Service, topic: str) -> Start:
+    """Of a query that reads the test's topic, unless its options name others."""
+
+    def started(**options: str) -> MicroBatches:
+        if not {"topics", "topicsPattern"} & options.keys():
+            options.setdefault("topic", topic)
+        return MicroBatches(service.url, options)
+
+    return started

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import txnclient.sync
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.stream import StreamReader
 
@@ -84,3 +85,28 @@ def values(rows: Iterable[Row] | None) -> list[bytes]:
     """In order of their bytes."""
     assert rows is not None
     return sorted(row["value"] for row in rows)
+
+
+Start = Callable[..., MicroBatches]
+"""Of a query: its options, which name the test's topic unless they name others."""
+
+
+def send(
+    client: txnclient.sync.Client, topic: str, some: Iterable[bytes], txn: txnclient.sync.Transaction | None = None
+) -> None:
+    """Each in an entry of its own, with itself as the key."""
+    with client.producer(topic) as producer:
+        for value in some:
+            producer.send(value, key=value, txn=txn)
+
+
+def commit(client: txnclient.sync.Client, topics: Iterable[str], some: Iterable[bytes]) -> None:
+    """All of them to each of the topics, in one transaction."""
+    some = list(some)
+    with client.transaction() as txn:
+        for topic in topics:
+            send(client, topic, some, txn)
+
+
+def numbered(prefix: str, count: int) -> list[bytes]:
+    return [f"{prefix}{number:03d}".encode() for number in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ MOST_LARGE = 6
 """Of a run: six megabytes pass through every process several times."""
 KEYS = 40
 ASK_EVERY_S = 0.2
+
+_log = logging.getLogger(__name__)
 
 
 class Workload:
@@ -178,5 +181,5 @@ class Workload:
     async def _abort(self, txn: txnclient.Transaction) -> None:
         try:
             await txn.abort()
-        except txnclient.TxnError:
-            pass  # it may have committed, or ends at its deadline: nothing of it is awaited
+        except txnclient.TxnError as error:
+            _log.debug("%s has committed, or ends at its deadline: %s", txn.id, error)

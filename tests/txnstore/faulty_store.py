@@ -1,0 +1,61 @@
+"""The in-memory store with faults that are scripted: what becomes of the next requests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from tests.segments.virtual_time import LoopClock
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.store import (
+    Commit,
+    KeyValue,
+    Put,
+    Read,
+    absent,
+)
+
+A, B = b"/k/a", b"/k/b"
+LOST_BEFORE = Fate(arrive_s=None, fail_s=0.5)
+LOST_AFTER = Fate(arrive_s=0.001, fail_s=0.5)
+LANDS_LATE = Fate(arrive_s=3.0, fail_s=0.5)
+HANGS = Fate(arrive_s=None)
+UNKNOWN = [LOST_BEFORE, LOST_AFTER, LANDS_LATE, HANGS]
+
+
+class Script:
+    """`Faults`: the given fates for the next requests of one kind, no fault for the others."""
+
+    def __init__(
+        self, kind: str = "commit", fates: Sequence[Fate] = (), watch_delays_s: Sequence[float] = (0.0,)
+    ) -> None:
+        self.kind = kind
+        self.fates = list(fates)
+        self.sent = 0
+        self._watch_delays_s = watch_delays_s
+        self._turn = 0
+
+    def fate(self, request: str, client: str) -> Fate:
+        if request != self.kind:
+            return NO_FAULT
+        self.sent += 1
+        return self.fates.pop(0) if self.fates else NO_FAULT
+
+    def watch_delay_s(self, client: str) -> float:
+        self._turn += 1
+        return self._watch_delays_s[self._turn % len(self._watch_delays_s)]
+
+
+def client(etcd: MemoryEtcd, faults: Script | None = None, name: str = "client") -> MemoryStore:
+    return MemoryStore(etcd, LoopClock(), random.Random(name), name=name, faults=faults)
+
+
+def create(key: bytes, value: bytes) -> Commit:
+    return Commit((absent(key),), (Put(key, value),), (), (Read(key),))
+
+
+def record(etcd: MemoryEtcd, key: bytes) -> KeyValue:
+    found = etcd.mvcc.get(key)
+    assert found is not None
+    return found
