@@ -35,7 +35,7 @@ def local_session(folder: Path, *, master: str, memory: str) -> SparkSession:
         SparkSession.builder.master(master)
         .appName("txnstore tests")
         .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{properties} -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{properties}")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

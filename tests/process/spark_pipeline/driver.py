@@ -103,7 +103,6 @@ def session(run: DriverRun) -> SparkSession:
         SparkSession.builder.master(f"local[{run.cores},3]")
         .appName("pipeline")
         .config("spark.driver.memory", "768m")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
