@@ -73,7 +73,7 @@ class SparkDemo:
         async with DevCluster(cluster) as running:
             self._say(f"started in {self._folder}: etcd, a coordinator, {BROKERS} brokers")
             await self._work(running)
-        self._say("everything is stopped; it is started again, and another Spark judges: some 20 s")
+        self._say("everything is stopped; it is started again, and another Spark judges: 20 to 30 s")
         async with DevCluster(cluster) as running:
             findings = await self._judge(running.url)
             async with asking(running.url) as admin:
@@ -85,7 +85,7 @@ class SparkDemo:
         async with txnclient.connect(cluster.url) as client:
             for topic in (FLIGHTS, STATISTICS):
                 await client.create_topic(topic, segments=self._settings.segments, autoscale="off")
-            self._say("Spark is started: a driver with two streaming queries; some 10 s")
+            self._say("Spark is started: a driver with two streaming queries; 10 to 20 s")
             async with SparkDriver(cluster.url, self._places) as driver:
                 await driver.wait_running()
                 self._say("Spark runs: flights are loaded; each micro-batch is one transaction, whoever wrote in it")

@@ -88,7 +88,7 @@ class SparkHappenings:
             f"SIGKILL to the Spark driver in micro-batch {batch}, its transaction is open; "
             f"{progress.done:,} flights are counted by now"
         )
-        self._say("Spark is started again, from its checkpoint: some 10 s until the next statistics")
+        self._say("Spark is started again, from its checkpoint: 10 to 30 s until the next statistics")
         return batch
 
     async def _come_back(self, progress: Progress, batch: int | None) -> None:
