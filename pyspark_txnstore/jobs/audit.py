@@ -62,7 +62,8 @@ class Report(NamedTuple):
 
     @property
     def forgotten(self) -> int:
-        return self.transactions.get("UNKNOWN", 0)
+        """Transactions of which nobody can tell what of them was to be shown."""
+        return self.transactions.get("UNKNOWN", 0) + self.stored["writers_forgotten"]
 
     @property
     def is_clean(self) -> bool:
@@ -99,10 +100,10 @@ class Report(NamedTuple):
             )
         if self.forgotten:
             lines.append(
-                f"not judged by outcome: {self.forgotten:,} transactions, forgotten; none of them is torn "
+                f"not judged by outcome: {self.forgotten:,} transactions, forgotten; no writer's part of them is torn "
                 "but for what stands above, and with --allow-forgotten that will do"
             )
-        if self.is_clean:
+        elif self.is_clean:
             lines.append("clean: what was committed was shown whole, once, and nothing else was")
         return lines
 
@@ -134,8 +135,14 @@ def _cut(args: argparse.Namespace) -> Snapshot:
 def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, progress: Progress) -> Report:
     from pyspark.sql import functions as F
 
-    from pyspark_txnstore.jobs.judgement import entries_of, findings, with_outcomes
-    from pyspark_txnstore.jobs.stored_entries import NO_WRITER, Service, known_transactions, stored_entries
+    from pyspark_txnstore.jobs.judgement import TOLD, entries_of, findings, with_outcomes
+    from pyspark_txnstore.jobs.stored_entries import (
+        NO_WRITER,
+        Service,
+        known_transactions,
+        stored_entries,
+        told_writers,
+    )
 
     service = Service(args.service, args.timeout_s)
     everything = entries_of(stored_entries(session, service, cut), _shown(session, args, cut)).persist()
@@ -147,7 +154,11 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
     known = known_transactions(transactions, service, cut).persist()
     states = {row.state: row["count"] for row in known.groupBy("state").count().collect()}
     progress.say(f"{sum(states.values()):,} transactions have told how they ended")
-    found = findings(with_outcomes(entries, known)).persist()
+    forgetful = known.where("state = 'COMMITTED' and not writers_known").select("txn_id").persist()
+    named_in = [row.segment for row in entries.join(forgetful, "txn_id").select("segment").distinct().collect()]
+    told = told_writers(session, service, cut, named_in) if named_in else session.createDataFrame([], TOLD)
+    judged = with_outcomes(entries, known, told.persist()).persist()
+    found = findings(judged).persist()
     counted = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
     counts = {kind: counted.get(kind, 0) for kind in KINDS}
     progress.say(f"judged: {sum(counts.values()):,} findings")
@@ -163,8 +174,10 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
     assert totals is not None  # an aggregation over nothing has a row, too
     stored = {name: totals[name] or 0 for name in ("entries", "messages", "shown", "segments")}
     stored["unjudged"] = total - totals["judged"]
+    undecided = F.count_distinct(F.when(F.col("due").isNull() & (F.col("state") == "COMMITTED"), F.col("txn_id")))
+    stored["writers_forgotten"] = judged.where("is_stored").agg(undecided).first()[0]  # type: ignore[index]
     examples = _examples(found, args.examples) if any(counts.values()) else {}
-    for one in (found, known, entries, everything):
+    for one in (found, judged, told, forgetful, known, entries, everything):
         one.unpersist()
     return Report(sorted(cut.topics), cut.revision, stored, states, counts, examples)
 

@@ -3,6 +3,7 @@
     stored   one row an entry: all that is kept, of open and aborted transactions too       (STORED)
     shown    one row a message: what a READ_COMMITTED reader showed, or somebody received   (SHOWN)
     known    one row a transaction: how it ended, and whether it was pending in the snapshot (KNOWN)
+    told     one row a writer of a named transaction: whether it counts, as its segments have it (TOLD)
 
 Each stored entry either was to be shown or was not: one of no transaction, or of a committed one by a writer that
 counts, was; one of an aborted, open or pending transaction, or of another writer, was not. Where the outcome is
@@ -60,6 +61,9 @@ FINDING: Final = (
 )  # fmt: skip
 """Columns of a finding. `stored`, `shown`: messages. Of a transaction, topic, segment and position are those of its
 first entry that is not as it should be."""
+
+TOLD: Final = _schema(txn_id=StringType(), writer=StringType(), counts=BooleanType())
+"""Of writers whose transaction has forgotten which of them count. `counts`: no segment has noted that it does not."""
 
 OPEN: Final = "it is open"
 PENDING: Final = "it was pending in the snapshot"
@@ -124,25 +128,32 @@ def entries_of(stored: DataFrame, shown: DataFrame) -> DataFrame:
     )
 
 
-def with_outcomes(entries: DataFrame, known: DataFrame) -> DataFrame:
-    """Each entry with `due`: whether it was to be shown, by what is known of its transaction (`KNOWN`), null where
-    nobody can tell; and `why` it was not."""
-    joined = entries.join(known, "txn_id", "left").withColumns(
-        {
-            "state": F.coalesce("state", F.lit("UNKNOWN")),
-            "writers_known": F.coalesce("writers_known", F.lit(False)),
-            "pending": F.coalesce("pending", F.lit(False)),
-        }
+def with_outcomes(entries: DataFrame, known: DataFrame, told: DataFrame) -> DataFrame:
+    """Each entry with `due`: whether it was to be shown, by what is known of its transaction (`KNOWN`) or else of its
+    writer (`TOLD`), null where nobody can tell; and `why` it was not."""
+    joined = (
+        entries.join(known, "txn_id", "left")
+        .join(told, ["txn_id", "writer"], "left")
+        .withColumns(
+            {
+                "state": F.coalesce("state", F.lit("UNKNOWN")),
+                "writers_known": F.coalesce("writers_known", F.lit(False)),
+                "pending": F.coalesce("pending", F.lit(False)),
+            }
+        )
     )
-    loses = F.col("writers").isNotNull() & ~F.array_contains("writers", F.col("writer"))
+    # ▲ Before "all of them" is concluded of a transaction without a list: that one is null where it is forgotten, too.
+    counts = F.when(
+        F.col("writers_known"), F.col("writers").isNull() | F.array_contains("writers", F.col("writer"))
+    ).otherwise(F.col("counts"))
     why = (
         F.when(F.col("txn_id").isNull(), F.lit(None))
         .when(F.col("state") == "ABORTED", F.lit("it was aborted"))
         .when(F.col("state") == "OPEN", F.lit(OPEN))
         .when(F.col("pending"), F.lit(PENDING))
-        .when((F.col("state") == "COMMITTED") & loses, F.lit("its writer does not count"))
+        .when((F.col("state") == "COMMITTED") & ~counts, F.lit("its writer does not count"))
     )
-    unknown = F.col("txn_id").isNotNull() & ((F.col("state") != "COMMITTED") | ~F.col("writers_known"))
+    unknown = F.col("txn_id").isNotNull() & ((F.col("state") != "COMMITTED") | counts.isNull())
     return joined.withColumn("why", why).withColumn(
         "due", F.when(F.col("why").isNotNull(), F.lit(False)).when(unknown, F.lit(None)).otherwise(F.lit(True))
     )

@@ -10,9 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_txnstore.jobs.judgement import KNOWN, STORED
+from pyspark_txnstore.jobs.judgement import KNOWN, STORED, TOLD
 from pyspark_txnstore.process_client import client_of
 from txnclient.snapshot import Snapshot
 from txnwire.errors import TxnNotFound
@@ -31,6 +32,7 @@ NO_WRITER: Final = f"{0:016x}"
 
 _STORED: Final = to_arrow_schema(STORED)
 _KNOWN: Final = to_arrow_schema(KNOWN)
+_TOLD: Final = to_arrow_schema(TOLD)
 
 
 class Service(NamedTuple):
@@ -143,3 +145,37 @@ def _writers(describe: Callable[[str], dict[str, Any]], txn_id: str, *, asks: bo
         return {"writers": None, "writers_known": False}
     told = info if info["header"] is None else info["header"]
     return {"writers": told.get("writers"), "writers_known": "writers" in told}
+
+
+def told_writers(spark: SparkSession, service: Service, cut: Snapshot, segments: Iterable[str]) -> DataFrame:
+    """Of all writers of named transactions in these segments whether they count: `judgement.TOLD`.
+
+    ▲ Asked for transactions that are collected: by then each segment has noted for good which of their writers do not
+    count. One that any segment has not noted so counts: a segment that has, and others of it have not, is found out."""
+    ends = [(path, str(cut.segments[path].end)) for path in segments]
+
+    def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                path, end = ends[number]
+                told = _told(service, path, Position.parse(end))
+                rows = [{"txn_id": txn_id, "writer": writer, "counts": counts} for (txn_id, writer), counts in told]
+                yield pa.RecordBatch.from_pylist(rows, schema=_TOLD)
+
+    of_segments = _tasks(spark, len(ends)).mapInArrow(scan, TOLD)
+    return of_segments.groupBy("txn_id", "writer").agg(F.bool_or("counts").alias("counts"))
+
+
+def _told(service: Service, path: str, end: Position) -> Iterable[tuple[tuple[str, str], bool]]:
+    told: dict[tuple[str, str], bool] = {}
+    pages = client_of(service.url, timeout_s=service.timeout_s).scan_entries(
+        path, after=EARLIEST, end=end, trimmed="skip"
+    )
+    try:
+        for page in pages:
+            for head in page:
+                if head.txn_id is not None and head.writer:
+                    told[str(head.txn_id), f"{head.writer:016x}"] = not head.aborted
+    finally:
+        pages.close()
+    return told.items()

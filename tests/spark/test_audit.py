@@ -21,6 +21,7 @@ from pyspark_txnstore.jobs.judgement import KINDS
 from pyspark_txnstore.process_client import close_clients
 from tests.cluster import InProcessCluster
 from tests.spark.service import Service
+from tests.spark.waiting import wait_until
 from txnstore import keys, records
 from txnstore.store import Commit, Delete, Put
 
@@ -178,7 +179,7 @@ def test_a_report_in_words_names_what_and_where() -> None:
         "kind": "torn", "topic": "topic://a/b/c", "segment": "a/b/c/0000-ffff-0", "position": "1:4", "txn_id": "0001-7",
         "producer": "p", "sequence_id": 12, "stored": 6, "shown": 3, "detail": "3 of 6 messages were shown",
     }  # fmt: skip
-    stored = {"entries": 4, "messages": 1200, "shown": 1197, "segments": 2, "unjudged": 1}
+    stored = {"entries": 4, "messages": 1200, "shown": 1197, "segments": 2, "unjudged": 1, "writers_forgotten": 0}
     counts = dict.fromkeys(KINDS, 0) | {"torn": 7}
     report = audit.Report(["topic://a/b/c"], 80, stored, {"COMMITTED": 2000}, counts, {"torn": [finding]})
     text = report.as_text()
@@ -190,12 +191,51 @@ def test_a_report_in_words_names_what_and_where() -> None:
     assert report.exit_code(allow_forgotten=True) == command_line.FINDINGS
 
 
-def test_forgotten_outcomes_are_no_clean_report_unless_that_is_allowed() -> None:
-    stored = {"entries": 0, "messages": 0, "shown": 0, "segments": 0, "unjudged": 0}
-    report = audit.Report(["topic://a/b/c"], 80, stored, {"UNKNOWN": 3}, dict.fromkeys(KINDS, 0), {})
+@pytest.mark.parametrize(("unknown", "writers"), [(3, 0), (0, 3)])
+def test_what_is_forgotten_makes_no_clean_report_unless_that_is_allowed(unknown: int, writers: int) -> None:
+    stored = {"entries": 0, "messages": 0, "shown": 0, "segments": 0, "unjudged": 0, "writers_forgotten": writers}
+    report = audit.Report(["topic://a/b/c"], 80, stored, {"UNKNOWN": unknown}, dict.fromkeys(KINDS, 0), {})
     assert report.exit_code(allow_forgotten=False) == command_line.UNDECIDED
     assert report.exit_code(allow_forgotten=True) == command_line.CLEAN
     assert "3 transactions, forgotten" in report.as_text()
+    assert "clean" not in report.as_text()
+
+
+def test_a_writer_of_a_collected_transaction_is_judged_by_what_its_segments_know(
+    spark: SparkSession,
+    service: Service,
+    sync_client: txnclient.sync.Client,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As of a batch of Spark's: each task's rows in a segment of their own, and one task was tried again."""
+    sync_client.create_topic(topic, segments=2, autoscale="off")
+    writers = [sync_client.begin(name=f"{topic}/1", timeout=900) for _ in range(3)]
+    with sync_client.producer(topic) as producer:
+        for number, writer in enumerate(writers):
+            producer.send_many([(f"key-{number}", b"%d" % index) for index in range(8)], txn=writer)
+    writers[0].commit(writers=[writers[0].writer_id, writers[1].writer_id])
+    wait_until(lambda: _is_collected(sync_client, writers[0].id), "the transaction to be collected")
+    assert run(capsys, service.url, "--topics", topic)[:2] == (command_line.CLEAN, {})
+
+    cut = sync_client.snapshot([topic])
+    (tmp_path / "cut.json").write_text(cut.to_json())
+    with sync_client.reader(topic, end=cut) as reader:
+        rows = received(reader)
+    with sync_client.reader(topic, end="latest", isolation="read_uncommitted") as reader:
+        everything = received(reader)
+    losing = [row for row in everything if row not in rows]
+    assert (len(rows), len(losing)) == (16, 8)
+    seen = ("--seen", str(tmp_path / "seen.parquet"), "--snapshot", str(tmp_path / "cut.json"))
+    for shown, expected in ((rows[8:], {"torn": 1}), (rows + losing, {"aborted": 1})):
+        parquet.write_table(pa.Table.from_pylist(shown), tmp_path / "seen.parquet")
+        assert run(capsys, service.url, *seen)[:2] == (command_line.FINDINGS, expected)
+
+
+def _is_collected(client: txnclient.sync.Client, txn_id: txnclient.TxnId) -> bool:
+    info = client.transaction_info(txn_id)
+    return info["header"] is None and "writers" not in info
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_the_guides_ten_lines_run(
     program = blocks(GUIDE, "python")[0]
     program = program.replace("txn://127.0.0.1:6650", service.url).replace("checkpoints/", f"{tmp_path}/")
     exec(compile(program, str(GUIDE), "exec"), {})
-    assert "100 orders billed exactly once" in capsys.readouterr().out
+    assert "100 orders billed, each exactly once" in capsys.readouterr().out
 
 
 def test_the_readmes_program_runs_twice_and_writes_once(

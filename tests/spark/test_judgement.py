@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_txnstore.jobs.judgement import KINDS, KNOWN, SHOWN, STORED, entries_of, findings, with_outcomes
+from pyspark_txnstore.jobs.judgement import KINDS, KNOWN, SHOWN, STORED, TOLD, entries_of, findings, with_outcomes
 
 A, B = "topic://public/spark/a", "topic://public/spark/b"
 COMMITTED, ABORTED, OPEN, NAMED, FORGOTTEN, PENDING = (f"0001-{number:016x}" for number in range(1, 7))
@@ -76,6 +76,7 @@ class History:
             FORGOTTEN: ("UNKNOWN", None, False, False),
             PENDING: ("COMMITTED", None, True, True),
         }
+        self.told: list[tuple[str, str, bool]] = []
         self.hidden = [ABORTED, OPEN, PENDING]
         self.shown = [
             row for one in self.stored if one.txn_id not in self.hidden and one.writer != LOSER for row in one.rows()
@@ -118,6 +119,12 @@ def _committed_without_its_writers(history: History) -> None:
     history.hide(A, 4, 11)
 
 
+def _told_by_segments(history: History, fault: Fault) -> None:
+    history.known[NAMED] = ("COMMITTED", None, False, False)
+    history.told = [(NAMED, WINNER, True), (NAMED, LOSER, False)]
+    fault(history)
+
+
 def _forgotten(history: History) -> None:
     del history.known[FORGOTTEN]
     history.hide(B, 1)
@@ -132,6 +139,17 @@ CASES: list[tuple[str, Fault, list[tuple[str, str | None, int, int]]]] = [
     ("of one nobody knows a part is missing", _forgotten, [("torn", FORGOTTEN, 4, 2)]),
     ("the part of the writer that counts is missing", lambda h: h.hide(A, 4), [("hidden", NAMED, 2, 0)]),
     ("a writer is torn, its name forgotten", _committed_without_its_writers, [("torn", NAMED, 2, 1)]),
+    ("its name forgotten, its segments tell", lambda h: _told_by_segments(h, lambda _: None), []),
+    (
+        "its name forgotten, the part of the writer that counts is missing",
+        lambda h: _told_by_segments(h, lambda h: h.hide(A, 4)),
+        [("hidden", NAMED, 2, 0)],
+    ),
+    (
+        "its name forgotten, a writer that does not count is shown",
+        lambda h: _told_by_segments(h, lambda h: h.show(A, 5)),
+        [("aborted", NAMED, 2, 2)],
+    ),
     ("an aborted one is shown", lambda h: h.show(A, 2), [("aborted", ABORTED, 2, 2)]),
     ("a writer that does not count is shown", lambda h: h.show(A, 5), [("aborted", NAMED, 2, 2)]),
     ("an open one is shown", lambda h: h.show(A, 3), [("undecided", OPEN, 2, 2)]),
@@ -155,7 +173,7 @@ Finding = tuple[str, str | None, int, int]
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> dict[str, list[Finding]]:
     """Of all of them, by name. One question to Spark: each has topics, transactions and producers of its own."""
-    stored, shown, known = [], [], []
+    stored, shown, known, told = [], [], [], []
     for number, (_, fault, _) in enumerate(CASES):
         history = History()
         fault(history)
@@ -167,9 +185,11 @@ def judged(spark: SparkSession) -> dict[str, list[Finding]]:
         ]
         shown += [(row[0], f"{number}/{row[1]}", *row[2:4], _own(number, row[4]), *row[5:]) for row in history.shown]
         known += [(_own(number, txn_id), *rest) for txn_id, rest in history.known.items()]
+        told += [(_own(number, txn_id), *rest) for txn_id, *rest in history.told]
     entries = entries_of(spark.createDataFrame(stored, STORED), spark.createDataFrame(shown, SHOWN)).persist()
     found: dict[str, list[Finding]] = {name: [] for name, _, _ in CASES}
-    for row in findings(with_outcomes(entries, spark.createDataFrame(known, KNOWN))).collect():
+    outcomes = spark.createDataFrame(known, KNOWN), spark.createDataFrame(told, TOLD)
+    for row in findings(with_outcomes(entries, *outcomes)).collect():
         assert row.kind in KINDS
         assert row.detail
         number = int(row.segment.partition("/")[0])
