@@ -12,6 +12,7 @@ never changes. This is how the job export keeps its increments, and the job comp
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -76,14 +77,23 @@ class VersionedFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One makes a version at a time; who dies lets go. Raises `NotAllowed` where another one does."""
+        """One makes a version at a time; who dies lets go. Folders that were not there before, and in which nothing
+        was made, go again. Raises `NotAllowed` where another one does."""
+        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "w", encoding="ascii") as file:
+        lock = self.path / ".lock"
+        with open(lock, "w", encoding="ascii") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise NotAllowed(f"another job is writing to {self.path}: wait until it is done") from error
-            yield
+            try:
+                yield
+            finally:
+                if new and os.listdir(self.path) == [lock.name]:
+                    # Somebody may hold the file that goes while others lock a new one: then `publish` parts them.
+                    lock.unlink()
+                    _remove_empty(new)
 
     def making(self) -> Path:
         """A new name to write the next version under; what earlier ones left there is removed. Only when locked:
@@ -132,3 +142,14 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Innermost first, up to one that somebody has put something into."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            return

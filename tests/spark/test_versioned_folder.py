@@ -114,6 +114,21 @@ def test_one_at_a_time_and_a_dead_one_holds_nobody_up(tmp_path: Path) -> None:
     make(versions(tmp_path))
 
 
+def test_where_nothing_was_made_nothing_is_left(tmp_path: Path) -> None:
+    folder = versions(tmp_path / "deep" / "down")
+    with pytest.raises(KeyError), folder.locked():
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    with folder.locked():
+        (tmp_path / "deep" / "of somebody else").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["deep", "of somebody else"]
+    with versions(tmp_path).locked():  # which was there before
+        pass
+    assert tmp_path.exists()
+    make(folder)
+    assert folder.numbers() == [1]
+
+
 def test_one_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
     """Where locks do not reach from machine to machine."""
     folder = versions(tmp_path)
