@@ -63,7 +63,8 @@ FINDING: Final = (
 first entry that is not as it should be."""
 
 TOLD: Final = _schema(txn_id=StringType(), writer=StringType(), counts=BooleanType())
-"""Of writers whose transaction has forgotten which of them count. `counts`: no segment has noted that it does not."""
+"""Of writers whose transaction has forgotten which of them count. `counts`: unless each segment of the writer has noted
+that it does not."""
 
 OPEN: Final = "it is open"
 PENDING: Final = "it was pending in the snapshot"
