@@ -151,7 +151,7 @@ def told_writers(spark: SparkSession, service: Service, cut: Snapshot, segments:
     """Of all writers of named transactions in these segments whether they count: `judgement.TOLD`.
 
     ▲ Asked for transactions that are collected: by then each segment has noted for good which of their writers do not
-    count. One counts unless each of its segments has noted that, so a segment that alone has, or has not, is found out."""
+    count. One counts unless each of its segments has noted that: so one that alone has, or has not, is found out."""
     ends = [(path, str(cut.segments[path].end)) for path in segments]
 
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
