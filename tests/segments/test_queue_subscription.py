@@ -523,7 +523,7 @@ class Unreadable(FileLedgerStore):
 async def test_a_disk_that_fails_to_read_is_logged_once_and_not_for_every_consumer_it_closes(
     memory_cluster: Cluster,
 ) -> None:
-    """Seed 30089 on 3ad7b53: 907 lines, and as many errors, of one disk that failed for some seconds."""
+    """Seed 30089: 907 lines, and as many errors, of one disk that failed for some seconds."""
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
     node = await cluster.start()

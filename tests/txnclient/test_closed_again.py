@@ -34,7 +34,7 @@ async def attached(server: ScriptedServer) -> None:
 
 @pytest.mark.parametrize("how", ["stream", "queue", "reader"])
 def test_a_broker_that_closes_us_at_each_first_read_is_not_asked_in_a_tight_loop(how: str) -> None:
-    """Seeds 30014 and 30089 on 3ad7b53: 907 times in the seconds for which a disk failed to read."""
+    """Seeds 30014 and 30089: 907 times in the seconds for which a disk failed to read."""
 
     async def scenario() -> None:
         async with connected() as (cluster, client):
