@@ -101,7 +101,7 @@ class Job:
             async with await self.client.producer(topic) as producer:
                 await producer.send(b"sentinel", key="k")
             async with await self.client.consumer(topic, "job") as consumer:
-                while (message := await consumer.receive(timeout=30)).value != b"sentinel":
+                while (message := await consumer.receive(timeout=60)).value != b"sentinel":
                     values.append(message.value)
         return values
 
