@@ -64,7 +64,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One transaction, or one plain poll or send. `reports`: every outcome that any call or listing told of it.
     `acks` are those made in this transaction. `told`: when its process had been told that it failed, and its consumers
     had gone back, None where that is not known. `shared`: it is one writer's part of this transaction of several
-    writers, whose parts happen together, but for those that the commit does not list: these have failed."""
+    writers, whose parts happen together, but for those that the commit does not list: these have failed. `left`: its
+    process left it open and went on, so that nothing tells when it was aborted."""
 
     process: str
     invoked: float
@@ -77,6 +78,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     shared: str = ""
     told: float | None = None
+    left: bool = False
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

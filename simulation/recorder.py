@@ -43,6 +43,7 @@ class Draft:
     changed: Callable[[Draft], None] = lambda _: None
     shared: str = ""
     told: float | None = None
+    left: bool = False
 
     def begun(self, txn_id: TxnId) -> None:
         self.name = f"{self.name} {txn_id}"
@@ -87,6 +88,7 @@ class Draft:
             name=self.name,
             shared=self.shared,
             told=self.told,
+            left=self.left,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -29,7 +29,8 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
 
     What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one
     of unknown outcome may do so: a crash may forget plain acks (DESIGN §6). What a writer has acked in a named
-    transaction stays away until somebody decides it, while that writer's process goes on with other things.
+    transaction stays away until somebody decides it, while that writer's process goes on with other things, and so does
+    what a process has acked in a transaction that it left open, for this process (another holder waits for it).
     """
     acked = acked_values(facts, "ok", "unknown")
     for operation in facts.history.operations:
@@ -37,10 +38,13 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
             for ack in operation.acks:
                 acked[ack.subscription][ack.value] = None
     returning = acked_values(facts, "unknown", "failed")
+    left_open = _left_open(facts)
     readings: dict[tuple[str, str | None, str | None, str], _Reading] = {}
     for index, operation in enumerate(facts.history.operations):
         for poll in operation.polls:
             subscription = poll.subscription or ""
+            left = left_open[operation.process, subscription]
+            away = ChainMap(acked[subscription], {value: None for value, at in left.items() if at <= poll.at})
             for key, reads in poll.reads.items():
                 reader = (operation.process, poll.subscription, poll.snapshot, key)
                 reading = readings.get(reader)
@@ -51,14 +55,24 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
                     repeatable = read.place in reading.seen and read.value in returning[subscription]
                     if reading.highest is not None and not repeatable:
                         # A snapshot passes over what was pending in it, whatever became of that: see "torn snapshot".
-                        anomalies = _judge_step(facts, index, key, reading.highest, read, acked[subscription])
+                        anomalies = _judge_step(facts, index, key, reading.highest, read, away)
                         yield from (one for one in anomalies if poll.snapshot is None or one.kind != "poll skip")
                     reading.highest = max(reading.highest or read.place, read.place)
                     reading.seen[read.place] = None
 
 
+def _left_open(facts: Facts) -> dict[tuple[str, str], dict[str, float]]:
+    """(process, subscription) → value → when this process first acked it in a transaction that it left open."""
+    left: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for operation in facts.history.operations:
+        if operation.left:
+            for ack in operation.acks:
+                left[operation.process, ack.subscription].setdefault(ack.value, ack.at)
+    return left
+
+
 def _judge_step(
-    facts: Facts, index: int, key: str, before: Place, read: Read, acked: Mapping[str, None]
+    facts: Facts, index: int, key: str, before: Place, read: Read, away: Mapping[str, None]
 ) -> Iterator[Anomaly]:
     if read.place <= before:
         yield Anomaly(
@@ -67,7 +81,7 @@ def _judge_step(
         return
     order = facts.order[key]
     between = order[bisect_right(order, before) : bisect_right(order, read.place) - 1]
-    skipped = [value for place in between if (value := facts.value_at(key, place)) not in acked]
+    skipped = [value for place in between if (value := facts.value_at(key, place)) not in away]
     if skipped:
         yield Anomaly(
             "poll skip",

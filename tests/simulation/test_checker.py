@@ -52,11 +52,12 @@ def op(
     shared: str = "",
     name: str = "",
     told: float | None = None,
+    left: bool = False,
 ) -> Operation:
     return Operation(
         process=process, invoked=at, completed=at + 0.5, outcome=outcome,
         sends=sends or [], polls=polls or [], acks=acks or [], reports=reports or [],
-        shared=shared, name=name, told=told,
+        shared=shared, name=name, told=told, left=left,
     )  # fmt: skip
 
 
@@ -71,6 +72,11 @@ WROTE = [op(sends=[A]), op(sends=[B]), op(sends=[C])]
 SPLIT = [op(sends=[moved("a", 1, 0), moved("b", 1, 7)]), op(sends=[moved("c", 4, 0)])]
 """A key's segment 1 was split; the key goes on in segment 4, whose entries count from 0."""
 READ_SPLIT = op("r", polls=[over((1, 0, "a"), (1, 7, "b"), (4, 0, "c"))])
+
+LEFT_OPEN = [
+    *WROTE,
+    op("s", "failed", polls=[poll((1, "b"), subscription="sub", at=2.0)], acks=acked("b", 2.1), left=True),
+]
 
 CLEAN: dict[str, list[Operation]] = {
     "a child is read once its parent is acked, in one transaction and outside": [
@@ -128,6 +134,12 @@ CLEAN: dict[str, list[Operation]] = {
         op("t", polls=[poll((0, "a"), (2, "c"), at=9.5, assignment=1, subscription="sub")]),
         op("t", polls=[poll((1, "b"), at=12.0, assignment=2, assigned_at=11.0, subscription="sub")]),
         op("s", polls=[ALL]),
+    ],
+    "what a process acked in a transaction that it left open is passed over by it, and comes again": [
+        *LEFT_OPEN,
+        op("s", polls=[poll((0, "a"), (2, "c"), subscription="sub", at=3.0, assignment=1)]),
+        op("s", polls=[poll((1, "b"), subscription="sub", at=5.0, assignment=2)]),
+        op("r", polls=[ALL]),
     ],
     "everything read once": [*WROTE, op("r", polls=[ALL])],
     "an aborted value is not read": [op(sends=[A]), op("q", "failed", [B]), op("r", polls=[poll((0, "a"))])],
@@ -328,6 +340,24 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
     "poll skip between polls": (
         ["poll skip"],
         [*WROTE, op("r", polls=[poll((0, "a"))]), op("r", polls=[poll((2, "c"))]), op("s", polls=[ALL])],
+    ),
+    "poll skip by another than who left it open": (
+        ["poll skip"],
+        [
+            *LEFT_OPEN,
+            op("t", polls=[poll((0, "a"), (2, "c"), subscription="sub", at=3.0)]),
+            op("s", polls=[poll((1, "b"), subscription="sub", at=5.0, assignment=2)]),
+            op("r", polls=[ALL]),
+        ],
+    ),
+    "poll skip before it was acked by who left it open": (
+        ["poll skip"],
+        [
+            *LEFT_OPEN,
+            op("s", polls=[poll((0, "a"), (2, "c"), subscription="sub", at=1.9, assignment=1)]),
+            op("s", polls=[poll((1, "b"), subscription="sub", at=5.0, assignment=2)]),
+            op("r", polls=[ALL]),
+        ],
     ),
     "non-monotonic poll in one poll": (
         ["non-monotonic poll"],

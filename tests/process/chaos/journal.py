@@ -74,5 +74,5 @@ def draft_of(operation: Operation) -> Draft:
     draft.sends = [(send.key, send.value) for send in operation.sends]
     draft.places = {send.value: send.place for send in operation.sends if send.place is not None}
     draft.polls, draft.acks, draft.reports = operation.polls, operation.acks, operation.reports
-    draft.shared, draft.told = operation.shared, operation.told
+    draft.shared, draft.told, draft.left = operation.shared, operation.told, operation.left
     return draft

@@ -91,6 +91,7 @@ class LeavingLife(ClientLife):
             await super()._transaction(client, producers, consumer)
             return
         draft = self._plan.recorder.begin(self._name, "left")
+        draft.left = True
         txn = await client.begin(timeout=self._random.choice((1.0, 4.0)))
         draft.begun(txn.id)
         try:
