@@ -6,8 +6,8 @@
 Producers do not wait for each other, except that one sync serves whatever has gathered. No task, timer or await per
 entry: op verdicts come back as callbacks, and one loop per segment syncs. Publish order is ▲ op record, then ledger
 append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6). Entries of one producer and
-transaction that come while an op of it is under way share the next one: an op record says that the transaction has
-written here, not what.
+transaction that come in one turn of the loop (of one frame), or while an op of it is under way, share the next one: an
+op record says that the transaction has written here, not what.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ class Pipeline:
         )
         self.gate: OpGate[Claim] = OpGate()
         self._gathering: dict[TxnId, Claim] = {}
-        """Entries of transactions that have an op under way: the next one claims all that have come by its answer."""
+        """Entries that have no op yet: the next one claims all that have come by the end of this turn of the loop, or
+        by the answer to the one that is under way."""
+        self._leaving: list[TxnId] = []
+        """Transactions whose next op leaves at the end of this turn."""
         self._ops_out: dict[TxnId, int] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._inflight = 0
@@ -296,22 +299,31 @@ class Pipeline:
             self._fail(item, error)
             return
         self._events.hold(txn_id)
-        turn = self.gate.enter(txn_id, [item])
-        if turn is Turn.FIRST:
-            self._send_op([item], txn_id, first=True)
-        elif turn is Turn.FURTHER:
-            if txn_id in self._ops_out:
-                self._gathering.setdefault(txn_id, []).append(item)
-            else:
-                self._send_op([item], txn_id, first=False)
+        gathering = self._gathering.get(txn_id)
+        if gathering is not None:
+            gathering.append(item)
+            return
+        self._gathering[txn_id] = [item]
+        if txn_id not in self._ops_out:
+            if not self._leaving:
+                asyncio.get_running_loop().call_soon(self._leave)
+            self._leaving.append(txn_id)
 
-    def _send_ops(self, items: Claim, txn_id: TxnId) -> None:
-        """An op for the entries of each producer and writer."""
+    def _leave(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        if not self._stopped:
+            for txn_id in leaving:
+                self._send_ops(txn_id)
+
+    def _send_ops(self, txn_id: TxnId) -> None:
+        """An op for what has gathered, of each producer and writer."""
         claims: dict[tuple[tuple[str, int], int], Claim] = {}
-        for item in self._without_failed(items, txn_id):
+        for item in self._without_failed(self._gathering.pop(txn_id), txn_id):
             claims.setdefault((item.line.key, item.entry.writer), []).append(item)
         for claim in claims.values():
-            self._send_op(claim, txn_id, first=False)
+            turn = self.gate.enter(txn_id, claim)
+            if turn is not Turn.WAIT:
+                self._send_op(claim, txn_id, first=turn is Turn.FIRST)
 
     def _without_failed(self, items: Claim, txn_id: TxnId) -> Claim:
         """What of a claim that has not been sent may still be appended."""
@@ -354,7 +366,7 @@ class Pipeline:
         else:
             self._op_recorded(items, txn_id, first=first)
         if not self._stopped and txn_id not in self._ops_out and txn_id in self._gathering:
-            self._send_ops(self._gathering.pop(txn_id), txn_id)
+            self._send_ops(txn_id)
 
     def _op_answered(self, txn_id: TxnId) -> None:
         left = self._ops_out[txn_id] - 1
@@ -374,9 +386,9 @@ class Pipeline:
         self._advance(items[0].line)
 
     def _index_confirmed(self, txn_id: TxnId) -> None:
-        waiting = [item for claim in self.gate.first_confirmed(txn_id) for item in claim]
-        if waiting:
-            self._send_ops(waiting, txn_id)
+        for claim in self.gate.first_confirmed(txn_id):
+            if live := self._without_failed(claim, txn_id):
+                self._send_op(live, txn_id, first=False)
 
     def _op_refused(self, items: Claim, txn_id: TxnId, error: TxnError, *, first: bool) -> None:
         refused = list(items)

@@ -162,12 +162,17 @@ async def test_the_first_op_carries_the_index_key_and_the_others_wait_for_it(gat
     gated.store.hold(is_write_op)
     waiting = [one.send_nowait("1", txn=txn), one.send_nowait("2", txn=txn), two.send_nowait("3", txn=txn)]
     await eventually(lambda: gated.store.waiting)
-    await asyncio.sleep(0)
+    waiting += [one.send_nowait("4", txn=txn), two.send_nowait("5", txn=txn)]
+    pipeline = gated.broker.segments[gated.segment].pipeline
+    await eventually(lambda: pipeline.inflight == 5)
+    await asyncio.sleep(0.01)
     assert gated.store.waiting == 1
     gated.store.open()
     await asyncio.gather(*waiting)
     ops = [commit for commit in gated.store.sent if is_write_op(commit)]
-    assert [len(commit.puts) for commit in ops] == [2, 1, 1]
+    assert [len(commit.puts) for commit in ops] == [2, 1, 1, 1]
+    found = [records.decode(Op, commit.puts[0].value, key=commit.puts[0].key) for commit in ops]
+    assert [(op.producer, op.messages) for op in found] == [("one", 2), ("two", 1), ("one", 1), ("two", 1)]
 
 
 async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_and_writer(gated: Gated) -> None:
@@ -183,15 +188,14 @@ async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_an
         if is_write_op(commit)
     ]
     assert sorted((op.producer, op.sequence_id, op.messages, op.writer) for op in ops) == [
-        ("one", 0, 2, None),
-        ("one", 2, 2, None),
+        ("one", 0, 4, None),
         ("one", 3, 1, f"{7:016x}"),
         ("one", 4, 1, None),
         ("two", 0, 1, None),
-    ], "the first by itself, what waits for it together"
+    ]
     before = len(gated.store.sent)
     await asyncio.gather(*(one.send(value, txn=txns[0]) for value in "hijkl"))
-    assert len([commit for commit in gated.store.sent[before:] if is_write_op(commit)]) == 2
+    assert len([commit for commit in gated.store.sent[before:] if is_write_op(commit)]) == 1
     reader = await gated.client.reader(gated.segment)
     await gated.cluster.commit(txns[0])
     await gated.cluster.abort(txns[1])
@@ -203,18 +207,28 @@ async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_an
         await gated.cluster.wait_no_ops(txn)
 
 
-async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Gated) -> None:
-    producer = await gated.client.producer(gated.segment)
+@pytest.mark.parametrize("together", [1, 3], ids=["one by one", "in one go"])
+async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Gated, together: int) -> None:
+    one, two = await gated.client.producer(gated.segment, "one"), await gated.client.producer(gated.segment, "two")
+    pipeline = gated.broker.segments[gated.segment].pipeline
     txn = await gated.cluster.begin()
     gated.store.hold(is_write_op)
-    sends = [producer.send_nowait(value, txn=txn) for value in ("1", "2", "3")]
+    sends = [one.send_nowait(value, txn=txn) for value in "123"[:together]]
     await eventually(lambda: gated.store.waiting)
+    sends += [one.send_nowait(value, txn=txn) for value in "123"[together:]]
+    others = [two.send_nowait(value, txn=txn) for value in "45"]
+    await eventually(lambda: pipeline.inflight == 5)
     await gated.cluster.abort(txn)
     gated.store.open()
     for sending in sends:
         with pytest.raises((TxnConflict, SequenceGap)):
             await sending
-    await eventually(lambda: not gated.broker.segments[gated.segment].pipeline.inflight)
+    with pytest.raises(TxnConflict):
+        await others[0]
+    with pytest.raises((TxnConflict, SequenceGap)):
+        await others[1]
+    await eventually(lambda: not pipeline.inflight)
+    assert not len(pipeline.gate), "nothing is remembered of the transaction"
 
 
 async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(gated: Gated) -> None:
