@@ -267,9 +267,15 @@ class Directory:
         return _Drained(self._drained.entries, f"{topic_path}/{subscription}/")
 
     def layout_revision(self, path: str) -> int:
-        """Rises with every change of this topic's layout or its segments' owners that is seen here; whoever is told of
-        one by several processes may keep the higher."""
+        """Rises with every change of this topic's layout or its segments' owners that is seen here; of layouts of one
+        `topic_revision`, told by several processes, the one with the higher may be kept."""
         return self._layout_revisions.get(path, min(self._topics.revision, self._owners.revision))
+
+    def topic_revision(self, path: str) -> int:
+        """▲ Of the topic's record alone. What follows the owners may be far ahead of what follows the topics: by
+        `layout_revision`, an old layout with new owners would take the place of a new one, and whoever reads would take
+        the segments it lacks for gone, with all they hold (S7)."""
+        return self._topics.as_of(path)
 
     def cluster_revision(self) -> int:
         """As `layout_revision`, of coordinators, brokers and leaders."""

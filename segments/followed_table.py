@@ -39,6 +39,10 @@ class FollowedTable(Generic[T]):
             raise self._broken[name]
         return self._entries.get(name)
 
+    def as_of(self, name: str) -> int:
+        """The mod revision of the record that stands there; where there is none, up to which there is none."""
+        return self._mod_revisions.get(name, self.revision)
+
     def apply(self, batch: WatchBatch) -> tuple[str, ...]:
         """Take in one batch; returns the names that changed. Applying a batch twice changes nothing."""
         changed: dict[str, None] = {}

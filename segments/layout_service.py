@@ -145,7 +145,10 @@ class LayoutService:
         if topology is not None and topology.deleting:
             topology = None
         layout = pb.Layout(
-            topic=TOPIC_SCHEME + path, exists=topology is not None, revision=self._directory.layout_revision(path)
+            topic=TOPIC_SCHEME + path,
+            exists=topology is not None,
+            revision=self._directory.layout_revision(path),
+            topic_revision=self._directory.topic_revision(path),
         )
         if topology is not None:
             layout.epoch = topology.epoch

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link, Links
 from txnclient.tasks import OwnedTasks
-from txnclient.topic_layout import SegmentInfo, TopicLayout, topic_of_segment
+from txnclient.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
 from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
@@ -199,7 +199,7 @@ class Directory:
         if layout.topic not in self._topics:
             return
         known = self._topics[layout.topic]
-        if known is not None and layout.revision < known.revision:
+        if known is not None and revision_of(layout) < known.revision:
             return
         self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
         self.stir()

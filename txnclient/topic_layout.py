@@ -47,8 +47,9 @@ class TopicLayout:
     topic: str
     epoch: int
     segments: dict[int, SegmentInfo]
-    revision: int
-    """Of the metadata store, when this was true; a lower one never replaces a higher one."""
+    revision: tuple[int, int]
+    """Of the metadata store: at which the segments were written, and when their owners were these. ▲ A lower one never
+    replaces a higher one: segments that an old layout lacks would be taken for gone."""
     lost_id: int
     """No segment above it that is not in `segments` ever held anything; -1: nor any other."""
     active: tuple[SegmentInfo, ...] = field(repr=False)
@@ -66,7 +67,7 @@ class TopicLayout:
             topic=layout.topic,
             epoch=layout.epoch,
             segments=segments,
-            revision=layout.revision,
+            revision=revision_of(layout),
             lost_id=layout.lost_segment_id if layout.HasField("lost_segment_id") else -1,
             active=active,
             _bounds=tuple(s.range[0] for s in active),
@@ -112,6 +113,10 @@ def _segment_info(segment: pb.Segment) -> SegmentInfo:
         owner=segment.owner,
         owner_address=segment.owner_address,
     )
+
+
+def revision_of(layout: pb.Layout) -> tuple[int, int]:
+    return layout.topic_revision, layout.revision
 
 
 def topic_of_segment(path: str) -> str:

@@ -108,6 +108,9 @@ def test_a_layout_is_answered_then_pushed_with_its_owners() -> None:
                 (f"{TOPIC.path}/8000-ffff-1", "ACTIVE", ""),
             ]
             assert layout.revision > denied.revision
+            created = await store.get(keys.topic(TOPIC.path))
+            assert created is not None
+            assert layout.topic_revision == created.mod_revision > denied.topic_revision
             assert not layout.HasField("lost_segment_id")
             owner = encode(Owner(broker="b1", address="h:1"))
             key = keys.owner(f"{TOPIC.path}/8000-ffff-1")
@@ -117,10 +120,12 @@ def test_a_layout_is_answered_then_pushed_with_its_owners() -> None:
             await store.commit(Commit(deletes=(Delete(key),)))
             again = (await client.wait_push(lambda p: p.layout.segments[1].owner == "")).layout
             assert again.revision > owned.revision > layout.revision
+            assert again.topic_revision == owned.topic_revision == layout.topic_revision
             await store.commit(Commit(deletes=(Delete(keys.topic(TOPIC.path)),)))
             later = create_record(1, policies={}, created_ms=0, first_segment_id=2)
             await store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(later)),)))
             made_again = (await client.wait_push(lambda p: len(p.layout.segments) == 1)).layout
+            assert made_again.topic_revision > layout.topic_revision
             assert made_again.lost_segment_id == 1, "a reader that goes on from before has to hear of it"
 
     run(scenario())

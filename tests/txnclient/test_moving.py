@@ -104,7 +104,7 @@ def test_a_segment_that_the_layout_has_forgotten_is_gone_and_leaving() -> None:
 
 
 def _without(layout: TopicLayout, segment_id: int) -> pb.Layout:
-    wire = pb.Layout(topic=layout.topic, exists=True, epoch=layout.epoch, revision=layout.revision + 1)
+    wire = pb.Layout(topic=layout.topic, exists=True, epoch=layout.epoch, revision=layout.revision[1] + 1)
     for one in layout.segments.values():
         if one.segment_id != segment_id:
             parents = [parent for parent in one.parents if parent != segment_id]

@@ -72,7 +72,9 @@ class Layouts(Cluster):
         self.announce()
 
     def layout(self, topic: str) -> pb.Layout:
-        layout = pb.Layout(topic=topic, exists=topic == TOPIC, epoch=self.epoch, revision=self.revision)
+        layout = pb.Layout(
+            topic=topic, exists=topic == TOPIC, epoch=self.epoch, revision=self.revision, topic_revision=self.epoch
+        )
         if self.lost_id is not None:
             layout.lost_segment_id = self.lost_id
         for path, (state, parents, children) in self.segments.items():
@@ -293,11 +295,31 @@ def test_a_segment_that_retention_has_emptied_ends_and_its_children_follow() -> 
     run(scenario())
 
 
+def test_s7_an_old_layout_with_new_owners_takes_no_segment_away() -> None:
+    """▲ A server that follows owners faster than topics told of a layout from before a split, in which the children
+    were gone with all they held: the reader went on with the children's child (seed 105259266)."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, server, client), client.reader(TOPIC) as reader:
+            await until(lambda: server.consumers)
+            before = cluster.segments
+            cluster.become(SPLIT)
+            end_of(server, ROOT)
+            await until(lambda: {LEFT, RIGHT} <= set(attached(server)))
+            cluster.segments, cluster.epoch = before, 1
+            cluster.announce()
+            await settle()
+            server.deliver(LEFT, 0, b"of a child")
+            assert (await reader.receive()).value == b"of a child"
+
+    run(scenario())
+
+
 def test_a_topic_that_is_deleted_ends_its_readers_with_an_error() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, server, client), client.reader(TOPIC) as reader:
             await until(lambda: server.consumers)
-            cluster.layout = lambda topic: pb.Layout(topic=topic, exists=False, revision=cluster.revision)  # type: ignore[method-assign]
+            cluster.layout = lambda topic: pb.Layout(topic=topic, exists=False, topic_revision=cluster.epoch + 1)  # type: ignore[method-assign]
             cluster.announce()
             await server.cut()
             with pytest.raises(txnclient.TopicNotFound):

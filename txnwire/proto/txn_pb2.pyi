@@ -467,20 +467,22 @@ class Segment(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., lo: _Optional[int] = ..., hi: _Optional[int] = ..., state: _Optional[str] = ..., parents: _Optional[_Iterable[int]] = ..., children: _Optional[_Iterable[int]] = ..., owner: _Optional[str] = ..., owner_address: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Layout(_message.Message):
-    __slots__ = ("topic", "exists", "epoch", "segments", "revision", "lost_segment_id")
+    __slots__ = ("topic", "exists", "epoch", "segments", "revision", "lost_segment_id", "topic_revision")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EXISTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     LOST_SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_REVISION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     exists: bool
     epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     revision: int
     lost_segment_id: int
-    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ..., lost_segment_id: _Optional[int] = ...) -> None: ...
+    topic_revision: int
+    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ..., lost_segment_id: _Optional[int] = ..., topic_revision: _Optional[int] = ...) -> None: ...
 
 class CreateTopic(_message.Message):
     __slots__ = ("topic", "segments", "policies_json")
