@@ -31,7 +31,7 @@ from txnstore import keys
 from txnstore.deletion_transitions import read_step
 from txnstore.election import Election, Leadership
 from txnstore.store import MetadataStore
-from txnwire.errors import DataCorrupt, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
 from txnwire.names import SegmentName, TopicName, validate_name
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -122,6 +122,8 @@ class Controller:
         self._leading = asyncio.Event()
         self._links: dict[GroupKey, dict[str, Link]] = {}
         self._joined: dict[Link, dict[tuple[GroupKey, str], None]] = {}
+        self._joining: dict[tuple[GroupKey, str], object] = {}
+        """The latest join of each consumer that is on its way to its group."""
         self._task: asyncio.Task[None] | None = None
         self._unlisten: Callable[[], None] = lambda: None
 
@@ -368,19 +370,29 @@ class Controller:
         """
         topic, name, consumer = _parse_member(request)
         asked = subscription_type(request.type)
-        async with self._request(f"joining {name} of {topic}") as term:
-            topology = await self._directory.fetch_topic(topic.path)
-            if topology is None or topology.deleting:
-                raise TopicNotFound(f"{topic} does not exist")
-            key = (topic.path, name)
-            group = await term.groups.open(key, asked, request.start)
-            self._joined.setdefault(link, {})[key, consumer] = None
-            return await group.join(consumer, link, again=request.again)
+        key = (topic.path, name)
+        attempt = self._joining[key, consumer] = object()
+        try:
+            async with self._request(f"joining {name} of {topic}") as term:
+                topology = await self._directory.fetch_topic(topic.path)
+                if topology is None or topology.deleting:
+                    raise TopicNotFound(f"{topic} does not exist")
+                group = await term.groups.open(key, asked, request.start)
+                if self._joining.get((key, consumer)) is not attempt:
+                    # ▲ It has given up and said so: taken in now, it would hold its segments unread for as long as
+                    # its client is connected.
+                    raise NotAllowed(f"consumer {consumer} left, or joined once more, while it joined")
+                self._joined.setdefault(link, {})[key, consumer] = None
+                return await group.join(consumer, link, again=request.again)
+        finally:
+            if self._joining.get((key, consumer)) is attempt:
+                del self._joining[key, consumer]
 
     async def leave(self, request: pb.LeaveSubscription, link: Link) -> None:
         """Take a consumer out; answers once no assignment names it. Fine if it is not in. Raises as `join`."""
         topic, name, consumer = _parse_member(request)
         key = (topic.path, name)
+        self._joining.pop((key, consumer), None)
         self._joined.get(link, {}).pop((key, consumer), None)
         self._links.get(key, {}).pop(consumer, None)
         async with self._request(f"leaving {name} of {topic}") as term:

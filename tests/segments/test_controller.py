@@ -291,6 +291,26 @@ def test_a_consumer_replaced_while_it_joins_is_told_so() -> None:
     run(scenario())
 
 
+def test_a_consumer_that_leaves_while_it_joins_is_not_taken_in() -> None:
+    """▲ Its client's time was up while etcd did not answer; connected as that client stays, nobody else would get its
+    segments."""
+
+    async def scenario() -> None:
+        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+            await with_topic(a)
+            link = Inbox()
+            a.fates.commits = [Fate(arrive_s=0.0, answer_s=1.0)]  # of the subscription's record
+            joins = asyncio.create_task(a.controller.join(joining("w"), link))
+            await asyncio.sleep(0.1)
+            await a.controller.leave(leaving("w"), link)
+            with pytest.raises(NotAllowed, match="left"):
+                await joins
+            topology = await a.directory.wait_topic(TOPIC.path)
+            assert set((await a.controller.join(joining("v"), Inbox())).segments) == set(topology.active_paths)
+
+    run(scenario())
+
+
 def test_latest_means_the_moment_of_creation_and_waits_for_decisions_up_to_it() -> None:
     async def scenario() -> None:
         async with running(MemoryEtcd(LoopClock()), "a") as [a]:
