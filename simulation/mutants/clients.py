@@ -8,6 +8,16 @@ REAL_FILES = "the simulation has disks of its own: real files are behind `Ledger
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="layout-by-its-owners",
+        rule="an old layout never takes the place of a newer one, however new its owners are (S7)",
+        section="§8",
+        file="txnclient/directory.py",
+        old="revision_of(layout) < known.revision:",
+        new="layout.revision < known.revision[1]:",
+        tests=("tests/txnclient/test_reader_layouts.py::test_s7_an_old_layout_with_new_owners_takes_no_segment_away",),
+        why_tests="one seed in some thousands showed it",
+    ),
+    Mutant(
         name="child-before-parent",
         rule="nothing is written to a segment before all it has come from have answered (S11)",
         section="§8",

@@ -8,6 +8,16 @@ REAL_FILES = "the simulation has disks of its own: real files are behind `Ledger
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="joined-behind-its-leave",
+        rule="a consumer that leaves while it joins is not taken in",
+        section="§8",
+        file="segments/controller.py",
+        old="if self._joining.get((key, consumer)) is not attempt:",
+        new="if self._joining is None:",
+        tests=("tests/segments/test_controller.py::test_a_consumer_that_leaves_while_it_joins_is_not_taken_in",),
+        why_tests="no seed is known that shows it",
+    ),
+    Mutant(
         name="ack-before-sync",
         rule="an append is acked only behind its sync (L5)",
         section="§7",
