@@ -125,10 +125,7 @@ class TransactionKeys:
         epoch, before = state.record.epoch, self._holders.get(name)
         if before is not None and before.epoch > epoch:
             raise NotAllowed(f"the transaction key has a newer holder by now, of epoch {before.epoch}")
-        if before is None or before.epoch < epoch:
-            self._holders[name] = _Holder(state, connection, tcid)
-        holder = self._holders[name]
-        holder.state, holder.connection, holder.tcid = state, connection, tcid
+        self._holders[name] = _Holder(state, connection, tcid)
         self._of_connection.setdefault(connection, {})[name] = None
         if before is not None and before.connection is not connection:
             self._forget(before.connection, name)

@@ -176,6 +176,29 @@ def test_k2_a_connect_whose_answer_was_lost_gets_the_same_epoch(fate: Fate) -> N
     in_virtual_time(scenario)
 
 
+def test_connections_that_held_a_key_one_after_the_other_may_go_in_any_order() -> None:
+    """▲ The earlier one still had the key when it went behind the later one, and that ended what is done for a client
+    that has vanished."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one", ONE).start()
+        holder, earlier = Holder("a"), Connection("a")
+        later, holder.connection = holder.connection, earlier
+        assert await holder.connect(one) == 0
+        begun = await holder.begin(one)
+        holder.connection = later
+        assert await holder.connect(one, named=-1) == 0
+        for connection in (later, earlier):
+            one.coordinator.disconnected(connection)
+        await asyncio.sleep(4.0)
+        header = await one.header(begun.txn_id)
+        assert header is not None
+        assert header.state == ABORTED, "3 s of grace, and its client has not come back"
+        await close(etcd, one)
+
+    in_virtual_time(scenario)
+
+
 def test_k2_a_connect_that_was_given_up_lets_the_next_client_in() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         one, other = await two(etcd)
