@@ -135,6 +135,9 @@ class Link:
             producer = self.producers.pop(closed.producer_id, None)
             if producer is not None:
                 producer.on_producer_closed(from_wire(closed.error), closed.last_sequence_id)
+            else:
+                # Opened anew since, perhaps many times: the broker keeps each until it is closed, or the connection is.
+                self.push_if_open(pb.Command(close_producer=pb.CloseProducer(producer_id=closed.producer_id)))
         elif body == "assignment":
             assignment = command.assignment
             route = self.assignments.get((assignment.topic, assignment.subscription, assignment.consumer))

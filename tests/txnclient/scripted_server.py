@@ -190,6 +190,7 @@ class ScriptedServer:
         self.announced: list[list[TxnId]] = []
         self.dedups: dict[str, Dedup[Reply]] = defaultdict(lambda: Dedup(idle_s=3600))
         self.producers: dict[tuple[Peer, int], tuple[str, int]] = {}
+        self.closed_producers: list[int] = []
         self.names: dict[tuple[Peer, int], tuple[str, int]] = {}
         self.epochs: Counter[str] = Counter()
         """Of the ownership of each segment, as this server believes."""
@@ -379,6 +380,7 @@ class ScriptedServer:
                 peer.push(pb.Command(producer_closed=push))
 
     def _close_producer(self, peer: Peer, command: pb.Command) -> pb.Command | None:
+        self.closed_producers.append(command.close_producer.producer_id)
         return pb.Command(ok=pb.Ok())
 
     def _send(self, peer: Peer, command: pb.Command) -> pb.Command | None:

@@ -207,6 +207,28 @@ def test_l8_behind_a_refused_entry_the_others_are_sent_again_and_stored() -> Non
     run(scenario())
 
 
+def test_what_was_opened_before_is_closed_once_the_broker_says_so() -> None:
+    """Or the broker keeps one more for each refusal, for as long as the connection lives."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            await producer.send(b"0", key="k")
+            server.refuse["send"] = [txnclient.SequenceGap("the entry before it failed")]
+            await producer.send(b"1", key="k")
+            (peer, before), (_, now) = server.producers
+            assert (server.seen["open_producer"], server.seen["close_producer"]) == (2, 0)
+            error = to_wire(txnclient.NotOwner("opened anew"))
+            peer.push(pb.Command(producer_closed=pb.ProducerClosed(producer_id=before, error=error)))
+            await until(lambda: server.seen["close_producer"])
+            assert server.closed_producers == [before] != [now]
+            await producer.send(b"2", key="k")
+            assert server.seen["open_producer"] == 2
+
+    run(scenario())
+
+
 def test_l10_a_fenced_producer_is_told_and_stays_fenced() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
