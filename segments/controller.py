@@ -223,26 +223,32 @@ class Controller:
             log.info("controller_deposed", epoch=term.leadership.epoch)
             await self._end(term, lost)
 
-    async def _take_over(self, term: _Term) -> None:
-        """Take up every assignment in etcd: whoever is named and not connected here has a while to come back."""
-        while not term.deposed.is_set():
-            try:
-                found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
-                await term.deletions.take_up()
-                await term.layouts.take_up()
-                break
-            except TxnError as error:
-                log.warning("controller_load_retry", error=str(error))
-                await asyncio.sleep(self._random.uniform(*_LOAD_RETRY_S))
-        else:
-            return
+    async def _take_up_groups(self, term: _Term) -> None:
+        found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
         for record in found.records:
             try:
                 term.groups.take_up(record)
             except DataCorrupt as error:
                 log.error("assignment_unreadable", error=str(error))
+
+    async def _take_over(self, term: _Term) -> None:
+        """Take up every assignment in etcd: whoever is named and not connected here has a while to come back. ▲ Before
+        any deletion: it drops the groups of what it deletes, and one that came behind that would stand for the next
+        subscription of its name, with nothing of it in etcd."""
+        loads = (self._take_up_groups, lambda term: term.deletions.take_up(), lambda term: term.layouts.take_up())
+        for load in loads:
+            while not term.deposed.is_set():
+                try:
+                    await load(term)
+                    break
+                except TxnError as error:
+                    log.warning("controller_load_retry", error=str(error))
+                    await asyncio.sleep(self._random.uniform(*_LOAD_RETRY_S))
+            else:
+                return
         term.pruning.start()
         self._term = term
+        term.groups.layouts_changed(self._directory.topics())  # what has changed since they were taken up
         term.autoscaling.start()
         self._leading.set()
 

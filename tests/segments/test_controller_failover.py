@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from segments.directory import CONTROLLER
 from tests.segments.controlling import (
@@ -22,7 +24,7 @@ from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
-from txnstore.records import Registration, encode
+from txnstore.records import Drained, Registration, TopicRecord, decode, encode
 from txnstore.store import Commit, Put
 from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import Position
@@ -110,6 +112,51 @@ def test_after_a_crash_consumers_have_ten_seconds_to_join_the_successor() -> Non
             assert list(names_of(after)) == ["returns"]
             assert after.epoch == before.epoch + 1
             assert len(inbox.pushed[-1].segments) == 4
+
+    run(scenario())
+
+
+def test_a_topic_whose_deletion_a_successor_ends_leaves_no_group_to_the_next_of_its_name() -> None:
+    """▲ The group would find the next topic without its subscription, and end: nobody could join that (chaos 811)."""
+
+    async def scenario() -> None:
+        async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.join(joining("w"), Inbox())
+            a.kill()
+            record = await b.store.get(keys.topic(TOPIC.path))
+            assert record is not None
+            marked = replace(decode(TopicRecord, record.value, key=record.key), deleting_ms=1)
+            await b.store.commit(Commit(puts=(Put(record.key, encode(marked)),)))
+            await b.controller.wait_leading(timeout_s=10.0)
+            await b.directory.wait_until(lambda: b.directory.topic(TOPIC.path) is None, timeout_s=5.0, what="its end")
+            await b.controller.create_topic(TOPIC, 3, "")
+            await asyncio.sleep(1.0)
+            assert len((await b.controller.join(joining("w", 2), Inbox())).segments) == 3
+
+    run(scenario())
+
+
+def test_layouts_that_change_while_a_successor_takes_over_are_assigned() -> None:
+    async def scenario() -> None:
+        async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.join(joining("w"), Inbox())
+            a.kill()
+            takes_up = b.controller._take_up_groups
+
+            async def and_then_it_splits(term: Any) -> None:
+                await takes_up(term)
+                split = (await b.directory.wait_topic(TOPIC.path)).split(0)
+                drained = Put(keys.drained(TOPIC.path, "s", 0), encode(Drained(end=(0, -1))))
+                await b.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(split.record)), drained)))
+                await asyncio.sleep(1.0)
+
+            b.controller._take_up_groups = and_then_it_splits  # type: ignore[method-assign]
+            await b.controller.wait_leading(timeout_s=20.0)
+            await asyncio.sleep(1.0)
+            [assigned] = (await assignment_of(b.store)).consumers.values()
+            assert set(assigned) == set((await b.directory.wait_topic(TOPIC.path)).active_paths)
 
     run(scenario())
 
