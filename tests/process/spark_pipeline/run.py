@@ -176,6 +176,8 @@ class Pipeline:
                 work.stop()
                 await working
             await self._finish()
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await work.end_open()
             await self._judge(client, work)
         self.verdict.seconds = time.monotonic() - self._began
         return self.verdict

@@ -36,6 +36,8 @@ class Workload:
         self._numbers = itertools.count(1)
         self._producers: dict[str, txnclient.Producer] = {}
         self._large = 0
+        self._open: list[txnclient.Transaction] = []
+        """Left to their deadlines, or to be aborted, which may have failed."""
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -50,6 +52,11 @@ class Workload:
         finally:
             for producer in self._producers.values():
                 await producer.close()
+
+    async def end_open(self) -> None:
+        """Abort what is still open. ▲ A reader stops before it, whatever was committed behind it."""
+        for txn in self._open:
+            await self._outcome(txn)
 
     async def _work(self) -> None:
         while not self._stopping.is_set():
@@ -123,8 +130,10 @@ class Workload:
         except txnclient.TxnError:
             kind = "abort"
         if kind == "left":
+            self._open.append(txn)
             self.journal.never += names
         elif kind == "abort":
+            self._open.append(txn)
             await self._abort(txn)
             self.journal.never += names
         else:
@@ -147,6 +156,7 @@ class Workload:
             for writer in writers:
                 await writer.flush()
         except txnclient.TxnError:
+            self._open.append(writers[0])
             await self._abort(writers[0])
             self.journal.never += counting + losing
             return
