@@ -12,7 +12,7 @@ from segments.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.segment import Segment
 from segments.starts import Start
 from segments.subscriptions import Acker, Subscription
-from txnwire.errors import InvalidArgument, NotAllowed, TxnError, to_wire
+from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, Timeout, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
@@ -207,7 +207,10 @@ class ConsumingService:
         request = command.seek
         segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
         name = validate_name(request.subscription, part="subscription name")
-        await segment.subscriptions.seek(name, Start.from_wire(request.start))
+        try:
+            await segment.subscriptions.seek(name, Start.from_wire(request.start))
+        except OutcomeUnknown as error:
+            raise Timeout(f"seeking {name} on {segment.path}: not confirmed by the store yet, repeat it") from error
         return _OK
 
 

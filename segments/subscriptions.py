@@ -286,7 +286,8 @@ class Subscription(ABC):
             read_op_verdict(commit, future.result(), ack.txn_id)
         except OutcomeUnknown as error:
             self._events.lost(error)
-            ack.reply(error)
+            # Sending it again is harmless, and the next owner knows whether it is pending.
+            ack.reply(Timeout(f"{self._segment}: the store was closed before it confirmed an ack, send it again"))
             return
         except TxnError as error:
             self._op_refused(ack, error, first=first)

@@ -12,7 +12,8 @@ from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, is_ack_op, is_clean_up
 from txnstore import keys, records
 from txnstore.records import SubscriptionRecord
-from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict
+from txnstore.store import Commit, CommitResult
+from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, Timeout, TxnConflict
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -349,13 +350,18 @@ async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> 
     await consumer.wait(*"bc")
 
 
-async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluster: Cluster) -> None:
+def gate_stores(cluster: Cluster) -> None:
+    """Of the brokers that are started from now on."""
     make_store = cluster.make_store
 
     async def make_gated() -> GatedStore:
         return GatedStore(await make_store())
 
     cluster.make_store = make_gated  # type: ignore[assignment]
+
+
+async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluster: Cluster) -> None:
+    gate_stores(cluster)
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
@@ -374,6 +380,30 @@ async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluste
     assert [len(commit.puts) for commit in store.sent if is_ack_op(commit)] == [2, 1, 1]
     await cluster.commit(txn)
     await cluster.wait_no_ops(txn)
+
+
+async def test_an_ack_whose_fate_the_store_cannot_tell_is_to_be_sent_again(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send("m")
+    await consumer.wait("m")
+    store: GatedStore = node.store  # type: ignore[assignment]
+    commit_really = store.commit_nowait
+
+    def unanswered(commit: Commit) -> asyncio.Future[CommitResult]:
+        if not is_ack_op(commit):
+            return commit_really(commit)
+        answer: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+        answer.set_exception(OutcomeUnknown("the store was closed"))
+        return answer
+
+    store.commit_nowait = unanswered  # type: ignore[method-assign]
+    with pytest.raises(Timeout, match="send it again"):
+        await consumer.ack(consumer.messages[0], txn=await cluster.begin())
+    await eventually(lambda: consumer.closed)
 
 
 async def test_acks_of_what_was_never_delivered_are_refused(cluster: Cluster) -> None:

@@ -16,8 +16,8 @@ from tests.segments.test_sealing import begin, gate_stores, give_up, serving
 from txnstore import keys, records
 from txnstore.memory_store import MemoryStore
 from txnstore.records import CursorMark, SubscriptionRecord
-from txnstore.store import Commit, Delete, Put
-from txnwire.errors import NotAllowed, NotOwner
+from txnstore.store import Commit, CommitResult, Delete, Put
+from txnwire.errors import NotAllowed, NotOwner, OutcomeUnknown, Timeout
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -247,6 +247,28 @@ async def test_a_seek_back_takes_drained_away_before_the_cursor_goes_back(settin
     await consumer.wait(*"abc")
     await consumer.ack(*consumer.messages)
     await until(setting.cluster, drained=True)
+
+
+async def test_a_seek_that_the_store_does_not_confirm_is_to_be_repeated(setting: Setting) -> None:
+    """Its consumer would end with an error that nothing passes away."""
+    await setting.split()
+    await setting.consumer.ack(*setting.consumer.messages)
+    await until(setting.cluster, drained=True)
+    store = setting.store
+    commit_really = store.commit
+
+    async def unanswered(commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        del store.commit  # type: ignore[method-assign]
+        await commit_really(commit, timeout_s=timeout_s)
+        raise OutcomeUnknown("etcd did not answer in time")
+
+    store.commit = unanswered  # type: ignore[method-assign]
+    with pytest.raises(Timeout, match="repeat it"):
+        await setting.seek_to_the_beginning()
+    await setting.seek_to_the_beginning()
+    assert not await is_drained(setting.cluster)
+    consumer = await setting.cluster.subscribe(setting.client, setting.segment, epoch=2)
+    await consumer.wait(*"abc")
 
 
 async def test_a_seek_that_comes_while_drained_is_being_written_waits_for_it_and_takes_it_away(
