@@ -235,7 +235,12 @@ class Controller:
         """Take up every assignment in etcd: whoever is named and not connected here has a while to come back. ▲ Before
         any deletion: it drops the groups of what it deletes, and one that came behind that would stand for the next
         subscription of its name, with nothing of it in etcd."""
-        loads = (self._take_up_groups, lambda term: term.deletions.take_up(), lambda term: term.layouts.take_up())
+        loads = (
+            self._take_up_groups,
+            lambda term: term.groups.take_up_linked(),
+            lambda term: term.deletions.take_up(),
+            lambda term: term.layouts.take_up(),
+        )
         for load in loads:
             while not term.deposed.is_set():
                 try:
@@ -248,7 +253,9 @@ class Controller:
                 return
         term.pruning.start()
         self._term = term
-        term.groups.layouts_changed(self._directory.topics())  # what has changed since they were taken up
+        # ▲ What has changed since they were taken up, and nobody could be told of.
+        term.groups.links_changed()
+        term.groups.layouts_changed(self._directory.topics())
         term.autoscaling.start()
         self._leading.set()
 

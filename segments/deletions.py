@@ -104,17 +104,22 @@ class Deletions:
 
         Raises `TopicNotFound`, `NotAllowed` (somebody is connected and not `force`), `NotOwner`, `StoreUnavailable`."""
         key = keys.topic(topic.path)
-        while topic.path not in self._topics:
-            record = await self._store.get(key)
-            if record is None:
-                raise TopicNotFound(f"{topic} does not exist")
+        under_way = self._topics.get(topic.path)
+        marked = 0
+        # ▲ The record is looked at once more behind the end: what had been under way may have been the deletion of an
+        # earlier topic of the name.
+        while (record := await self._store.get(key)) is not None and marked in (0, record.create_revision):
             if not force and not _marked(record, TopicRecord):
                 await self._refuse_if_used(Topology(topic, records.decode(TopicRecord, record.value, key=key)), None)
             mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
-            if mark is None or await self._step(mark):
+            if mark is not None:
+                if not await self._step(mark):
+                    continue
                 log.info("topic_deletion_begun", topic=str(topic), force=force)
-                self._go_on_topic(topic.path)
-        await _end_of(self._topics[topic.path])
+            marked = record.create_revision
+            await _end_of(self._go_on_topic(topic.path))
+        if not marked and under_way is None:
+            raise TopicNotFound(f"{topic} does not exist")
 
     async def wait_topic(self, topic_path: str) -> None:
         """Until a topic that is being deleted is gone."""
@@ -131,10 +136,10 @@ class Deletions:
     async def _forget_topic(self, path: str) -> bool:
         """Whether it is gone. Its segments' owners hear of the mark by themselves; here it is only looked whether they
         are done, ▲ in the commit itself."""
-        await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
         _, (record, ids) = await self._store.get_many([keys.topic(path), keys.SEGMENT_IDS])
         if record is None or not _marked(record, TopicRecord):
-            return True
+            return True  # ▲ what stands here now is the next one's
+        await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
         if any(self._directory.owner(segment) for segment in self._paths(path, record)):
             return False
         done = await self._step(plan_forget_topic(path, record, ids, still_held=self._leadership.still_held()))
@@ -151,8 +156,13 @@ class Deletions:
     async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
         """As `delete_topic`; also raises `SubscriptionNotFound`."""
         key = (topic.path, name)
-        while key not in self._subscriptions:
+        under_way = self._subscriptions.get(key)
+        marked = 0
+        while True:
             _, (topic_record, record) = await self._store.get_many([keys.topic(topic.path), keys.subscription(*key)])
+            gone = record is None or marked not in (0, record.create_revision)
+            if gone and (marked or under_way is not None):
+                return
             if topic_record is None or _marked(topic_record, TopicRecord):
                 raise TopicNotFound(f"{topic} does not exist")
             if record is None:
@@ -163,10 +173,12 @@ class Deletions:
             mark = plan_mark_subscription(
                 record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms()
             )
-            if mark is None or await self._step(mark):
+            if mark is not None:
+                if not await self._step(mark):
+                    continue
                 log.info("subscription_deletion_begun", topic=str(topic), subscription=name, force=force)
-                self._go_on_subscription(key)
-        await _end_of(self._subscriptions[key])
+            marked = record.create_revision
+            await _end_of(self._go_on_subscription(key))
 
     async def wait_subscription(self, key: GroupKey) -> None:
         """Until one that is being deleted is gone."""
@@ -184,10 +196,10 @@ class Deletions:
         """Ask every segment's owner, then delete the record. ▲ The segments are read with the record: one that comes
         later has nothing of a subscription that was marked before it came."""
         topic_path, name = key
-        await self._groups.drop(key, SubscriptionNotFound(f"subscription {name} of topic://{topic_path} is deleted"))
         _, (topic, record) = await self._store.get_many([keys.topic(topic_path), keys.subscription(*key)])
         if record is None or not _marked(record, SubscriptionRecord):
-            return True
+            return True  # ▲ what stands here now is the next one's
+        await self._groups.drop(key, SubscriptionNotFound(f"subscription {name} of topic://{topic_path} is deleted"))
         paths = () if topic is None else self._paths(topic_path, topic)
         if topic is not None and _marked(topic, TopicRecord):
             return False  # it goes with its topic

@@ -69,6 +69,10 @@ class Membership:
         if consumer in self._gone_at:
             self._gone_at[consumer] = gone_at
 
+    def connected(self) -> tuple[str, ...]:
+        """Members that have not been told of as gone."""
+        return tuple(consumer for consumer, gone_at in self._gone_at.items() if gone_at is None)
+
     def expire(self, now: float) -> tuple[str, ...]:
         """Give up those whose time has come, and return them."""
         gone = tuple(c for c, gone_at in self._gone_at.items() if gone_at is not None and gone_at <= now)

@@ -116,6 +116,13 @@ class StreamGroup:
         self._membership.disconnect(consumer, gone_at=self._clock.monotonic() + grace_s)
         self.refresh()
 
+    def links_changed(self, *, gone_at: float) -> None:
+        """Members that are not connected any more are given up at `gone_at`, unless they join again."""
+        for consumer in self._membership.connected():
+            if consumer not in self._links:
+                self._membership.disconnect(consumer, gone_at=gone_at)
+        self.refresh()
+
     def refresh(self) -> None:
         """Look at members, clock and layout again, and see to it that the record follows."""
         if self._ended is not None:

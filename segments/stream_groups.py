@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+import structlog
+
 from segments.directory import Directory
 from segments.membership import Membership
 from segments.queue_group import QueueGroup
@@ -16,11 +18,13 @@ from txnstore import keys
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotOwner, Overloaded, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, NotOwner, Overloaded, TopicNotFound, TxnError
 from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
+
+log = structlog.get_logger(__name__)
 
 PositionLookup = Callable[[str, int], Awaitable[Position]]
 """(segment path, revision) → the segment's `max_read_position` once its owner has followed decisions to that revision:
@@ -62,6 +66,7 @@ class StreamGroups:
         self._groups: dict[GroupKey, StreamGroup | QueueGroup] = {}
         self._types: dict[GroupKey, str] = {}
         self._opening: dict[GroupKey, asyncio.Lock] = {}
+        self._over: TxnError | None = None
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -73,6 +78,17 @@ class StreamGroups:
         """Go on with a subscription whose assignment was found in etcd. Raises `DataCorrupt` if it cannot be read."""
         topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
         self._make((topic_path, subscription), record)
+
+    async def take_up_linked(self) -> None:
+        """Go on with the queue subscriptions whose consumers are connected here since an earlier term. ▲ They have no
+        assignment in etcd, and nobody else would ever tell them of another layout. Raises `StoreUnavailable`."""
+        for key in [key for key, links in self._links.items() if links and key not in self._groups]:
+            found = await self._ports.store.get(keys.subscription(*key))
+            try:
+                if found is not None and _type_of(found) == QUEUE and not _deleting(found):
+                    self._groups[key] = self._make_queue(key)
+            except DataCorrupt as error:
+                log.error("subscription_unreadable", error=str(error))
 
     async def open(self, key: GroupKey, asked: str, start: pb.Start) -> StreamGroup | QueueGroup:
         """The group of a subscription, whose record is created, from `start`, if there is none; its type must be the
@@ -96,13 +112,16 @@ class StreamGroups:
             raise TopicNotFound(f"topic://{key[0]} does not exist")
         if subscription is None:
             subscription = await self._create(key, asked, start, revision, topic)
+        if self._over is not None:
+            raise self._over
         if subscription is not None and _deleting(subscription):
             raise Overloaded(f"subscription {key[1]} of topic://{key[0]} is being deleted: join it again in a moment")
         type = asked
         if subscription is not None:
-            type = decode(SubscriptionRecord, subscription.value, key=subscription_key).type
+            type = _type_of(subscription)
         if type == QUEUE:
-            self._groups[key] = self._make_queue(key)
+            if key not in self._groups:
+                self._groups[key] = self._make_queue(key)
         elif key not in self._groups:
             self._make(key, assignment)
         return type
@@ -186,10 +205,22 @@ class StreamGroups:
             if (group := self._groups.get((topic_path, subscription))) is not None:
                 group.refresh()
 
-    async def close(self, error: TxnError) -> None:
-        """The term is over: whoever waits gets `error`."""
+    def links_changed(self) -> None:
+        """Consumers may have gone since their groups were taken up."""
+        gone_at = self._ports.clock.monotonic() + self._rejoin_s
         for group in self._groups.values():
+            if isinstance(group, StreamGroup):
+                group.links_changed(gone_at=gone_at)
+
+    async def close(self, error: TxnError) -> None:
+        """The term is over: whoever waits gets `error`, ▲ as does who still waits for etcd: no group comes behind."""
+        self._over = error
+        for group in list(self._groups.values()):
             await group.close(error)
+
+
+def _type_of(subscription: KeyValue) -> str:
+    return decode(SubscriptionRecord, subscription.value, key=subscription.key).type
 
 
 def _deleting(subscription: KeyValue) -> bool:

@@ -284,11 +284,16 @@ class SubscriptionTable:
             found.check()
             found.close(NotOwner(f"subscription {name} on {self._segment} is being sought: attach again"))
             await found.wait_nothing_pending(timeout_s=self._settings.seek_wait_s)
-            with self._mark(name).held():
-                # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor may
-                # it be on its way there that the segment is drained.
-                await self._write_all(found)
-                await self._move(found, start)
+            try:
+                with self._mark(name).held():
+                    # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor
+                    # may it be on its way there that the segment is drained.
+                    await self._write_all(found)
+                    await self._move(found, start)
+            finally:
+                # ▲ Where the mark was taken back and the cursor did not move, nothing else would have it put again.
+                if (target := self._targets.get(name)) is not None:
+                    self._clean_up.wake(target)
             # ▲ The mark that has gone back is stored before the seek is answered.
             await self._write_all(found)
 

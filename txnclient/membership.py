@@ -59,6 +59,7 @@ class Membership:
     async def _join(self, deadline: Deadline) -> None:
         address = self._session.directory.controller_address
         link = await self._session.directory.controller_link(deadline)
+        self._epoch = 0  # a subscription that was deleted and made again meanwhile begins to count anew
         link.assignments[self._route] = self._assigned
         self._asked = link
         timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
