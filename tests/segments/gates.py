@@ -9,6 +9,7 @@ from typing import Any
 
 from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerFailed, LedgerWriter
+from tests.segments.brokering import Cluster
 from txnstore import keys
 from txnstore.store import Commit, CommitResult, MetadataStore
 
@@ -82,6 +83,16 @@ class GatedStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+def gate_stores(cluster: Cluster) -> None:
+    """Of the brokers that are started from now on."""
+    make_store = cluster.make_store
+
+    async def make_gated() -> MetadataStore:
+        return GatedStore(await make_store())
+
+    cluster.make_store = make_gated
 
 
 class GatedLedgers:

@@ -9,7 +9,7 @@ import pytest
 from segments.consuming import CLOSED_KEPT
 from simulation.footprint import collections_of
 from tests.segments.brokering import Cluster, eventually
-from tests.segments.gates import GatedStore, is_ack_op, is_clean_up
+from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from txnstore import keys, records
 from txnstore.records import SubscriptionRecord
 from txnstore.store import Commit, CommitResult
@@ -166,11 +166,7 @@ async def test_p5_a_restart_restores_pending_acks_and_finishes_decided_ones_once
 
 async def test_p6_a_crash_between_decision_and_cursor_applies_it_once_and_never_goes_back(cluster: Cluster) -> None:
     make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated  # type: ignore[assignment]
+    gate_stores(cluster)
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
@@ -311,12 +307,7 @@ async def test_a_connection_remembers_why_its_last_consumers_were_closed_and_no_
 
 
 async def test_plain_acks_survive_a_graceful_restart_and_are_written_at_most_once_a_second(cluster: Cluster) -> None:
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated  # type: ignore[assignment]
+    gate_stores(cluster)
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
@@ -348,16 +339,6 @@ async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> 
     await cluster.abort(txn)
     await eventually(lambda: consumer.rewinds)
     await consumer.wait(*"bc")
-
-
-def gate_stores(cluster: Cluster) -> None:
-    """Of the brokers that are started from now on."""
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated  # type: ignore[assignment]
 
 
 async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from segments.file_ledger import FileLedgerStore
 from segments.file_ledger_writer import FileLedgerWriter
 from segments.placement import place
 from tests.segments.brokering import Cluster, eventually
-from tests.segments.gates import GatedStore, is_write_op
+from tests.segments.gates import GatedStore, gate_stores, is_write_op
 from txnstore import keys, records
 from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
@@ -42,12 +42,7 @@ async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served
 
 async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epoch(cluster: Cluster) -> None:
     """The one it is handed to dies meanwhile, and what was in flight is acked under the old epoch."""
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated
+    gate_stores(cluster)
     settings = replace(cluster.settings, settle_s=0.1, lease_ttl_s=60.0)
     segments = await cluster.create_topic(segments=8)
     one = await cluster.start("b1", settings=settings)
@@ -174,12 +169,7 @@ async def test_r4_ownership_lost_behind_the_last_compare_of_a_recovery_ends_the_
 
 async def test_what_a_leaving_broker_releases_is_claimed_before_it_is_gone(cluster: Cluster) -> None:
     """It still lives while it hands over the last of its segments: nothing waits for that."""
-    make_store = cluster.make_store
-
-    async def make_gated() -> MetadataStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated
+    gate_stores(cluster)
     segments = await cluster.create_topic(segments=4)
     one = await cluster.start("b1", settings=replace(cluster.settings, settle_s=3600.0, lease_ttl_s=60.0))
     await eventually(lambda: len(one.broker.segments) == 4)
@@ -256,12 +246,7 @@ async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others
 
 async def test_a_broker_that_leaves_in_the_midst_of_a_take_over_gives_that_segment_back_first(cluster: Cluster) -> None:
     """Not with its lease, which ends once the last of its other segments is handed over."""
-    make_store = cluster.make_store
-
-    async def make_gated() -> MetadataStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated
+    gate_stores(cluster)
     cluster.make_ledgers = SlowCreation
     served, taken = await cluster.create_topic(segments=2)
     one = await cluster.start("b1", settings=replace(cluster.settings, lease_ttl_s=60.0))

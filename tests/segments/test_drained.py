@@ -11,13 +11,13 @@ from segments.assignment import consumer_id
 from segments.drained import DrainedMark
 from tests.segments.brokering import TOPIC, Client, Cluster, Consumer, Node, eventually
 from tests.segments.changing import controlling, topology_of
-from tests.segments.gates import GatedStore
-from tests.segments.test_sealing import begin, gate_stores, give_up, serving
+from tests.segments.gates import GatedStore, gate_stores
+from tests.segments.test_sealing import begin, give_up, serving
 from txnstore import keys, records
 from txnstore.memory_store import MemoryStore
 from txnstore.records import CursorMark, SubscriptionRecord
 from txnstore.store import Commit, CommitResult, Delete, Put
-from txnwire.errors import NotAllowed, NotOwner, OutcomeUnknown, Timeout
+from txnwire.errors import ConnectionLost, NotAllowed, NotOwner, OutcomeUnknown, Timeout
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -269,6 +269,31 @@ async def test_a_seek_that_the_store_does_not_confirm_is_to_be_repeated(setting:
     assert not await is_drained(setting.cluster)
     consumer = await setting.cluster.subscribe(setting.client, setting.segment, epoch=2)
     await consumer.wait(*"abc")
+
+
+async def test_a_seek_that_is_cut_off_as_it_takes_drained_back_has_it_put_again(setting: Setting) -> None:
+    """▲ The cursor is where it was, so nothing else would: what came of the segment would be read by nobody."""
+    await setting.split()
+    await setting.consumer.ack(*setting.consumer.messages)
+    await until(setting.cluster, drained=True)
+    seeker = await setting.cluster.connect(setting.node)
+    store = setting.store
+    commit_really = store.commit
+
+    async def slow(commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        del store.commit  # type: ignore[method-assign]
+        result = await commit_really(commit, timeout_s=timeout_s)
+        await asyncio.sleep(60.0)
+        return result
+
+    store.commit = slow  # type: ignore[method-assign]
+    start = pb.Start(earliest=True)
+    seeking = asyncio.ensure_future(seeker.call(seek=pb.Seek(segment=setting.segment, subscription="sub", start=start)))
+    await until(setting.cluster, drained=False)
+    await seeker.close()
+    with pytest.raises(ConnectionLost):
+        await seeking
+    await until(setting.cluster, drained=True)
 
 
 async def test_a_seek_that_comes_while_drained_is_being_written_waits_for_it_and_takes_it_away(

@@ -9,7 +9,7 @@ import pytest
 
 from segments.broker import Broker
 from tests.segments.brokering import Client, Cluster, Producer, eventually
-from tests.segments.gates import GatedLedgers, GatedStore, is_ack_op, is_write_op
+from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_ack_op, is_write_op
 from txnstore import keys, records
 from txnstore.records import Op, Watermark
 from txnwire.entry import OutgoingMessage, Piece, encode_entry
@@ -41,12 +41,7 @@ class Gated:
 
 @pytest.fixture
 async def gated(cluster: Cluster) -> Gated:
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated  # type: ignore[assignment]
+    gate_stores(cluster)
     cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())

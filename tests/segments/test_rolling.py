@@ -9,7 +9,7 @@ from typing import Any
 from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerFailed, LedgerWriter, Recovered
 from tests.segments.brokering import Cluster, eventually
-from tests.segments.gates import GatedStore
+from tests.segments.gates import GatedStore, gate_stores
 from txnstore import keys
 from txnstore.store import Commit
 from txnwire.errors import NotOwner
@@ -22,12 +22,7 @@ def _lists_ledgers(commit: Commit) -> bool:
 async def test_nobody_misses_the_next_ledger_however_long_the_log_rolls(memory_cluster: Cluster) -> None:
     """▲ Each pass of dispatch looks for the next place to read at: none may get it past a ledger that is to come."""
     cluster = memory_cluster
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated
+    gate_stores(cluster)
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)

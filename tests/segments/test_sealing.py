@@ -23,7 +23,7 @@ from segments.segment import Segment
 from segments.settings import BrokerSettings
 from tests.segments.brokering import TOPIC, Cluster, Node, eventually
 from tests.segments.changing import controlling, ledgers_of, topology_of
-from tests.segments.gates import GatedLedgers, GatedStore, is_clean_up, is_write_op
+from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
 from txnstore import keys, records
 from txnstore.records import LedgerRecord, TopicRecord
 from txnstore.store import Commit, Compare, MetadataStore, Put, Relation, Target
@@ -52,15 +52,6 @@ def takes_back(commit: Commit) -> bool:
 
 def makes_layout(commit: Commit) -> bool:
     return any(put.key.startswith(keys.TOPIC) for put in commit.puts) and len(commit.compares) > 2
-
-
-def gate_stores(cluster: Cluster) -> None:
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated
 
 
 async def begin(cluster: Cluster, path: str, change_id: str = "c1") -> str:

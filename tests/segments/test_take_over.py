@@ -12,7 +12,7 @@ import pytest
 from segments.broker import Broker
 from segments.ledgers import SegmentLedgers
 from tests.segments.brokering import Client, Cluster, Node, eventually
-from tests.segments.gates import GatedLedgers, GatedStore, is_clean_up, is_write_op
+from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
@@ -21,15 +21,6 @@ from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, TxnConflict
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
-
-
-def gate_stores(cluster: Cluster) -> None:
-    make_store = cluster.make_store
-
-    async def make_gated() -> GatedStore:
-        return GatedStore(await make_store())
-
-    cluster.make_store = make_gated  # type: ignore[assignment]
 
 
 async def connected(cluster: Cluster, broker_id: str = "b1") -> tuple[Node, Client]:

@@ -534,3 +534,23 @@ def test_unknown_topics_are_refused_and_leave_nothing_open() -> None:
             assert not cluster.servers["broker:1"].members
 
     run(scenario())
+
+
+@pytest.mark.parametrize("epoch", [8, 1], ids=["the same", "made again"])
+def test_a_consumer_takes_the_first_assignment_of_another_controller_whatever_it_counts(epoch: int) -> None:
+    """A subscription that was deleted and made again counts from the beginning."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for _ in range(6):
+                server.assign()
+            await until(lambda: consumer.segments == [])
+            second = cluster.servers["broker:2"]
+            second.assignment = pb.Assignment(topic=TOPIC, epoch=epoch, segments=SEGMENTS)
+            cluster.controller = "broker:2"
+            cluster.announce()
+            await until(lambda: second.seen["join_subscription"])
+            await until(lambda: consumer.segments == list(SEGMENTS))
+
+    run(scenario())
