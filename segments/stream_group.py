@@ -81,7 +81,9 @@ class StreamGroup:
             if consumer in membership.assigned:
                 membership.join(consumer)
             else:
-                del links[consumer]  # left, or given up, while another process led
+                # ▲ Left, or given up, while another process led. Who has heard nothing of that one joins again; to who
+                # has left this means nothing.
+                links.pop(consumer).push(pb.Command(assignment=self._unassigned(consumer, epoch=0)))
         self.refresh()
 
     # ---- what happens to members ------------------------------------------------------------------------------------
@@ -229,12 +231,16 @@ class StreamGroup:
 
     def _assignment(self, consumer: str) -> pb.Assignment:
         record = self._membership.record
+        assignment = self._unassigned(consumer, epoch=record.epoch if record else 0)
+        assignment.segments.extend(self._membership.assigned.get(consumer, ()))
+        return assignment
+
+    def _unassigned(self, consumer: str, *, epoch: int) -> pb.Assignment:
         return pb.Assignment(
             topic=f"topic://{self._topic_path}",
             subscription=self._subscription,
             consumer=consumer.partition("@")[0],
-            epoch=record.epoch if record else 0,
-            segments=self._membership.assigned.get(consumer, ()),
+            epoch=epoch,
         )
 
     def _settled(self, task: asyncio.Task[None]) -> None:

@@ -60,7 +60,7 @@ class Membership:
         address = self._session.directory.controller_address
         link = await self._session.directory.controller_link(deadline)
         self._epoch = 0  # a subscription that was deleted and made again meanwhile begins to count anew
-        link.assignments[self._route] = self._assigned
+        link.assignments[self._route] = self._told
         self._asked = link
         timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
         reply = await link.call(pb.Command(join_subscription=self._request), timeout_s=timeout_s)
@@ -97,6 +97,14 @@ class Membership:
                 if self._left:  # `leave` came while the join was on its way, and left it to this task
                     await self._tell_leave()
             await session.directory.wait_change(backoff.next_s())
+
+    def _told(self, assignment: pb.Assignment) -> None:
+        if assignment.epoch:
+            self._assigned(assignment)
+        elif self._link is not None:
+            # ▲ The controller does not know us: another one, of which nothing was heard here, has given us up.
+            self._link = None
+            self._session.directory.stir()
 
     def _assigned(self, assignment: pb.Assignment) -> None:
         if assignment.epoch >= self._epoch:

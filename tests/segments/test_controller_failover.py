@@ -326,7 +326,7 @@ def test_a_consumer_that_left_while_another_led_is_not_held_for_connected() -> N
             await a.controller.wait_leading(timeout_s=5.0)
             await a.controller.join(joining("x"), Inbox())
             assert list(names_of(await assignment_of(a.store))) == ["x"]
-            assert left_open.pushed == []
+            assert not any(one.segments for one in left_open.pushed)
             assert a.controller.statistics().connected_consumers == 1
 
     run(scenario())
@@ -506,5 +506,28 @@ def test_a_join_that_is_answered_as_the_term_ends_does_not_end_the_controller(tu
             a.store.get_many = read_really  # type: ignore[method-assign]
             await asyncio.gather(join, return_exceptions=True)
             await a.controller.wait_leading(timeout_s=30.0)
+
+    run(scenario())
+
+
+def test_a_consumer_that_another_controller_has_given_up_is_told_to_join_again() -> None:
+    """It has heard nothing of that one: its connection to the first, which leads again, stands."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            inbox = Inbox()
+            await a.controller.join(joining("w"), inbox)
+            etcd.expire_lease(lease_of_leader(etcd))
+            await b.controller.wait_leading(timeout_s=5.0)
+            await asyncio.sleep(11.0)
+            assert not names_of(await assignment_of(b.store))
+            await b.controller.close()
+            await a.controller.wait_leading(timeout_s=5.0)
+            assert (inbox.pushed[-1].epoch, inbox.pushed[-1].consumer) == (0, "w")
+            again = joining("w")
+            again.again = True
+            assert len((await a.controller.join(again, inbox)).segments) == 2
 
     run(scenario())

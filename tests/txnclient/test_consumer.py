@@ -554,3 +554,19 @@ def test_a_consumer_takes_the_first_assignment_of_another_controller_whatever_it
             await until(lambda: consumer.segments == list(SEGMENTS))
 
     run(scenario())
+
+
+def test_a_consumer_that_the_controller_does_not_know_joins_again() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            joins = server.seen["join_subscription"]
+            for peer, request in list(server.members.items()):
+                unknown = pb.Assignment(topic=TOPIC, subscription=request.subscription, consumer=request.consumer)
+                peer.push(pb.Command(assignment=unknown))
+            await until(lambda: server.seen["join_subscription"] == joins + 1)
+            assert consumer.segments == list(SEGMENTS)
+            server.assign(LEFT)
+            await until(lambda: consumer.segments == [LEFT])
+
+    run(scenario())
