@@ -1,0 +1,163 @@
+"""Consumers that stay connected while the same controller is elected again, and what comes as a term begins or ends; in
+virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from segments.stream_group import StreamGroup
+from tests.segments.controlling import (
+    TOPIC,
+    Inbox,
+    Process,
+    assignment_of,
+    joining,
+    leaving,
+    names_of,
+    running,
+)
+from tests.segments.test_controller_failover import lease_of_leader
+from tests.segments.virtual_time import LoopClock, run
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.records import SubscriptionRecord, encode
+from txnstore.store import Commit, MetadataStore, Put
+from txnwire.errors import NotOwner
+from txnwire.proto import txn_pb2 as pb
+
+
+async def elected_again(etcd: MemoryEtcd, process: Process) -> None:
+    """etcd is away for longer than a lease lasts; connections of consumers stay."""
+    etcd.crash()
+    await asyncio.sleep(20.0)
+    etcd.restart()
+    await process.controller.wait_leading(timeout_s=30.0)
+
+
+def test_queue_consumers_hear_of_layouts_when_the_same_process_is_elected_again() -> None:
+    """▲ Nothing in etcd names them, and they do not join again."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            inbox = Inbox()
+            await a.controller.join(joining("w", type=pb.SUBSCRIPTION_TYPE_QUEUE), inbox)
+            await elected_again(etcd, a)
+            split = (await a.directory.wait_topic(TOPIC.path)).split(0)
+            await a.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(split.record)),)))
+            await asyncio.sleep(5.0)
+            assert len(inbox.pushed[-1].segments) == 4
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["disconnects", "leaves"])
+def test_a_consumer_that_goes_during_a_take_over_is_given_up(leaves: bool) -> None:
+    """▲ Its group has been taken up, and nobody leads yet who could be told."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            goes, stays = Inbox(), Inbox()
+            await a.controller.join(joining("goes"), goes)
+            await a.controller.join(joining("stays"), stays)
+            range_really = a.store.range
+
+            async def slow(start: bytes, *others: Any, **options: Any) -> Any:
+                if start == keys.TOPIC:  # of deletions, behind the groups
+                    if leaves:
+                        with pytest.raises(NotOwner):
+                            await a.controller.leave(leaving("goes"), goes)
+                    else:
+                        a.controller.disconnected(goes)
+                return await range_really(start, *others, **options)
+
+            a.store.range = slow  # type: ignore[method-assign]
+            await elected_again(etcd, a)
+            await asyncio.sleep(30.0)
+            assert list(names_of(await assignment_of(a.store))) == ["stays"]
+
+    run(scenario())
+
+
+class NeverAnswered:
+    """A store whose commits get no answer."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def commit(self, commit: Commit) -> None:
+        await asyncio.sleep(3600.0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_join_that_is_answered_as_the_term_ends_does_not_end_the_controller(turns: int) -> None:
+    """At whatever turn of the loop: groups are being closed, each waiting for what it writes."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            for number in range(5):
+                await a.controller.join(joining("w", subscription=f"s{number}"), Inbox())
+            known = SubscriptionRecord(type="queue", start={"kind": "earliest"})
+            await a.store.commit(Commit(puts=(Put(keys.subscription(TOPIC.path, "queue"), encode(known)),)))
+            term = a.controller._term
+            assert term is not None
+            read_really = a.store.get_many
+
+            async def late(wanted: Any, **options: Any) -> Any:
+                found = await read_really(wanted, **options)
+                await term.deposed.wait()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                return found
+
+            a.store.get_many = late  # type: ignore[method-assign]
+            queue = joining("w", subscription="queue", type=pb.SUBSCRIPTION_TYPE_QUEUE)
+            join = asyncio.ensure_future(a.controller.join(queue, Inbox()))
+            await asyncio.sleep(0.5)
+            for group in term.groups._groups.values():
+                assert isinstance(group, StreamGroup)
+                group._store = NeverAnswered(group._store)  # type: ignore[assignment]
+                group._membership.join("another@1")
+                group.refresh()
+            await asyncio.sleep(0.01)
+            etcd.expire_lease(lease_of_leader(etcd))
+            await asyncio.sleep(0.2)
+            a.store.get_many = read_really  # type: ignore[method-assign]
+            await asyncio.gather(join, return_exceptions=True)
+            await a.controller.wait_leading(timeout_s=30.0)
+
+    run(scenario())
+
+
+def test_a_consumer_that_another_controller_has_given_up_is_told_to_join_again() -> None:
+    """It has heard nothing of that one: its connection to the first, which leads again, stands."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            inbox = Inbox()
+            await a.controller.join(joining("w"), inbox)
+            etcd.expire_lease(lease_of_leader(etcd))
+            await b.controller.wait_leading(timeout_s=5.0)
+            await asyncio.sleep(11.0)
+            assert not names_of(await assignment_of(b.store))
+            await b.controller.close()
+            await a.controller.wait_leading(timeout_s=5.0)
+            assert (inbox.pushed[-1].epoch, inbox.pushed[-1].consumer) == (0, "w")
+            again = joining("w")
+            again.again = True
+            assert len((await a.controller.join(again, inbox)).segments) == 2
+
+    run(scenario())

@@ -1,0 +1,100 @@
+"""A deletion that is still at its last step while something of the same name is made again; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.segments.controlling import TOPIC, Inbox, Process, joining, running
+from tests.segments.virtual_time import LoopClock, run
+from txnstore import keys
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate
+from txnwire.errors import Overloaded, TopicNotFound
+from txnwire.ids import Position
+
+
+async def joined(process: Process, subscription: str = "s") -> Inbox:
+    """As a client does: again, until nothing of what is being deleted stands in the way."""
+    inbox = Inbox()
+    async with asyncio.timeout(60.0):
+        while True:
+            try:
+                await process.controller.join(joining("new", 2, subscription=subscription), inbox)
+                return inbox
+            except (Overloaded, TopicNotFound):
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("what", ["topic", "subscription"])
+def test_a_deletion_whose_last_step_is_not_answered_leaves_the_next_of_its_name_alone(
+    what: str, answered: bool
+) -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            topology = await a.directory.wait_topic(TOPIC.path)
+            a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
+            if what == "subscription":
+                await a.controller.join(joining("old"), Inbox())
+            await asyncio.sleep(1.0)
+            a.fates.commits = [NO_FAULT, NO_FAULT if answered else Fate(arrive_s=0.0, fail_s=0.5)]
+            if what == "topic":
+                deleting = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True))
+                await asyncio.sleep(0.01)
+                await a.controller.create_topic(TOPIC, 2, "")
+            else:
+                deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+                await asyncio.sleep(0.01)
+            await joined(a)
+            await deleting
+            await asyncio.sleep(60.0)
+            assert a.controller.statistics().connected_consumers == 1
+
+    run(scenario())
+
+
+def test_a_deletion_that_another_one_has_ended_leaves_the_next_of_its_name_alone() -> None:
+    """A subscription that goes with its topic is looked for once more only when both stand again."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.join(joining("old"), Inbox())
+            deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+            await asyncio.sleep(8.0)  # no owner answers: it tries again, ever more slowly
+            await a.controller.delete_topic(TOPIC, force=True)
+            await a.controller.create_topic(TOPIC, 2, "")
+            await joined(a)
+            await deleting
+            await asyncio.sleep(5.0)
+            assert a.controller.statistics().connected_consumers == 1
+
+    run(scenario())
+
+
+def test_what_is_deleted_while_an_earlier_one_of_its_name_is_forgotten_is_deleted_too() -> None:
+    """▲ It would be said to be gone, and stand."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.join(joining("old"), Inbox())
+            dropping = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+            await asyncio.sleep(8.0)  # no owner answers: it tries again, ever more slowly
+            await a.controller.delete_topic(TOPIC, force=True)
+            await a.controller.create_topic(TOPIC, 2, "")
+            await joined(a)
+            topology = await a.directory.wait_topic(TOPIC.path)
+            a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
+            assert not dropping.done()
+            await a.controller.delete_subscription(TOPIC, "s", force=True)
+            assert await a.store.get(keys.subscription(TOPIC.path, "s")) is None
+            await dropping
+
+    run(scenario())
