@@ -57,20 +57,24 @@ def test_a_deletion_whose_last_step_is_not_answered_leaves_the_next_of_its_name_
     run(scenario())
 
 
-def test_a_deletion_that_another_one_has_ended_leaves_the_next_of_its_name_alone() -> None:
-    """A subscription that goes with its topic is looked for once more only when both stand again."""
+async def made_again_behind_a_deletion(process: Process) -> asyncio.Future[None]:
+    """The deletion of a subscription that has gone with its topic, and looks for it once more only when both stand
+    again, with a consumer."""
+    await process.controller.create_topic(TOPIC, 2, "")
+    await process.controller.join(joining("old"), Inbox())
+    deleting = asyncio.ensure_future(process.controller.delete_subscription(TOPIC, "s", force=True))
+    await asyncio.sleep(8.0)  # no owner answers: it tries again, ever more slowly
+    await process.controller.delete_topic(TOPIC, force=True)
+    await process.controller.create_topic(TOPIC, 2, "")
+    await joined(process)
+    assert not deleting.done()
+    return deleting
 
+
+def test_a_deletion_that_another_one_has_ended_leaves_the_next_of_its_name_alone() -> None:
     async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with running(etcd, "a") as [a]:
-            await a.controller.create_topic(TOPIC, 2, "")
-            await a.controller.join(joining("old"), Inbox())
-            deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
-            await asyncio.sleep(8.0)  # no owner answers: it tries again, ever more slowly
-            await a.controller.delete_topic(TOPIC, force=True)
-            await a.controller.create_topic(TOPIC, 2, "")
-            await joined(a)
-            await deleting
+        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+            await (await made_again_behind_a_deletion(a))
             await asyncio.sleep(5.0)
             assert a.controller.statistics().connected_consumers == 1
 
@@ -81,20 +85,12 @@ def test_what_is_deleted_while_an_earlier_one_of_its_name_is_forgotten_is_delete
     """▲ It would be said to be gone, and stand."""
 
     async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with running(etcd, "a") as [a]:
-            await a.controller.create_topic(TOPIC, 2, "")
-            await a.controller.join(joining("old"), Inbox())
-            dropping = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
-            await asyncio.sleep(8.0)  # no owner answers: it tries again, ever more slowly
-            await a.controller.delete_topic(TOPIC, force=True)
-            await a.controller.create_topic(TOPIC, 2, "")
-            await joined(a)
+        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+            earlier = await made_again_behind_a_deletion(a)
             topology = await a.directory.wait_topic(TOPIC.path)
             a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
-            assert not dropping.done()
             await a.controller.delete_subscription(TOPIC, "s", force=True)
             assert await a.store.get(keys.subscription(TOPIC.path, "s")) is None
-            await dropping
+            await earlier
 
     run(scenario())
