@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -30,6 +31,11 @@ settings.register_profile(
     "whatever the load", settings.default, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("whatever the load")
+
+# A shell starts what goes on in the background with Ctrl-C ignored, and everything that is started from there inherits
+# it: the tests that end processes with Ctrl-C would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _docker_answers() -> bool:
