@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+# One more than cores: much of what tests do is waiting.
+TEST_JOBS ?= 3
 SEED ?= 1
 RUNS ?= 1
 EXAMPLES ?= 200
@@ -12,6 +14,9 @@ SECONDS ?= 60
 FAULTS ?=
 ONLY ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
+# Tests and runs start hundreds of Pythons: where the environment forbids compiled files, each would compile everything.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
 .PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants copy-test chaos bench bench-spark clean help
@@ -39,8 +44,13 @@ java: $(VENV)/.installed  # for Spark; quick where there is one
 demo: setup java ## the main job on real data
 	@$(BIN)/txnctl demo --spark
 
-test: setup java ## all tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q tests
+# Half of the CPU time of a Spark that starts. Tests do without it where it cannot be made.
+$(VENV)/spark.jsa: $(VENV)/.installed tools/archive_spark_classes.py | java
+	@echo "writing the classes of Spark's JVM into $@ (half a minute, once)"
+	@$(BIN)/python tools/archive_spark_classes.py $@ >$(VENV)/archive.log 2>&1 || echo "not written, see $(VENV)/archive.log"
+
+test: setup java $(VENV)/spark.jsa ## all tests
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q tests
 
 check: setup     ## format, lint, types, import contracts, generated code fresh
 	@$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import running
+from benchmarks.bounds import bounds
 from benchmarks.brokers import brokers
 from benchmarks.connections import connections
 from benchmarks.data import data
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "brokers": brokers,
     "open-transactions": open_transactions,
     "connections": connections,
+    "bounds": bounds,
     "soak": soak,
 }
 

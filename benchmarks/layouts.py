@@ -178,7 +178,8 @@ async def _look(client: txnclient.Client, url: str, found: Found) -> None:
 
 def _bytes_of(layout: txnclient.TopicLayout) -> int:
     """What it is on the wire."""
-    wire = pb.Layout(topic=layout.topic, exists=True, epoch=layout.epoch, revision=layout.revision)
+    wire = pb.Layout(topic=layout.topic, exists=True, epoch=layout.epoch, topic_revision=layout.revision[0])
+    wire.revision = layout.revision[1]
     for one in layout.segments.values():
         lo, hi = one.range
         wire.segments.add(

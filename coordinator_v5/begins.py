@@ -25,6 +25,9 @@ log = structlog.get_logger()
 
 MAX_TRIES: Final = 3
 """Ids tried for one begin at most."""
+MAX_EXTRA: Final = 8
+"""▲ Begins on their way under a second or third id, at most, of all clients together: where the store answers, few wait
+for long; where it does not, a fresh id fares no better, and every one of them lands once it does."""
 
 
 class Begins:
@@ -33,6 +36,8 @@ class Begins:
         self._ends = ends
         self._pending: dict[BeginRequest, None] = {}
         """In the order of `tried_at`."""
+        self._extra = 0
+        """Headers on their way beyond one for each begin."""
         self._awaiting_ids: dict[OwnedTcid, list[asyncio.Future[None]]] = {}
 
     @property
@@ -55,7 +60,7 @@ class Begins:
         The same attempt repeated gets the answer of the first, so it leaves no second open transaction (D7)."""
         if session is not None:
             earlier = session.begins.get(attempt)
-            if earlier is not None:
+            if earlier is not None and not (earlier.closed and earlier.tc.lost and earlier.txn is None):
                 self._repeated(earlier, connection, reply)
                 return
         adopted = None if connection is None else self._state.sessions.adopt(attempt, tc.tcid, connection)
@@ -102,7 +107,11 @@ class Begins:
             del self._pending[request]
             self._pending[request] = None
             request.tried_at = now
-            if not request.queued and request.in_flight < MAX_TRIES:
+            if (
+                not request.queued
+                and request.in_flight < MAX_TRIES
+                and (request.in_flight == 0 or self._extra < MAX_EXTRA)
+            ):
                 self._state.counters.unanswered += 1
                 self._try(request)
 
@@ -140,6 +149,11 @@ class Begins:
         earlier.connection = connection
         if earlier.txn is None:
             earlier.replies.append(reply)
+            if earlier.closed:
+                # ▲ Its client was told `Timeout` and asks again while a header of it is on its way: that one serves.
+                earlier.closed = False
+                earlier.started_at = earlier.tried_at = self._state.clock.monotonic()
+                self._pending[earlier] = None
             return
         self._state.sessions.claimed(earlier.txn, connection)
         reply(earlier.txn)
@@ -162,11 +176,13 @@ class Begins:
         due = now + request.timeout_ms / 1000
         txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=due)
         tc.add(txn)
+        self._extra += request.in_flight > 0
         request.in_flight += 1
         state.submit(plan_begin(txn.txn_id, tc.epoch, header), partial(self._begun, request, txn))
 
     def _begun(self, request: BeginRequest, txn: Transaction, future: asyncio.Future[CommitResult]) -> None:
         request.in_flight -= 1
+        self._extra -= request.in_flight > 0
         try:
             landed = read_begin_verdict(future.result(), txn.txn_id, txn.header.attempt)
         except TxnError as error:
@@ -181,6 +197,7 @@ class Begins:
             self._ends.sweep_end(txn, ABORTED, REASON_UNANSWERED)
         if not request.closed:
             self._try(request) if decided else self._answer(request, txn)
+        self._forget_failed(request)
 
     def _answer(self, request: BeginRequest, txn: Transaction) -> None:
         self._pending.pop(request, None)
@@ -204,6 +221,7 @@ class Begins:
             self.lost(txn.tc)
         if not request.closed and request.in_flight == 0 and not request.queued:
             self._fail(request, error)
+        self._forget_failed(request)
 
     def _fail(self, request: BeginRequest, error: TxnError) -> None:
         self._pending.pop(request, None)
@@ -211,11 +229,17 @@ class Begins:
         if request.queued:
             request.queued = False
             request.tc.waiting.remove(request)
-        if request.session is not None and request.session.begins.get(request.attempt) is request:
-            del request.session.begins[request.attempt]
+        self._forget_failed(request)
         replies, request.replies = request.replies, []
         for reply in replies:
             reply(error)
+
+    def _forget_failed(self, request: BeginRequest) -> None:
+        """Once nothing of a begin that has failed can land any more, the same attempt is a new one."""
+        session = request.session
+        over = request.closed and request.txn is None and request.in_flight == 0
+        if over and session is not None and session.begins.get(request.attempt) is request:
+            del session.begins[request.attempt]
 
     # ---- /txn-seq: blocks of ids and the late-index mark, one record with one writer ----
 

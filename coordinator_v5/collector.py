@@ -14,17 +14,20 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from coordinator_v5.state import State
+from coordinator_v5.state import UNREADABLE, State
 from coordinator_v5.transactions import OwnedTcid, Seen
 from txnstore import keys
 from txnstore.collection_transitions import (
+    Collectable,
     Horizon,
+    Leftover,
+    Leftovers,
     Outcomes,
     batches_of,
     block_of,
     leftover_records,
-    leftovers_of,
     name_rewrite,
+    parts_of,
     plan_collect,
     plan_expire_outcomes,
     plan_leftovers,
@@ -33,8 +36,9 @@ from txnstore.collection_transitions import (
     read_outcomes,
 )
 from txnstore.op_transitions import Rewrite
+from txnstore.paging import in_pages
 from txnstore.transitions import Decision, decision_of
-from txnwire.errors import NotOwner, TxnError
+from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import TxnId
 
 log = structlog.get_logger()
@@ -46,7 +50,6 @@ FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 60.0
 LOOK_AFTER_TRIES: Final = 3
 """A participant may just be late: only then are a stuck transaction's ops read."""
-OPS_AT_ONCE: Final = 10_000
 NAMED_AT_ONCE: Final = 30
 """Each may be a run of its own: two compares, and one of its name record, within `store.MAX_COMMIT_OPS`."""
 NAMED_WRITERS_AT_ONCE: Final = 20_000
@@ -93,19 +96,17 @@ class Collector:
         """One round over all TCIDs; returns how many headers went. Raises `StoreUnavailable`; what was not collected
         then stays in line."""
         await self._retry_stuck()
-        collected = 0
+        collected, at_once = 0, self._state.store.page_size(COLLECTED_AT_ONCE)
         for tc in list(self._state.tcids.values()):
             now = self._state.clock.monotonic()
-            due = tc.collectable(now, self._state.settings.header_retention_s, COLLECTED_AT_ONCE)
+            due = tc.collectable(now, self._state.settings.header_retention_s, at_once)
             left = {seen.final.counter: seen for seen in due}
+            plain = [[left[one.counter] for one in batch] for batch in _batches_of_plain(due)]
+            named = list(_batches_of_named([seen for seen in due if seen.name is not None]))
             try:
-                for batch in batches_of([seen.final for seen in due if seen.name is None]):
-                    collected += await self._collect(tc, {one.counter: left[one.counter] for one in batch}, due)
-                    for one in batch:
-                        del left[one.counter]
-                for named in _batches_of_named([seen for seen in due if seen.name is not None]):
-                    collected += await self._collect(tc, {seen.final.counter: seen for seen in named}, due)
-                    for seen in named:
+                for batch in plain + named:
+                    collected += await self._collect_readable(tc, batch, due)
+                    for seen in batch:
                         del left[seen.final.counter]
             except NotOwner:
                 log.info("coordinator id is somebody else's by now", tcid=tc.tcid)
@@ -116,6 +117,22 @@ class Collector:
         return collected
 
     # ---- one batch ----
+
+    async def _collect_readable(self, tc: OwnedTcid, batch: list[Seen], due: list[Seen]) -> int:
+        """▲ What cannot be read stays, and nothing else stays for it: a transaction whose records are unreadable is set
+        aside like one that still has ops, and a batch with one in it is collected one by one."""
+        try:
+            return await self._collect(tc, {seen.final.counter: seen for seen in batch}, due)
+        except UNREADABLE as error:
+            if len(batch) == 1 or batch[0].name is None:
+                self._unreadable(tc, batch, error)
+                return 0
+        return sum([await self._collect_readable(tc, [seen], due) for seen in batch])
+
+    def _unreadable(self, tc: OwnedTcid, batch: list[Seen], error: TxnError) -> None:
+        log.error("transactions not collected", first=str(TxnId(tc.tcid, batch[0].final.counter)), error=str(error))
+        for seen in batch:
+            self._set_aside(TxnId(tc.tcid, seen.final.counter), seen)
 
     async def _collect(self, tc: OwnedTcid, batch: dict[int, Seen], due: list[Seen]) -> int:
         """Collect a batch; what cannot go yet is set aside. Looks at the headers only after a refusal."""
@@ -180,11 +197,12 @@ class Collector:
     async def _look(self, tc: OwnedTcid, batch: dict[int, Seen]) -> dict[int, Seen]:
         """After a refusal: what is gone was collected already, what has ops is set aside, the rest may go."""
         first, last = TxnId(tc.tcid, min(batch)), TxnId(tc.tcid, max(batch))
-        found = await self._state.store.range(keys.txn(first), keys.txn(last) + b"\0", keys_only=True)
+        store, at_once = self._state.store, self._state.settings.keys_at_once
+        found = await store.range(keys.txn(first), keys.txn(last) + b"\0", keys_only=True)
         present = {keys.txn_of(record.key).counter for record in found.records if record.version != 1}
-        ops_end = keys.prefix_end(keys.txn_ops(last))
-        ops = await self._state.store.range(keys.txn_ops(first), ops_end, keys_only=True)
-        busy = {keys.op_parts(record.key)[0].counter for record in ops.records}
+        start, end, busy = keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int]()
+        async for ops in in_pages(store, start, end, at_once=at_once, keys_only=True):
+            busy.update(keys.op_txn(record.key).counter for record in ops)
         for counter in sorted(counter for counter in batch if counter in busy):
             self._set_aside(TxnId(tc.tcid, counter), batch[counter])
         return {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
@@ -208,7 +226,10 @@ class Collector:
                 continue
             if stuck.tries >= LOOK_AFTER_TRIES and looked < STUCK_AT_ONCE:
                 looked += 1
-                await self._clear_leftovers(txn_id)
+                try:
+                    await self._clear_leftovers(txn_id)
+                except UNREADABLE as error:
+                    log.error("leftovers not cleared", txn=str(txn_id), error=str(error))
             self._stuck.pop(txn_id, None)
             tc.finals.setdefault(txn_id.counter, stuck.seen)
         self._count_stuck()
@@ -220,17 +241,28 @@ class Collector:
         decision: Decision | None = None if header is None else decision_of(header)
         if decision is None:
             return
-        prefix = keys.txn_ops(txn_id)
-        ops = await store.range(prefix, keys.prefix_end(prefix), limit=OPS_AT_ONCE)
-        for leftover in leftovers_of(decision, ops.records):
-            if await store.get(keys.owner(leftover.segment)) is not None:
-                continue
-            wanted = leftover_records(txn_id, leftover)
+        prefix, leftovers = keys.txn_ops(txn_id), Leftovers(decision)
+        async for ops in in_pages(store, prefix, keys.prefix_end(prefix), at_once=self._state.settings.ops_at_once):
+            for leftover in leftovers.add(ops):
+                await self._clear(txn_id, leftover)
+        for leftover in leftovers.rest():
+            await self._clear(txn_id, leftover)
+
+    async def _clear(self, txn_id: TxnId, leftover: Leftover) -> None:
+        store = self._state.store
+        if await store.get(keys.owner(leftover.segment)) is not None:
+            return
+        cleared = False
+        for part in parts_of(leftover):
+            wanted = leftover_records(txn_id, part)
             _, found = await store.get_many(wanted) if wanted else (0, [])
-            for commit in plan_leftovers(txn_id, leftover, found):
+            commit = plan_leftovers(txn_id, part, found)
+            if commit.puts or commit.deletes:
                 if not (await store.commit(commit)).succeeded:
-                    break
-                log.info("leftovers of an ownerless segment cleared", txn=str(txn_id), segment=leftover.segment)
+                    return
+                cleared = True
+        if cleared:
+            log.info("leftovers of an ownerless segment cleared", txn=str(txn_id), segment=leftover.segment)
 
     def _count_stuck(self) -> None:
         self._state.counters.stuck = len(self._stuck)
@@ -248,7 +280,12 @@ class Collector:
                 blocks = self._blocks[tc.tcid] = deque(await self._outcome_blocks(tc.tcid))
             while blocks:
                 key = Outcomes(tc.tcid, blocks[0]).key
-                outcomes = read_outcomes(tc.tcid, blocks[0], await self._state.store.get(key))
+                try:
+                    outcomes = read_outcomes(tc.tcid, blocks[0], await self._state.store.get(key))
+                except DataCorrupt as error:
+                    log.error("outcomes not expired", error=str(error))
+                    blocks.popleft()
+                    continue
                 if outcomes.mod_revision and outcomes.touched_ms >= before_ms:
                     break
                 if outcomes.mod_revision:
@@ -257,9 +294,13 @@ class Collector:
         return expired
 
     async def _outcome_blocks(self, tcid: int) -> list[int]:
-        prefix = keys.TXN_OUTCOME + f"{tcid:04x}/".encode()
-        found = await self._state.store.range(prefix, keys.prefix_end(prefix), keys_only=True)
-        return [int(record.key.rpartition(b"/")[2], 16) for record in found.records]
+        prefix, at_once = keys.TXN_OUTCOME + f"{tcid:04x}/".encode(), self._state.settings.keys_at_once
+        pages = in_pages(self._state.store, prefix, keys.prefix_end(prefix), at_once=at_once, keys_only=True)
+        return [int(record.key.rpartition(b"/")[2], 16) async for page in pages for record in page]
+
+
+def _batches_of_plain(due: Sequence[Seen]) -> list[list[Collectable]]:
+    return batches_of([seen.final for seen in due if seen.name is None])
 
 
 def _batches_of_named(named: Sequence[Seen]) -> Iterator[list[Seen]]:

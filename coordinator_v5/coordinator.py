@@ -8,7 +8,7 @@ every write it makes carries the compares that make it harmless if this process 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -23,9 +23,10 @@ from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.state import State
 from coordinator_v5.statistics import CoordinatorStatistics
 from coordinator_v5.sweeper import Sweeper
-from coordinator_v5.takeover import load, walk_finals
+from coordinator_v5.takeover import Takeover
 from coordinator_v5.transaction_keys import KeyConnection, TransactionKeys
 from coordinator_v5.transactions import EndReply, OwnedTcid, Phase, Transaction
+from txnstore.name_transitions import KEPT_BY_DEFAULT, Keep
 from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, Registration
 from txnstore.store import MetadataStore
 from txnstore.transitions import Decision
@@ -33,6 +34,7 @@ from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, TxnError
 from txnwire.ids import TxnId
 from txnwire.names import validate_transaction_key, validate_txn_name
 from txnwire.ports import Clock, Random
+from txnwire.tasks import vital
 
 log = structlog.get_logger()
 
@@ -74,24 +76,32 @@ class Coordinator:
             on_taken=self._taken,
             on_lost=self._lost,
         )
-        self._to_walk: list[OwnedTcid] = []
+        self._takeover = Takeover(self._state, self._begins)
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
     # ---- life ----
 
     async def start(self) -> None:
-        """Take the free TCIDs and load them. Raises `StoreUnavailable` if that takes longer than 30 s."""
-        self._running = asyncio.create_task(self._run(), name="coordinator")
-        settled = asyncio.ensure_future(self._ownership.settled.wait())
-        try:
-            await asyncio.wait((settled, self._running), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            settled.cancel()
-        if not self._ownership.settled.is_set():
+        """Take the free TCIDs and load them. Raises `StoreUnavailable` if taking them takes longer than 30 s; where
+        loading does, it goes on, and each id is served once it is loaded."""
+        self._running = vital(self._run(), name="coordinator")
+        await self._running_until(self._ownership.settled)
+        if self._ownership.settled.is_set():
+            await self._running_until(self._takeover.idle)
+        else:
             failed = self._running.exception() if self._running.done() else None
             await self.close()
             raise StoreUnavailable(f"coordinator ids were not taken within {START_TIMEOUT_S} s") from failed
+
+    async def _running_until(self, event: asyncio.Event) -> None:
+        """At most `START_TIMEOUT_S`, and only while it runs."""
+        assert self._running is not None
+        waiting = asyncio.ensure_future(event.wait())
+        try:
+            await asyncio.wait((waiting, self._running), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
 
     async def close(self) -> None:
         """Refuse what is new, wait a second for what is on its way, free the TCIDs for others. Idempotent."""
@@ -110,6 +120,7 @@ class Coordinator:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._ownership.run())
+                group.create_task(self._takeover.run())
                 group.create_task(self._sweeper.run())
                 group.create_task(self._collector.run())
                 group.create_task(self._keep_house())
@@ -126,26 +137,30 @@ class Coordinator:
         while True:
             await asyncio.sleep(settings.sweep_s)
             now = clock.monotonic()
-            try:
-                while self._to_walk:
-                    await walk_finals(self._state, self._to_walk[0])
-                    self._to_walk.pop(0)
-                if now - reconciled_at >= settings.reconcile_every_s:
-                    reconciled_at = now
-                    await self._sweeper.reconcile()
-                if now - cleaned_at >= settings.housekeeping_every_s:
-                    cleaned_at = now
-                    await self._sweeper.drop_stale_deadlines()
-                    await self._collector.expire_outcomes()
-            except TxnError as error:
-                log.warning("housekeeping interrupted", error=str(error))
+            if self._takeover.to_walk:
+                await self._chore(self._takeover.walk)
+            if now - reconciled_at >= settings.reconcile_every_s:
+                reconciled_at = now
+                await self._chore(self._sweeper.reconcile)
+            if now - cleaned_at >= settings.housekeeping_every_s:
+                cleaned_at = now
+                await self._chore(self._sweeper.drop_stale_deadlines)
+                await self._chore(self._collector.expire_outcomes)
+
+    async def _chore(self, chore: Callable[[], Awaitable[object]]) -> None:
+        """One that cannot be done keeps none of the others."""
+        try:
+            await chore()
+        except TxnError as error:
+            log.warning("housekeeping interrupted", error=str(error))
 
     async def _taken(self, taken: dict[int, int]) -> None:
         for tcid in taken:
             self._lost(tcid)
-        self._to_walk += await load(self._state, self._begins, taken)
+        self._takeover.add(taken)
 
     def _lost(self, tcid: int) -> None:
+        self._takeover.forget(tcid)
         tc = self._state.tcids.get(tcid)
         if tc is not None:
             self._begins.lost(tc)
@@ -202,18 +217,30 @@ class Coordinator:
         return await future
 
     async def begin_named(
-        self, tcid: int, *, name: str, timeout_ms: int = 0, attempt: bytes = b"", owner: str = "anonymous"
+        self,
+        tcid: int,
+        *,
+        name: str,
+        timeout_ms: int = 0,
+        attempt: bytes = b"",
+        owner: str = "anonymous",
+        keep: Keep = KEPT_BY_DEFAULT,
     ) -> Begun:
         """Join the transaction that `name` stands for, or begin it under `tcid` (any does): after a commit its outcome
         is told, after an abort the name starts afresh (DESIGN §10).
 
-        `timeout_ms` counts where it is begun. It belongs to no session: it ends by a decision or at its deadline.
-        Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `OutcomeUnknown`.
+        `timeout_ms` and `keep` count where it is begun. It belongs to no session: it ends by a decision or at its
+        deadline. Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `OutcomeUnknown`.
         """
         validate_txn_name(name)
         tc = self._tcid(tcid)
         return await self._names.begin(
-            tc, name=name, timeout_ms=self._timeout_ms(timeout_ms), attempt=self._attempt(attempt), owner=owner
+            tc,
+            name=name,
+            timeout_ms=self._timeout_ms(timeout_ms),
+            attempt=self._attempt(attempt),
+            owner=owner,
+            keep=keep,
         )
 
     async def begin_keyed(
@@ -353,6 +380,11 @@ class Coordinator:
     def registered(self) -> bool:
         """Whether its lease can be counted on; not while etcd does not answer."""
         return self._ownership.registered
+
+    @property
+    def namesake(self) -> str | None:
+        """The address of another process of this name that holds leases; None without one."""
+        return self._ownership.namesake
 
     def key_epoch_held(self, owner: str, key: str) -> int | None:
         """The epoch of a transaction key's holder that is connected here; None: it is not, or nobody holds it."""

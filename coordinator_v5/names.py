@@ -17,6 +17,7 @@ from coordinator_v5.state import State
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys, records
 from txnstore.name_transitions import (
+    Keep,
     NamedVerdict,
     NameState,
     plan_begin_named,
@@ -59,7 +60,7 @@ class Names:
         self._creating: dict[str, asyncio.Future[NamedVerdict | TxnError]] = {}
         """Begins of names on their way from here; one of each name, and it outlives whoever asked for it."""
 
-    async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str) -> Begun:
+    async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str, keep: Keep) -> Begun:
         """Get or create. A repeated `attempt` finds what it has made, through whichever coordinator (D7).
 
         Raises `NotOwner`, `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own
@@ -67,13 +68,13 @@ class Names:
         started, limit_s = self._state.clock.monotonic(), self._state.settings.answer_s
         try:
             async with asyncio.timeout(limit_s):
-                begun = await self._begin(tc, name, timeout_ms, attempt, owner)
+                begun = await self._begin(tc, name, timeout_ms, attempt, owner, keep)
         except TimeoutError:
             raise Timeout(f"the begin of {name!r} was not answered within {limit_s} s: ask again") from None
         self._state.counters.begin_latency.observe(self._state.clock.monotonic() - started)
         return begun
 
-    async def _begin(self, tc: OwnedTcid, name: str, timeout_ms: int, attempt: str, owner: str) -> Begun:
+    async def _begin(self, tc: OwnedTcid, name: str, timeout_ms: int, attempt: str, owner: str, keep: Keep) -> Begun:
         while True:
             found = await self.look(name)
             txn_id, decision = found.state
@@ -97,7 +98,7 @@ class Names:
                     name=name,
                     attempt=attempt,
                 )
-                creating = self._create(tc, counter, header, found.record)
+                creating = self._create(tc, counter, header, found.record, keep)
             await asyncio.wait((creating,))
             answer = creating.result()
             if isinstance(answer, TxnError):
@@ -126,7 +127,7 @@ class Names:
     # ---- create ----
 
     def _create(
-        self, tc: OwnedTcid, counter: int, header: Header, record: KeyValue | None
+        self, tc: OwnedTcid, counter: int, header: Header, record: KeyValue | None, keep: Keep
     ) -> asyncio.Future[NamedVerdict | TxnError]:
         """Send the begin of a free name. ▲ It goes on until it is definite, whether or not anybody still waits for it,
         and what it has begun is not aborted: others may have joined it by then (DESIGN §4)."""
@@ -135,7 +136,7 @@ class Names:
         txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s)
         tc.add(txn)
         creating = self._creating[name] = asyncio.get_running_loop().create_future()
-        commit = plan_begin_named(txn.txn_id, tc.epoch, header, name, record)
+        commit = plan_begin_named(txn.txn_id, tc.epoch, header, name, record, keep)
         state.submit(commit, partial(self._created, txn, commit, creating))
         return creating
 

@@ -16,6 +16,7 @@ import structlog
 from coordinator_v5.balance import share
 from coordinator_v5.settings import CoordinatorSettings
 from txnstore import keys, records
+from txnstore.former_selves import FormerSelves
 from txnstore.records import Registration
 from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
 from txnstore.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
@@ -51,6 +52,9 @@ class TcidOwnership:
         """Who has which TCID, as last heard of."""
         self._members: dict[str, None] = {}
         self._lease: Lease | None = None
+        self._former_selves = FormerSelves()
+        self.namesake: str | None = None
+        """The address of another process of this name that holds leases, which this one waits for."""
         self._joined_or_left = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once the TCIDs that were free at the start and are this coordinator's share have been taken, or refused.
@@ -65,7 +69,9 @@ class TcidOwnership:
         """Hold a lease and every free TCID, for ever; after a loss start anew."""
         while True:
             try:
+                await self._wait_name_free()
                 self._lease = await self._store.grant_lease(self._settings.lease_ttl_s)
+                self._former_selves.granted(self._lease.id)
                 await self._hold(self._lease)
                 log.warning("coordinator lease lost", tcids=len(self._mine))
             except TxnError as error:
@@ -87,10 +93,11 @@ class TcidOwnership:
 
     async def _hold(self, lease: Lease) -> None:
         """Returns when the lease is lost."""
-        # First: whoever sees what a predecessor of this id has left sees that it is back, and leaves it its share.
-        await self._store.commit(plan_join(self._registration, lease.id))
         present = await self._store.range(_FIRST, _END)
-        if await self._revoke_predecessor(present, lease):
+        # First: whoever sees what a predecessor of this id has left sees that it is back, and leaves it its share.
+        if not await self._join(present, lease):
+            return
+        if await self._revoke_predecessors(present, lease):
             present = await self._store.range(_FIRST, _END)
         self._learn(present.records)
         await self._take_share(lease)
@@ -110,16 +117,40 @@ class TcidOwnership:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _revoke_predecessor(self, present: RangeResult, lease: Lease) -> bool:
-        """A coordinator of our own id on another lease is a dead predecessor: do not wait for its lease to expire."""
-        old = {
-            record.lease: None
-            for record in present.records
-            if record.lease != lease.id and _registered(record).id == self._registration.id
-        }
+    async def _wait_name_free(self) -> None:
+        """▲ Until nobody holds a lease under this name who was not there before this process, and is none of its own:
+        a namesake is waited for, and never ousted (`txnstore.former_selves`)."""
+        while True:
+            held = self._under_this_name((await self._store.range(_FIRST, _END)).records)
+            self._former_selves.found(held)
+            others = [address for lease, address in held.items() if not self._former_selves.may_end(lease)]
+            self.namesake = others[0] if others else None
+            if not others:
+                return
+            log.warning("coordinator name is taken", name=self._registration.id, by=others)
+            await asyncio.sleep(RETRY_S)
+
+    async def _join(self, present: RangeResult, lease: Lease) -> bool:
+        """False where a namesake has come meanwhile."""
+        key = keys.tc_member(self._registration.id)
+        found = next((record for record in present.records if record.key == key), None)
+        if found is not None and found.lease and not self._former_selves.may_end(found.lease):
+            return False
+        result = await self._store.commit(plan_join(self._registration, lease.id, found))
+        return result.succeeded or any(record.lease == lease.id for record in result.reads[0])
+
+    async def _revoke_predecessors(self, present: RangeResult, lease: Lease) -> bool:
+        """A coordinator of our own id from before this process is dead: do not wait for its lease to expire."""
+        held = self._under_this_name(present.records)
+        old = [one for one in held if one != lease.id and self._former_selves.may_end(one)]
         for lease_id in old:
             await self._store.revoke_lease(lease_id)
         return bool(old)
+
+    def _under_this_name(self, present: Iterable[KeyValue]) -> dict[int, str]:
+        """Leases that hold something under this id, with the address that is told."""
+        registered = ((record.lease, _registered(record)) for record in present if record.lease)
+        return {lease: one.address for lease, one in registered if one.id == self._registration.id}
 
     def _learn(self, present: Iterable[KeyValue]) -> None:
         """All there is, at one revision."""
@@ -161,16 +192,21 @@ class TcidOwnership:
         watch = self._store.watch(_FIRST, _END, from_revision=from_revision)
         try:
             async for batch in watch:
-                self._heard(batch)
+                self.heard(batch)
+                await self._give_back(batch, lease)
                 await self._take_share(lease)
         finally:
             await watch.close()
 
-    def _heard(self, batch: WatchBatch) -> None:
+    def heard(self, batch: WatchBatch) -> None:
         if batch.resync:
             self._learn(event.record for event in batch.events)
-            for tcid in sorted(self._mine):
-                if self._holders.get(tcid) != self._registration.id:
+            for tcid, taken_at in sorted(self._mine.items()):
+                # ▲ A listing from before our own taking says nothing about it: lost here, the id would stay ours in the
+                # store, on a lease that lives, and nobody would serve it.
+                if taken_at > batch.revision:
+                    self._holders[tcid] = self._registration.id
+                elif self._holders.get(tcid) != self._registration.id:
                     self._lose(tcid)
         for event in batch.events:
             if event.record.key.startswith(keys.TC):
@@ -195,6 +231,16 @@ class TcidOwnership:
                 self._lose(tcid)
 
     # ---- giving up ----
+
+    async def _give_back(self, batch: WatchBatch, lease: Lease) -> None:
+        """▲ An id that stands on our lease and is not served here: for as long as that lives, nobody would take it."""
+        for event in batch.events:
+            record = event.record
+            if event.kind is EventKind.PUT and record.key.startswith(keys.TC) and record.lease == lease.id:
+                tcid = _tcid_of(record.key)
+                if tcid not in self._mine and self._holders.get(tcid) == self._registration.id:
+                    log.warning("coordinator id not served is given up", tcid=tcid)
+                    await self._store.commit(plan_give_up_tcid(tcid, record.create_revision))
 
     async def _give_up_excess(self, lease: Lease) -> None:
         """Once coordinators have stopped coming and going, leave to others what is more than our share."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from txnstore import keys, records
 from txnstore.collection_transitions import block_of, read_outcomes
-from txnstore.name_transitions import outcome_by_name
+from txnstore.name_transitions import KEEP_MS, Keep, outcome_by_name
+from txnstore.paging import in_pages, in_parts
 from txnstore.records import OPEN, Header, Op, TransactionKey, TxnName
 from txnstore.store import KeyValue, MetadataStore
 from txnstore.transitions import Decision, decision_of
@@ -63,6 +64,7 @@ class KeyDescription:
 
 
 PAGE_HEADERS: Final = 1000
+PAGE_KEYS: Final = 5000
 _LAST: Final = keys.prefix_end(keys.TXN)
 
 
@@ -81,8 +83,10 @@ async def txns_by_deadline(store: MetadataStore, *, until_ms: int) -> list[tuple
 
     Only transactions that were open for longer than a second have a key."""
     end = keys.TXN_BY_DEADLINE + f"{max(0, until_ms) + 1:013d}".encode()
-    found = await store.range(keys.TXN_BY_DEADLINE, end, keys_only=True)
-    return [keys.deadline_parts(record.key) for record in found.records]
+    found: list[tuple[int, TxnId]] = []
+    async for page in in_pages(store, keys.TXN_BY_DEADLINE, end, at_once=PAGE_KEYS, keys_only=True):
+        found += [keys.deadline_parts(record.key) for record in page]
+    return found
 
 
 async def txns_by_final_state(
@@ -100,14 +104,11 @@ async def txns_by_final_state(
 
 
 async def headers(store: MetadataStore, *, after: TxnId | None = None) -> AsyncGenerator[TransactionRecord, None]:
-    """Every header behind `after`, in id order. Their keys are read first, then the headers in bounded pages: a page is
-    read at its own revision, and what has been collected in the meantime is left out."""
+    """Every header behind `after`, in id order. A page is read when it is needed, at its own revision: what has begun
+    or been collected since the first one may be among them or not."""
     start = keys.TXN if after is None else keys.txn(after) + b"\0"
-    listed = await store.range(start, _LAST, keys_only=True)
-    for at in range(0, len(listed.records), PAGE_HEADERS):
-        page = listed.records[at : at + PAGE_HEADERS]
-        found = await store.range(page[0].key, page[-1].key + b"\0")
-        for record in found.records:
+    async for page in in_pages(store, start, _LAST, at_once=PAGE_HEADERS):
+        for record in page:
             yield _record_of(record)
 
 
@@ -155,24 +156,35 @@ async def describe_transaction(store: MetadataStore, txn_id: TxnId, *, ops_limit
     )
 
 
-async def transaction_named(store: MetadataStore, name: str) -> tuple[TxnId, Decision | None] | None:
-    """The transaction that a name was last begun as and, once it is collected, its outcome with its writers; None where
-    the name is not known (any more)."""
+class Named(NamedTuple):
+    """What a name was last begun as, and once it is collected its outcome with its writers. `keep`: of its begin."""
+
+    txn_id: TxnId
+    collected: Decision | None
+    keep: Keep
+
+
+async def transaction_named(store: MetadataStore, name: str) -> Named | None:
+    """None where the name is not known (any more)."""
     record = await store.get(keys.txn_name(name))
     if record is None:
         return None
-    txn_id = TxnId.parse(records.decode(TxnName, record.value, key=record.key).txn_id)
-    return txn_id, outcome_by_name(record, txn_id)
+    named = records.decode(TxnName, record.value, key=record.key)
+    txn_id = TxnId.parse(named.txn_id)
+    return Named(txn_id, outcome_by_name(record, txn_id), Keep(named.keep_ms or KEEP_MS, named.keep_newest))
 
 
 async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[Decision | None]:
-    """The decision of each, from its header or its collected outcome; None: open, unknown or never given out."""
-    if not txn_ids:
-        return []
-    wanted = {keys.txn(txn_id): None for txn_id in txn_ids} | {keys.outcome_block(txn_id): None for txn_id in txn_ids}
-    _, found = await store.get_many(list(wanted))
-    by_key = dict(zip(wanted, found, strict=True))
-    return [_outcome(one, by_key[keys.txn(one)], by_key[keys.outcome_block(one)]) for one in txn_ids]
+    """The decision of each, from its header or its collected outcome; None: open, unknown or never given out.
+
+    ▲ Header and outcome of one are read at one revision: it is collected from the first to the second."""
+    decisions: list[Decision | None] = []
+    for part in in_parts(txn_ids, PAGE_HEADERS):
+        wanted = {keys.txn(txn_id): None for txn_id in part} | {keys.outcome_block(txn_id): None for txn_id in part}
+        _, found = await store.get_many(list(wanted))
+        by_key = dict(zip(wanted, found, strict=True))
+        decisions += [_outcome(one, by_key[keys.txn(one)], by_key[keys.outcome_block(one)]) for one in part]
+    return decisions
 
 
 async def transaction_keys(
@@ -180,12 +192,9 @@ async def transaction_keys(
 ) -> list[KeyDescription]:
     """Transaction keys in the order of owner and key, those of one `owner` or all; `deleted`: tombstones too."""
     prefix = keys.TXN_KEY if owner is None else keys.txn_key(owner, "")
-    listed = await store.range(prefix, keys.prefix_end(prefix), keys_only=True)
     found: list[KeyDescription] = []
-    for at in range(0, len(listed.records), PAGE_HEADERS):
-        page = listed.records[at : at + PAGE_HEADERS]
-        records_of_page = (await store.range(page[0].key, page[-1].key + b"\0")).records
-        found += [one for one in await _keys_of(store, records_of_page) if deleted or not one.record.deleted_ms]
+    async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=PAGE_HEADERS):
+        found += [one for one in await _keys_of(store, page) if deleted or not one.record.deleted_ms]
         if len(found) >= limit:
             break
     return found[:limit]
@@ -212,27 +221,67 @@ async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limi
     """What has been open, or decided and not cleaned up, for longer than `older_than_ms`; oldest first.
 
     It reads the deadline keys (everything open for more than a second has one) and the keys of op records, so its cost
-    is what hangs and the backlog of clean-up, never history.
+    is what hangs and the backlog of clean-up, never history. It reads them in pages: what begins, ends or is cleaned up
+    meanwhile may be shown as it was or as it is.
     """
-    ops = await store.range(keys.TXN_OP, keys.prefix_end(keys.TXN_OP), keys_only=True)
-    counts: dict[TxnId, tuple[dict[str, int], dict[tuple[str, str], int]]] = {}
-    for op in ops.records:
-        txn_id, segment, subscription = keys.op_parts(op.key)
-        writes, acks = counts.setdefault(txn_id, ({}, {}))
-        if subscription is None:
-            writes[segment] = writes.get(segment, 0) + 1
-        else:
-            acks[segment, subscription] = acks.get((segment, subscription), 0) + 1
-    overdue = await store.range(keys.TXN_BY_DEADLINE, keys.prefix_end(keys.TXN_BY_DEADLINE), keys_only=True)
-    suspects = dict.fromkeys([*(keys.txn_of(record.key) for record in overdue.records), *counts])
-    old: list[tuple[int, TransactionRecord]] = []
-    async with aclosing(_records(store, list(suspects))) as found:
-        async for record in found:
-            since_ms = record.header.created_ms if record.header.state == OPEN else record.header.finalized_ms
-            if now_ms - since_ms >= older_than_ms and (record.header.state == OPEN or record.txn_id in counts):
-                old.append((since_ms, record))
-    old.sort(key=lambda item: (item[0], item[1].txn_id))
-    return [await _hanging(store, record, *counts.get(record.txn_id, ({}, {}))) for _, record in old[:limit]]
+    oldest: dict[TxnId, _Suspect] = {}
+
+    def suspect(record: TransactionRecord, counts: _Counts) -> None:
+        since_ms = record.header.created_ms if record.header.state == OPEN else record.header.finalized_ms
+        if now_ms - since_ms >= older_than_ms:
+            oldest[record.txn_id] = _Suspect(since_ms, record, counts)
+        if len(oldest) >= 2 * limit:
+            _leave(oldest, limit)
+
+    async for counts in _op_counts(store):
+        async with aclosing(_records(store, list(counts))) as found:
+            async for record in found:
+                suspect(record, counts[record.txn_id])
+    end = keys.prefix_end(keys.TXN_BY_DEADLINE)
+    async for page in in_pages(store, keys.TXN_BY_DEADLINE, end, at_once=PAGE_HEADERS, keys_only=True):
+        # One that was left out for `limit` older ones is looked at again here, and left out for them again.
+        ids = [txn_id for one in page if (txn_id := keys.txn_of(one.key)) not in oldest]
+        async with aclosing(_records(store, ids)) as found:
+            async for record in found:
+                if record.header.state == OPEN:
+                    suspect(record, ({}, {}))
+    _leave(oldest, limit)
+    return [await _hanging(store, one.record, *one.counts) for one in oldest.values()]
+
+
+_Counts = tuple[dict[str, int], dict[tuple[str, str], int]]
+"""How many op records: by segment path, and by (segment path, subscription)."""
+
+
+class _Suspect(NamedTuple):
+    since_ms: int
+    record: TransactionRecord
+    counts: _Counts
+
+
+def _leave(suspects: dict[TxnId, _Suspect], most: int) -> None:
+    """Only the oldest, and these in order."""
+    by_age = sorted(suspects.items(), key=lambda item: (item[1].since_ms, item[0]))
+    suspects.clear()
+    suspects.update(by_age[:most])
+
+
+async def _op_counts(store: MetadataStore) -> AsyncGenerator[dict[TxnId, _Counts], None]:
+    """Transactions with op records, about a page of these at a time. Those of one transaction stand next to each
+    other."""
+    counts: dict[TxnId, _Counts] = {}
+    async for page in in_pages(store, keys.TXN_OP, keys.prefix_end(keys.TXN_OP), at_once=PAGE_KEYS, keys_only=True):
+        for op in page:
+            txn_id, segment, subscription = keys.op_parts(op.key)
+            writes, acks = counts.setdefault(txn_id, ({}, {}))
+            if subscription is None:
+                writes[segment] = writes.get(segment, 0) + 1
+            else:
+                acks[segment, subscription] = acks.get((segment, subscription), 0) + 1
+        unfinished = {txn_id: counts.pop(txn_id)}  # more of it may come
+        yield counts
+        counts = unfinished
+    yield counts
 
 
 async def _hanging(
@@ -245,8 +294,10 @@ async def _hanging(
 
 
 async def _ids_below(store: MetadataStore, prefix: bytes) -> list[TxnId]:
-    found = await store.range(prefix, keys.prefix_end(prefix), keys_only=True)
-    return [keys.txn_of(record.key) for record in found.records]
+    found: list[TxnId] = []
+    async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=PAGE_KEYS, keys_only=True):
+        found += [keys.txn_of(record.key) for record in page]
+    return found
 
 
 async def _ids_in_segment(store: MetadataStore, segment: str) -> list[TxnId]:
@@ -256,8 +307,8 @@ async def _ids_in_segment(store: MetadataStore, segment: str) -> list[TxnId]:
 
 
 async def _records(store: MetadataStore, txn_ids: Sequence[TxnId]) -> AsyncGenerator[TransactionRecord, None]:
-    for at in range(0, len(txn_ids), PAGE_HEADERS):
-        _, found = await store.get_many([keys.txn(txn_id) for txn_id in txn_ids[at : at + PAGE_HEADERS]])
+    for part in in_parts(txn_ids, PAGE_HEADERS):
+        _, found = await store.get_many([keys.txn(txn_id) for txn_id in part])
         for record in found:
             if record is not None:
                 yield _record_of(record)

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.names import Begun
+from txnstore.name_transitions import Keep
 from txnstore.records import COMMITTED
 from txnstore.transitions import Decision
+from txnstore.writer_lists import MAX_WRITERS, pack
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MAX_TCID, TxnId
 from txnwire.proto import txn_pb2 as pb
-
-MAX_WRITERS: Final = 20_000
-"""In a commit's list. Its header, 19 bytes a writer, then stays well below etcd's limit of 1.5 MiB a request; the test
-of it writes one of that size into a real etcd."""
 
 
 class CoordinatorService:
@@ -49,7 +46,7 @@ class CoordinatorService:
         if request.transaction_key:
             return self._begin_keyed(request, peer)
         if request.name:
-            return self._begin_named(request.tc_id, request.name, request.timeout_ms, request.attempt, peer.owner)
+            return self._begin_named(request, peer.owner)
         self._coordinator.begin_nowait(
             request.tc_id,
             partial(self._begun, peer, command.request_id),
@@ -60,9 +57,14 @@ class CoordinatorService:
         )
         return None
 
-    async def _begin_named(self, tcid: int, name: str, timeout_ms: int, attempt: bytes, owner: str) -> pb.Command:
+    async def _begin_named(self, request: pb.NewTxn, owner: str) -> pb.Command:
         begun = await self._coordinator.begin_named(
-            tcid, name=name, timeout_ms=timeout_ms, attempt=attempt, owner=owner
+            request.tc_id,
+            name=request.name,
+            timeout_ms=request.timeout_ms,
+            attempt=request.attempt,
+            owner=owner,
+            keep=Keep(request.keep_ms, request.keep_newest),
         )
         ok = pb.NewTxnOk(
             txnid_most_bits=begun.txn_id.most_bits,
@@ -183,7 +185,8 @@ def _fill_writers(ok: pb.EndTxnOk | pb.NewTxnOk, decision: Decision) -> None:
 
 def _listed(writers: Sequence[int]) -> list[str]:
     """In one form, so that the same list is the same whatever its order."""
-    listed = sorted(dict.fromkeys(writers))
-    if len(listed) > MAX_WRITERS:
-        raise InvalidArgument(f"a commit lists {len(listed)} writers: at most {MAX_WRITERS} can be told apart in one")
-    return [f"{writer:016x}" for writer in listed]
+    if len(writers) > MAX_WRITERS:
+        raise InvalidArgument(f"a commit lists {len(writers)} writers: at most {MAX_WRITERS} can be told apart in one")
+    listed = [f"{writer:016x}" for writer in sorted(dict.fromkeys(writers))]
+    pack(listed)  # ▲ what its record cannot hold is refused here, and the transaction stays as it is
+    return listed

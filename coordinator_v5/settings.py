@@ -41,6 +41,12 @@ class CoordinatorSettings:
     answer_s: float = 10.0
     """A request unanswered for so long is told `Timeout`."""
     collect_every_s: float = 1.0
+    headers_at_once: int = 500
+    """Headers that are read in one piece, and looked at before the loop goes on."""
+    keys_at_once: int = 5_000
+    """Keys without their values, likewise."""
+    ops_at_once: int = 1_000
+    """Op records of one transaction that are read in one piece."""
     reconcile_every_s: float = 15.0
     """How often transactions open for longer than that are looked at: another coordinator may have ended them."""
     housekeeping_every_s: float = 60.0

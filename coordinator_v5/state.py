@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from coordinator_v5.sessions import Sessions
 from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.statistics import Counters
 from coordinator_v5.transactions import OwnedTcid, Transaction
 from txnstore.store import Commit, CommitResult, MetadataStore
-from txnwire.errors import TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
 from txnwire.ids import TxnId
 from txnwire.ports import Clock, Random
+
+UNREADABLE: Final = (DataCorrupt, InvalidArgument)
+"""What a record, or a key, raises that is not as any of ours is."""
 
 
 class State:
@@ -53,7 +57,7 @@ class State:
         tc.lost = True
         if self.tcids.get(tc.tcid) is tc:
             del self.tcids[tc.tcid]
-        for txn in tc.open_transactions():
+        for txn in tc.undecided():
             self.sessions.dropped(txn)
 
     def submit(self, commit: Commit, done: Callable[[asyncio.Future[CommitResult]], None]) -> None:

@@ -15,18 +15,19 @@ import structlog
 from coordinator_v5.begins import Begins
 from coordinator_v5.ends import Ends
 from coordinator_v5.state import State
+from coordinator_v5.takeover import deadline_of
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys
+from txnstore.paging import in_pages
 from txnstore.records import ABORTED, REASON_SESSION, REASON_TIMEOUT
 from txnstore.store import CommitResult, KeyValue
 from txnstore.transitions import Indexed, decision_of, plan_drop_deadline, plan_late_index, read_late_index_verdict
-from txnwire.errors import TxnError
+from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import TxnId
 
 log = structlog.get_logger()
 
 INDEXED_AT_ONCE: Final = 500
-RECONCILED_AT_ONCE: Final = 500
 STALE_AFTER_S: Final = 60.0
 """A deadline key this far past its time is looked at: its owner has dropped it or is about to."""
 
@@ -104,19 +105,24 @@ class Sweeper:
     async def reconcile(self) -> None:
         """Look at the headers of transactions open for long: any coordinator may have ended them."""
         now = self._state.clock.monotonic()
+        at_once = self._state.store.page_size(self._state.settings.headers_at_once)
         for tc in list(self._state.tcids.values()):
             aged = [
                 txn
                 for txn in tc.aged.values()
                 if txn.phase is Phase.OPEN and now - txn.begun_at >= self._state.settings.reconcile_every_s
             ]
-            for at in range(0, len(aged), RECONCILED_AT_ONCE):
-                await self._reconcile(aged[at : at + RECONCILED_AT_ONCE])
+            for at in range(0, len(aged), at_once):
+                await self._reconcile(aged[at : at + at_once])
 
     async def _reconcile(self, txns: list[Transaction]) -> None:
         _, found = await self._state.store.get_many([keys.txn(txn.txn_id) for txn in txns])
         for txn, record in zip(txns, found, strict=True):
-            decision = None if record is None else decision_of(record)
+            try:
+                decision = None if record is None else decision_of(record)
+            except DataCorrupt as error:
+                log.error("unreadable header left alone", error=str(error))
+                continue
             if decision is not None and txn.ending is None:
                 self._ends.finish(txn, decision, mine=False)
 
@@ -131,12 +137,12 @@ class Sweeper:
         if until_ms <= 0:
             return 0
         end = keys.TXN_BY_DEADLINE + f"{until_ms:013d}".encode()
-        found = await self._state.store.range(keys.TXN_BY_DEADLINE, end, keys_only=True)
-        parts = [keys.deadline_parts(record.key) for record in found.records]
-        others = [(timeout_ms, txn_id) for timeout_ms, txn_id in parts if self._state.find(txn_id) is None]
-        dropped = 0
-        for at in range(0, len(others), RECONCILED_AT_ONCE):
-            dropped += await self._drop_stale(others[at : at + RECONCILED_AT_ONCE])
+        dropped, at_once = 0, self._state.settings.headers_at_once
+        async for page in in_pages(self._state.store, keys.TXN_BY_DEADLINE, end, at_once=at_once, keys_only=True):
+            parts = [part for record in page if (part := deadline_of(record.key)) is not None]
+            others = [(timeout_ms, txn_id) for timeout_ms, txn_id in parts if self._state.find(txn_id) is None]
+            if others:
+                dropped += await self._drop_stale(others)
         return dropped
 
     async def _drop_stale(self, parts: list[tuple[int, TxnId]]) -> int:

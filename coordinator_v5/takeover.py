@@ -2,72 +2,159 @@
 
 Nothing is replayed. A predecessor can begin nothing more (its begins compare the TCID epoch), so everything open is
 found by its deadline key or stands above the late-index mark. Source: DESIGN §5 (late index) and §9.
+
+However many transactions are open: one id after the other is loaded, in pages with time limits of their own between
+which the loop goes on, and served at once. What goes wrong costs the id it concerns some time, and none of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import structlog
 
 from coordinator_v5.begins import Begins
 from coordinator_v5.ends import saw_final
-from coordinator_v5.state import State
+from coordinator_v5.state import UNREADABLE, State
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys, records
+from txnstore.paging import in_pages, in_parts
 from txnstore.records import Header
-from txnstore.store import KeyValue, MetadataStore
+from txnstore.store import KeyValue
 from txnstore.transitions import decision_of, read_seq
-from txnwire.errors import DataCorrupt
+from txnwire.errors import TxnError
 from txnwire.ids import MAX_COUNTER, TxnId
 
 log = structlog.get_logger()
 
-HEADERS_AT_ONCE: Final = 1000
+RETRY_S: Final = 0.5
 
 
-async def load(state: State, begins: Begins, taken: Mapping[int, int]) -> list[OwnedTcid]:
-    """Read what stands in the store about the TCIDs in `taken` (TCID → epoch) and begin to serve them.
+class Takeover:
+    """Ids that were taken and are not loaded yet."""
 
-    Raises `StoreUnavailable`; then nothing has changed and it may be called again."""
-    store, settings = state.store, state.settings
-    tcids = sorted(taken)
-    _, seqs = await store.get_many([keys.txn_seq(tcid) for tcid in tcids])
-    owned = [
-        OwnedTcid(tcid, taken[tcid], read_seq(seq), id_block=settings.id_block)
-        for tcid, seq in zip(tcids, seqs, strict=True)
-    ]
-    by_tcid = {tc.tcid: tc for tc in owned}
-    end = keys.prefix_end(keys.TXN_BY_DEADLINE)
-    deadlines = await store.range(keys.TXN_BY_DEADLINE, end, keys_only=True)
-    indexed = [txn_id for _, txn_id in map(keys.deadline_parts, (record.key for record in deadlines.records))]
-    indexed = sorted({txn_id: None for txn_id in indexed if txn_id.tcid in by_tcid})
-    headers = (await store.get_many([keys.txn(txn_id) for txn_id in indexed]))[1] if indexed else []
-    for tc in owned:
-        start = keys.txn(TxnId(tc.tcid, tc.seq.record.indexed_below))
-        above = await store.range(start, keys.txn(TxnId(tc.tcid, MAX_COUNTER)) + b"\0")
-        for txn_id, record in zip(indexed, headers, strict=True):
-            if txn_id.tcid == tc.tcid and record is not None and txn_id.counter < tc.seq.record.indexed_below:
-                _found(state, tc, record, indexed=True)
-        for record in above.records:
-            _found(state, tc, record, indexed=False)
-    for tc in owned:
-        state.tcids[tc.tcid] = tc
-        for txn in tc.open_transactions():
+    def __init__(self, state: State, begins: Begins) -> None:
+        self._state = state
+        self._begins = begins
+        self._taken: dict[int, int] = {}
+        """TCID → epoch."""
+        self._wanted = asyncio.Event()
+        self.idle = asyncio.Event()
+        """Set while there is none."""
+        self.idle.set()
+        self.to_walk: list[OwnedTcid] = []
+        """Loaded, but for the headers left to collect."""
+
+    def add(self, taken: Mapping[int, int]) -> None:
+        self._taken |= taken
+        if self._taken:
+            self.idle.clear()
+            self._wanted.set()
+
+    def forget(self, tcid: int) -> None:
+        """It is ours no longer."""
+        self._taken.pop(tcid, None)
+
+    async def run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._taken:
+                await self._load(dict(self._taken))
+                if self._taken:
+                    await asyncio.sleep(RETRY_S)
+            self.idle.set()
+
+    async def _load(self, taken: Mapping[int, int]) -> None:
+        """Each of them once; those that could not be loaded stay."""
+        try:
+            indexed = await self._indexed(taken)
+        except TxnError as error:
+            log.warning("coordinator ids not loaded, trying again", tcids=sorted(taken), error=str(error))
+            return
+        for tcid, epoch in sorted(taken.items()):
+            try:
+                if self._is_taken(tcid, epoch):
+                    await self._load_one(tcid, epoch, indexed[tcid])
+            except TxnError as error:
+                log.warning("coordinator id not loaded, trying again", tcid=tcid, error=str(error))
+
+    def _is_taken(self, tcid: int, epoch: int) -> bool:
+        """Whether it is to be loaded under this epoch: it may be lost, and taken again, at any await."""
+        return self._taken.get(tcid) == epoch
+
+    async def _indexed(self, taken: Collection[int]) -> dict[int, list[int]]:
+        """By TCID the counters of transactions with a deadline key. Keys only, of all coordinators: they stand in the
+        order of their deadlines."""
+        found: dict[int, list[int]] = {tcid: [] for tcid in taken}
+        end = keys.prefix_end(keys.TXN_BY_DEADLINE)
+        at_once = self._state.settings.keys_at_once
+        async for page in in_pages(self._state.store, keys.TXN_BY_DEADLINE, end, at_once=at_once, keys_only=True):
+            for record in page:
+                deadline = deadline_of(record.key)
+                if deadline is not None and deadline[1].tcid in found:
+                    found[deadline[1].tcid].append(deadline[1].counter)
+            await asyncio.sleep(0)
+        return found
+
+    async def _load_one(self, tcid: int, epoch: int, indexed: list[int]) -> None:
+        """Read what stands in the store about an id and begin to serve it. Raises `StoreUnavailable`; then nothing has
+        changed."""
+        state = self._state
+        store, at_once = state.store, state.settings.headers_at_once
+        seq = read_seq(await store.get(keys.txn_seq(tcid)))
+        tc = OwnedTcid(tcid, epoch, seq, id_block=state.settings.id_block)
+        mark = tc.seq.record.indexed_below
+        for counters in in_parts(sorted(dict.fromkeys(one for one in indexed if one < mark)), store.page_size(at_once)):
+            _, headers = await store.get_many([keys.txn(TxnId(tcid, counter)) for counter in counters])
+            if not self._is_taken(tcid, epoch):
+                return
+            for record in headers:
+                if record is not None:
+                    _found(state, tc, record, indexed=True)
+            await asyncio.sleep(0)
+        start, end = keys.txn(TxnId(tcid, mark)), keys.txn(TxnId(tcid, MAX_COUNTER)) + b"\0"
+        async for page in in_pages(store, start, end, at_once=at_once):
+            for record in page:
+                _found(state, tc, record, indexed=False)
+            await asyncio.sleep(0)
+        if not self._is_taken(tcid, epoch):
+            return
+        del self._taken[tcid]
+        state.tcids[tcid] = tc
+        # In one go: a client that announces in between would be taken for one that has not. At most `max_open`.
+        for txn in tc.undecided():
             state.sessions.taken_over(txn, state.awake_s)
-        begins.take_block(tc)
-    return owned
+        self._begins.take_block(tc)
+        self.to_walk.append(tc)
+
+    async def walk(self) -> None:
+        """Find the decided headers that predecessors have not collected, of every id. Raises `StoreUnavailable`."""
+        while self.to_walk:
+            tc = self.to_walk[0]
+            await _walk_finals(self._state, tc)
+            self.to_walk = [one for one in self.to_walk if one is not tc]
+
+
+def deadline_of(key: bytes) -> tuple[int, TxnId] | None:
+    """What a deadline key says, None of one that is none of ours."""
+    try:
+        return keys.deadline_parts(key)
+    except UNREADABLE as error:
+        log.error("unreadable deadline key left alone", key=repr(key), error=str(error))
+        return None
 
 
 def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> None:
     """An open transaction joins those watched; its deadline is converted to the monotonic clock here, once."""
     now, wall_ms = state.clock.monotonic(), state.clock.wall_ms()
-    txn_id = keys.txn_of(record.key)
     try:
+        txn_id = keys.txn_of(record.key)
         header = records.decode(Header, record.value, key=record.key)
         decision = decision_of(record)
-    except DataCorrupt as error:
+    except UNREADABLE as error:
         log.error("unreadable header left alone", error=str(error))
         return
     if decision is not None:
@@ -84,29 +171,26 @@ def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> N
         tc.watch_deadline(txn, due)
 
 
-async def walk_finals(state: State, tc: OwnedTcid) -> None:
-    """Find the decided headers below the mark that predecessors have not collected, in bounded pages of ids."""
-    counters = await _header_counters(state.store, tc)
-    for at in range(0, len(counters), HEADERS_AT_ONCE):
+async def _walk_finals(state: State, tc: OwnedTcid) -> None:
+    """The decided headers below the mark, in pages: how many there are is not bounded."""
+    start, end = keys.txn(TxnId(tc.tcid, 0)), keys.txn(TxnId(tc.tcid, tc.seq.record.indexed_below))
+    if start >= end:
+        return
+    async for page in in_pages(state.store, start, end, at_once=state.settings.headers_at_once):
         if tc.lost:
             return
-        page = counters[at : at + HEADERS_AT_ONCE]
-        start, end = keys.txn(TxnId(tc.tcid, page[0])), keys.txn(TxnId(tc.tcid, page[-1])) + b"\0"
-        found = await state.store.range(start, end)
-        for record in found.records:
-            counter = keys.txn_of(record.key).counter
+        for record in page:
+            try:
+                counter = keys.txn_of(record.key).counter
+            except UNREADABLE as error:
+                log.error("unreadable header left alone", key=repr(record.key), error=str(error))
+                continue
             if tc.find(counter) is None and counter not in tc.finals:
                 if record.version == 1:
                     _missed(state, tc, record)
                 else:
                     _found(state, tc, record, indexed=False)
-
-
-async def _header_counters(store: MetadataStore, tc: OwnedTcid) -> list[int]:
-    """Keys only: how many headers there are is not bounded, their keys are small."""
-    start, end = keys.txn(TxnId(tc.tcid, 0)), keys.txn(TxnId(tc.tcid, tc.seq.record.indexed_below))
-    found = await store.range(start, end, keys_only=True)
-    return [keys.txn_of(record.key).counter for record in found.records]
+        await asyncio.sleep(0)
 
 
 def _missed(state: State, tc: OwnedTcid, record: KeyValue) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import txnclient.sync
+from pyspark_txnstore.batch_names import BatchName
 from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.outgoing_rows import by_topic, runs_of
 from pyspark_txnstore.process_client import client_of
+from pyspark_txnstore.runs import Run
 from pyspark_txnstore.winners import Written
 from txnclient.transaction import TransactionState
 from txnwire.entry import Columns
-from txnwire.errors import InvalidTxnState, TopicNotFound, TxnConflict, TxnError
+from txnwire.errors import InvalidTxnState, TopicNotFound, TxnConflict, TxnError, TxnNotFound
 from txnwire.names import TopicName
 from txnwire.protocol import MAX_VALUE_BYTES
 
@@ -22,14 +24,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+MAX_SUPERSEDED: Final = 100
+"""Runs that one attempt gives up before it joins what it finds: more of them are not started by restarts."""
+
 _log = logging.getLogger("pyspark_txnstore")
 
 
 class Attempt:
-    def __init__(self, options: SinkOptions, name: str) -> None:
-        """`name`: of the transaction."""
+    def __init__(self, options: SinkOptions, name: BatchName, run: Run, task_attempt: int) -> None:
+        """`name`: of the transaction. `task_attempt`: Spark's number, another one for each attempt of the run."""
         self._options = options
-        self._name = name
+        self._name = name.text
+        self._keep_newest = name.keep_newest
+        self._former = name.former
+        self._run = run
+        self._writer_id = _given_once(run.writer_id(task_attempt))
         self._txn: txnclient.sync.Transaction | None = None
         self._committed = False
         self._rows = 0
@@ -43,15 +52,16 @@ class Attempt:
             if batch.num_rows and not self._committed:
                 messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
                 self._guarded(partial(self._send, messages))
-                self._rows += batch.num_rows
+            self._rows += batch.num_rows
         if self._txn is None:
-            return Written(self._name)
+            return Written(self._name, former=self._former)
         self._guarded(lambda txn: txn.flush())
         return Written(
             self._name,
+            former=self._former,
             txn_id=str(self._txn.id),
             writer_id=self._txn.writer_id,
-            rows=0 if self._committed else self._rows,
+            rows=self._rows,
             committed=self._committed,
         )
 
@@ -73,8 +83,42 @@ class Attempt:
             self._committed = self._has_committed(self._txn, error)
 
     def _begin(self) -> txnclient.sync.Transaction:
+        """What this run has begun, or begins now; a newer run's; or what has committed."""
+        for _ in range(MAX_SUPERSEDED):
+            txn = self._join()
+            if not txn.joined or txn.state is TransactionState.COMMITTED or not self._gives_up(txn):
+                return txn
+        return self._join()
+
+    def _join(self) -> txnclient.sync.Transaction:
         client = client_of(self._options.url, timeout_s=self._options.timeout_s)
-        return client.begin(name=self._name, timeout=self._options.transaction_timeout_ms / 1000)
+        timeout_s = self._options.transaction_timeout_ms / 1000
+        return client.begin(
+            name=self._name,
+            timeout=timeout_s,
+            keep_newest=self._keep_newest,
+            attempt=self._run.stamp,
+            writer_id=self._writer_id,
+        )
+
+    def _gives_up(self, txn: txnclient.sync.Transaction) -> bool:
+        """Abort what another run has begun, if that is an older one. ▲ Its deadline would be ours, and be over before
+        we are done. It is aborted by its id: whatever is begun under the name meanwhile stays. False: join it."""
+        client = client_of(self._options.url, timeout_s=self._options.timeout_s)
+        try:
+            header = client.admin("transactions.describe", txn=str(txn.id))["header"]
+        except TxnNotFound:
+            header = None
+        if header is None or header["state"] != "OPEN":
+            return True  # it has ended: begin again, and be told how
+        if not self._run.supersedes(header["attempt"]):
+            return False
+        _log.info("%r: %s is an older run's, which this one takes the place of", self._name, txn.id)
+        try:
+            txn.abort()
+        except InvalidTxnState as error:
+            _log.info("%r: an older run has committed it: %s", self._name, error)
+        return True
 
     def _has_committed(self, txn: txnclient.sync.Transaction, error: TxnError) -> bool:
         """Whether another run has committed the batch meanwhile, so that this attempt need not go on; raises what is
@@ -86,8 +130,8 @@ class Attempt:
         if outcome == "ABORTED":
             raise InvalidTxnState(
                 f"the transaction {txn.id} of {self._name!r} was aborted while its rows were written, at its deadline "
-                f"of {self._options.transaction_timeout_ms} ms (option transactionTimeoutMs) or by an operator: run "
-                "the batch again"
+                f"of {self._options.transaction_timeout_ms} ms (option transactionTimeoutMs), by a newer run of the "
+                "batch or by an operator: run the batch again"
             ) from error
         raise error
 
@@ -99,6 +143,23 @@ class Attempt:
                     producer.send_many(part, txn=txn)
                 else:
                     producer.send(**part._asdict(), txn=txn, chunk=True)
+
+
+MAX_WRITERS_KEPT: Final = 10_000
+
+_writers: dict[int, None] = {}
+"""Ids that attempts of this process have."""
+
+
+def _given_once(writer_id: int) -> int | None:
+    """▲ Two attempts with one id would both count. A task attempt writes once and in one process; whoever comes a
+    second time with its number gets a random id (None)."""
+    if writer_id in _writers:
+        return None
+    _writers[writer_id] = None
+    if len(_writers) > MAX_WRITERS_KEPT:
+        del _writers[next(iter(_writers))]
+    return writer_id
 
 
 _producers: dict[tuple[txnclient.sync.Client, str], txnclient.sync.Producer[bytes]] = {}

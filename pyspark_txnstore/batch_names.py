@@ -1,34 +1,67 @@
 """What the transaction of a write is called: the same for every attempt at the same rows, and for nothing else. Pure.
 
-    a micro-batch   <sink>/<query id>/<batch id>
-    a batch write   <sink>/<write id>
+    a micro-batch   <sink>/<query id>/<target>/<batch id>
+    a batch write   <sink>/<target>/<write id>
 
+The target is the topic of the option `topic`, without its `topic://`, or `-` where rows name their topics themselves.
 A query has its id from its checkpoint, so a fresh checkpoint under an old sink name begins other transactions, and a
-restart begins those of before. Outcomes of names are kept for 30 days, the newest of each prefix for ever (DESIGN §10):
-a query that comes back after a year still finds its last batch committed.
+restart begins those of before. ▲ A checkpoint that was copied for another output topic has the same query id and the
+same batches: without the target in the name its batches would be found committed, and nothing would be written.
+
+Sink, target and write id are escaped, so that no `/` in one of them makes two names equal; a long one is replaced by
+its hash. Outcomes are kept for 30 days, and what was committed last under one name but for its number or write id for
+ever (DESIGN §10): a query that comes back after a year still finds its last batch committed.
+
+Earlier versions named neither the target nor escaped anything. What they have committed is looked up by `former`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from hashlib import blake2b
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from txnwire.errors import InvalidArgument
+from txnwire.names import TopicName
 
 STREAM_SINK: Final = "spark"
-"""The name of a stream's sink that is given none. ▲ Not made of the checkpoint's location (API.md's default): a restart
+"""The name of a sink that is given none. ▲ Not made of the checkpoint's location (API.md's default): a restart
 may spell that otherwise, `ck/x` for `/data/ck/x`, or find it elsewhere, and would write its last batch, committed and
 not yet noted by Spark, under another name: twice. The query's id, which stands in the checkpoint, is its alone."""
 
 MAX_SINK_NAME_BYTES: Final = 300
-"""Leaves room for ids in the 512 bytes of a transaction's name."""
-
 MAX_WRITE_ID_BYTES: Final = 200
+
+MAX_PART_BYTES: Final = 150
+"""Of a part as it stands in a name. Three of them, an id and a number fit into a name's 512 bytes."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Properties of the task that Spark sets for each micro-batch; the query's id is the one kept in its checkpoint."""
+
+
+class BatchName(NamedTuple):
+    """`text`: of the transaction. `former`: what an earlier version would have called it. `keep_newest`: it may be
+    repeated however late, so its outcome is known as long as nothing newer has committed."""
+
+    text: str
+    former: str
+    keep_newest: bool = True
+
+
+class Sink(NamedTuple):
+    """Who writes, and where to. `topic`: the option; None where rows name their topics. `former`: what an earlier
+    version called the sink."""
+
+    name: str
+    topic: str | None
+    former: str
+
+    @property
+    def target(self) -> str:
+        """▲ `-` is no topic's: those have a `/`, which is escaped."""
+        return "-" if self.topic is None else _part(TopicName.parse(self.topic).path)
 
 
 def query_id(text: str) -> str:
@@ -40,12 +73,13 @@ def query_id(text: str) -> str:
     return text
 
 
-def micro_batch_name(sink: str, query: str, batch_id: int) -> str:
+def micro_batch_name(sink: Sink, query: str, batch_id: int) -> BatchName:
     """`query`: its id. Raises `InvalidArgument` if it is none."""
-    return f"{sink}/{query_id(query)}/{batch_id}"
+    query = query_id(query)
+    return BatchName(f"{_part(sink.name)}/{query}/{sink.target}/{batch_id}", f"{sink.former}/{query}/{batch_id}")
 
 
-def micro_batch_of(properties: Mapping[str, str | None], sink: str) -> str:
+def micro_batch_of(properties: Mapping[str, str | None], sink: Sink) -> BatchName:
     """The name of the micro-batch that a task with these properties belongs to. Raises `InvalidArgument`."""
     query, batch_id = properties.get(QUERY_ID), properties.get(BATCH_ID)
     if not query or batch_id is None or not batch_id.isdecimal():
@@ -56,18 +90,37 @@ def micro_batch_of(properties: Mapping[str, str | None], sink: str) -> str:
     return micro_batch_name(sink, query, int(batch_id))
 
 
-def write_name(sink: str, write_id: str) -> str:
+def write_name(sink: Sink, write_id: str) -> BatchName:
     """Raises `InvalidArgument`."""
     length = len(write_id.encode())
     if not 0 < length <= MAX_WRITE_ID_BYTES:
         raise InvalidArgument(f"writeId has {length} bytes: expected 1 to {MAX_WRITE_ID_BYTES}, e.g. day-2026-11-21")
-    return f"{sink}/{write_id}"
+    return BatchName(f"{_part(sink.name)}/{sink.target}/{_part(write_id)}", f"{sink.former}/{write_id}")
 
 
-def sink_name(given: str | None, default: str) -> str:
-    """The name of a sink: as given, or the default. Raises `InvalidArgument`."""
-    name = default if given is None else given
+def stream_sink(given: str | None, topic: str | None) -> Sink:
+    """As `sinkName` and `topic` say. Raises `InvalidArgument`."""
+    name = _checked(given) if given is not None else STREAM_SINK
+    return Sink(name, topic, name)
+
+
+def batch_sink(given: str | None, topic: str | None) -> Sink:
+    """As `sinkName` and `topic` say. Raises `InvalidArgument`. Earlier versions named it after its topic."""
+    if given is not None:
+        return Sink(_checked(given), topic, given)
+    return Sink(STREAM_SINK, topic, topic or STREAM_SINK)
+
+
+def _checked(name: str) -> str:
     length = len(name.encode())
     if not 0 < length <= MAX_SINK_NAME_BYTES:
         raise InvalidArgument(f"sinkName has {length} bytes: expected 1 to {MAX_SINK_NAME_BYTES}, e.g. delays-by-hour")
     return name
+
+
+def _part(text: str) -> str:
+    """▲ Without `/`, and another one for each text: `~` begins a hash and nothing else."""
+    escaped = text.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
+    if len(escaped.encode()) <= MAX_PART_BYTES:
+        return escaped
+    return "~" + blake2b(text.encode(), digest_size=20).hexdigest()

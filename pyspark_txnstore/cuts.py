@@ -6,7 +6,7 @@ The rest of the source is plans made of cuts (`pyspark_txnstore.offsets`) and re
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import txnclient.sync
@@ -117,7 +117,7 @@ class Cuts:
 
     def heads(
         self, segment: str, after: Position, end: Position, revision: int, *, trimmed: str | None = None
-    ) -> Iterator[list[EntryHead]]:
+    ) -> Generator[list[EntryHead], None, None]:
         """Of all entries in (after, end], page by page. Raises `DataTrimmed`, unless data may be lost."""
         trimmed = trimmed or ("fail" if self._options.fail_on_data_loss else "skip")
         pages = self.client.scan_entries(segment, after=after, end=end, min_revision=revision, trimmed=trimmed)

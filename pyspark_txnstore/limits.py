@@ -1,13 +1,14 @@
 """A nearer end for a batch that is to be smaller than what there is: a cut at the same revision (DESIGN §10).
 
-    target ──► missing(start, target): what is to be scanned ──► add, done: heads of entries
-           ──► limit(start, target, max_bytes=…): start ≤ found ≤ target
+    target ──► nearest(start, target, max_bytes=…): what is to be scanned ──► add, done: heads of entries
+           ──► nearest(start, target, max_bytes=…): start ≤ found ≤ target
 
 The walk goes from `start` on, over all segments by publish time, a segment only behind all that it came from, and stops
 where what would be shown has grown to the limit. What is shown is whole transactions: one of which the walk has met
 some entries and not all is *pending* in what is found, though it has committed, and `resolved` lies before its first
 entries. ▲ So it is in this batch or in a later one, whole; whether there are more of its entries is known only once
-every head up to the target's ends is, of all segments, also of those that the walk has not begun.
+every head up to the target's ends is, of all segments, also of those that the walk has not begun. Until the walk comes
+to a transaction it needs no more heads than the limit.
 
 What there is of aborted transactions and losing writers in the target stays: what is found must leave them out too.
 No I/O.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark_txnstore.offsets import EntryRange, Head, before, ranges
 from pyspark_txnstore.segment_heads import SegmentHeads, Txn
@@ -37,6 +38,13 @@ WIDE_GAP: Final = 1_000
 
 MAX_STRETCHES: Final = 4
 """Of a segment, that are read again apart from each other."""
+
+
+class Scan(NamedTuple):
+    """What is to be scanned: of `part` its first `heads` or some more, all of them where there are less; None: all."""
+
+    part: EntryRange
+    heads: int | None
 
 
 class Backlog:
@@ -121,6 +129,29 @@ class Backlog:
         if missing := self.missing(start, target):
             raise InvalidArgument(f"heads of {len(missing)} segments are not known, the first of them {missing[0]}")
         return Walk(self._segments, start, target).end(max_bytes, max_entries, max_held_back)
+
+    def nearest(
+        self,
+        start: Snapshot | None,
+        target: Snapshot,
+        *,
+        max_bytes: int | None = None,
+        max_entries: int | None = None,
+    ) -> Snapshot | list[Scan]:
+        """As `limit`, but where the limits are reached before all heads are known, no more of them are asked for; or
+        what is to be scanned before this is asked again. So the first batch of a long history without transactions
+        begins at once. With transactions every head up to the target's ends is needed."""
+        missing = self.missing(start, target)
+        if not missing:
+            return self.limit(start, target, max_bytes=max_bytes, max_entries=max_entries)
+        found = Walk(self._segments, start, target).so_far(max_bytes, max_entries)
+        if isinstance(found, Snapshot):
+            return found
+        if found is None:
+            return [Scan(part, None) for part in missing]
+        wanted = frozenset(found)
+        # As many as are known: so there are few rounds, whatever the limit.
+        return [Scan(part, 1 + len(self._segments[part.segment])) for part in missing if part.segment in wanted]
 
     def ranges(self, start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
         """What the batch from `start` to `end` reads: of what lies before the start's ends, where this is known, only

@@ -77,7 +77,7 @@ OPTIONS: Final = (
     Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
     Option("compacted", "true or false", "false", ("read",), "keyed topics: compacted segments as their newest values"),
     Option("compactedPath", "folder", "", ("read",), "where the job compact has put them; needed with `compacted`"),
-    Option("sinkName", "text", "", WRITES, "names its transactions; default: `spark`, of a batch write its topic"),
+    Option("sinkName", "text", "", WRITES, "part of the names of its transactions; default: `spark`"),
     Option(
         "transactionTimeoutMs", "milliseconds", str(DEFAULT_TRANSACTION_TIMEOUT_MS), WRITES,
         "how long the transaction of a batch may take, until it is aborted",

@@ -25,7 +25,8 @@ from pyspark_txnstore.attempt import Attempt
 from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.outgoing_rows import check_schema
 from pyspark_txnstore.process_client import client_of
-from pyspark_txnstore.winners import Commit, to_abort, to_commit
+from pyspark_txnstore.runs import Run
+from pyspark_txnstore.winners import Commit, Repeat, to_abort, to_commit
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
@@ -42,21 +43,21 @@ _log = logging.getLogger("pyspark_txnstore")
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """Of a streaming query. Spark makes one for the tasks of each batch, and others, elsewhere, for each commit."""
+    """Of a streaming query. Spark makes one for the tasks of each run of a batch, which carries that run to them, and
+    others, elsewhere, for each commit."""
 
-    def __init__(self, options: SinkOptions, sink: str, checkpoint: str | None) -> None:
-        """`sink`: first part of its transactions' names. `checkpoint`: location of the query's, where that is known."""
+    def __init__(self, options: SinkOptions, sink: batch_names.Sink, checkpoint: str | None) -> None:
+        """`sink`: what its transactions are named by. `checkpoint`: location of the query's, where that is known."""
         self._options = options
+        self._run = Run.begin()
         self._sink = sink
         self._checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        if context is None:
-            raise InvalidArgument("the sink writes in tasks of Spark only: no task is running here")
+        context = _task()
         asked = (batch_names.QUERY_ID, batch_names.BATCH_ID)
         name = batch_names.micro_batch_of({key: context.getLocalProperty(key) for key in asked}, self._sink)
-        return Attempt(self._options, name).write(iterator)
+        return Attempt(self._options, name, self._run, context.taskAttemptId()).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _commit(self._options, to_commit(messages, batchId))
@@ -67,25 +68,33 @@ class StreamSink(DataSourceStreamArrowWriter):
         name = next((name for name, _ in told), None)
         query_id = None if name is not None or self._checkpoint is None else query_id_of(self._checkpoint)
         if query_id is not None:
-            name = batch_names.micro_batch_name(self._sink, query_id, batchId)
+            name = batch_names.micro_batch_name(self._sink, query_id, batchId).text
         _abort(self._options, told, name)
 
 
 class BatchSink(DataSourceArrowWriter):
     """Of one `df.write`, which one transaction makes visible as a whole."""
 
-    def __init__(self, options: SinkOptions, name: str) -> None:
+    def __init__(self, options: SinkOptions, name: batch_names.BatchName) -> None:
         self._options = options
-        self._name = name
+        self._run = Run.begin()
+        self.batch_name = name
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Attempt(self._options, self._name).write(iterator)
+        return Attempt(self._options, self.batch_name, self._run, _task().taskAttemptId()).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _commit(self._options, to_commit(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, to_abort(messages), self._name)
+        _abort(self._options, to_abort(messages), self.batch_name.text)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise InvalidArgument("the sink writes in tasks of Spark only: no task is running here")
+    return context
 
 
 def stream_sink(options: SinkOptions, schema: StructType, *, checkpoint: str | None, overwrite: bool) -> StreamSink:
@@ -93,7 +102,7 @@ def stream_sink(options: SinkOptions, schema: StructType, *, checkpoint: str | N
     if overwrite:
         raise InvalidArgument("outputMode('complete') would replace what the topic holds: use 'append'")
     check_schema(schema, options.topic)
-    return StreamSink(options, batch_names.sink_name(options.sink_name, batch_names.STREAM_SINK), checkpoint)
+    return StreamSink(options, batch_names.stream_sink(options.sink_name, options.topic), checkpoint)
 
 
 def query_id_of(checkpoint: str) -> str | None:
@@ -112,15 +121,23 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
     if overwrite:
         raise InvalidArgument("mode('overwrite') would replace what the topic holds: use mode('append')")
     check_schema(schema, options.topic)
-    sink = batch_names.sink_name(options.sink_name, options.topic or "spark")
-    write_id = uuid.uuid4().hex if options.write_id is None else options.write_id
-    return BatchSink(options, batch_names.write_name(sink, write_id))
+    sink = batch_names.batch_sink(options.sink_name, options.topic)
+    if options.write_id is None:
+        return BatchSink(options, batch_names.write_name(sink, uuid.uuid4().hex)._replace(former="", keep_newest=False))
+    return BatchSink(options, batch_names.write_name(sink, options.write_id))
 
 
-def _commit(options: SinkOptions, commit: Commit | None) -> None:
+def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
     """▲ Exactly the transaction that the winners named; that it is committed already, by whomever, is as good: it has
     the name of this batch, so what it holds is this batch's rows, once."""
     if commit is None:
+        return
+    if isinstance(commit, Repeat):
+        _tell_left_out(commit.name, commit.rows)
+        return
+    if commit.former and _committed_as(options, commit.former):
+        _abort_one(options, commit.name, commit.txn_id)
+        _tell_left_out(commit.former, commit.rows)
         return
     client = client_of(options.url, timeout_s=options.timeout_s)
     txn = client.attach(commit.txn_id, name=commit.name)
@@ -133,10 +150,40 @@ def _commit(options: SinkOptions, commit: Commit | None) -> None:
                 f"the transaction {commit.txn_id} of {commit.name!r} is {state}, its rows are gone: run the batch "
                 f"again, and raise transactionTimeoutMs if batches take longer than that ({error})"
             ) from error
-        _log.warning("%r was committed by another run of it, whose rows count: %s", commit.name, error)
+        _tell_left_out(commit.name, commit.rows)
     except (Timeout, OutcomeUnknown) as error:
         error.add_note(f"whether {commit.name!r} is committed is not known: run it again, and it will find out")
         raise
+
+
+def _tell_left_out(name: str, rows: int) -> None:
+    """▲ Never in silence: what looks like a repeat may be another write under the same name."""
+    _log.warning(
+        "%r is committed already, by another run of it, whose rows count: the %d rows of this run are left out. That "
+        "is right where a batch or a writeId is repeated; rows that are new need a name of their own (checkpoint, "
+        "sinkName, writeId)",
+        name,
+        rows,
+    )
+
+
+def _committed_as(options: SinkOptions, former: str) -> bool:
+    """Whether an earlier version of this package has committed the batch, under the name that it gave it. ▲ A driver of
+    that version may have died between its commit and Spark's: the batch would be written twice. What it has left open
+    is aborted before this run commits, for a commit of it may still be on its way."""
+    try:
+        found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=former)
+    except TxnNotFound:
+        return False
+    if found["outcome"] in ("COMMITTED", "ABORTED"):
+        return bool(found["outcome"] == "COMMITTED")
+    if found["outcome"] != "OPEN":
+        raise OutcomeUnknown(f"whether an earlier version has committed {former!r} is not known any more")
+    try:
+        client_of(options.url, timeout_s=options.timeout_s).attach(found["txn"], name=former).abort()
+    except InvalidTxnState:
+        return True
+    return False
 
 
 def _state_of(options: SinkOptions, txn_id: str) -> str:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import first_batch
 from pyspark_txnstore.cuts import Cuts
-from pyspark_txnstore.limits import Backlog
+from pyspark_txnstore.limits import Backlog, Scan
 from pyspark_txnstore.offsets import decode_offset, encode_offset
 from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.source import plan, read
@@ -88,15 +88,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first_batch.ending(start, self._limited(before, target) if limited else target)
 
     def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
-        for part in self._backlog.missing(start, target):
-            # A topic that joins is read as far as it is kept; of those that are read already nothing may be missing.
-            trimmed = None if start is not None and part.topic in start.topics else "skip"
-            for page in self._cuts.heads(part.segment, part.after, part.end, target.revision, trimmed=trimmed):
+        while True:
+            found = self._backlog.nearest(
+                start, target, max_bytes=self._options.max_bytes, max_entries=self._options.max_entries
+            )
+            if isinstance(found, Snapshot):
+                return found
+            for one in found:
+                self._scan(one, start, target)
+
+    def _scan(self, one: Scan, start: Snapshot | None, target: Snapshot) -> None:
+        part = one.part
+        # A topic that joins is read as far as it is kept; of those that are read already nothing may be missing.
+        trimmed = None if start is not None and part.topic in start.topics else "skip"
+        pages = self._cuts.heads(part.segment, part.after, part.end, target.revision, trimmed=trimmed)
+        try:
+            scanned = 0
+            for page in pages:
                 self._backlog.add(part, page)
-            self._backlog.done(part)
-        return self._backlog.limit(
-            start, target, max_bytes=self._options.max_bytes, max_entries=self._options.max_entries
-        )
+                scanned += len(page)
+                if one.heads is not None and scanned >= one.heads:
+                    return
+        finally:
+            pages.close()
+        self._backlog.done(part)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._newest is None else encode_offset(self._newest)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pyspark_txnstore.offsets import before
 from pyspark_txnstore.segment_heads import SegmentHeads, Txn
+from pyspark_txnstore.successions import successions
 from txnclient import Snapshot
 from txnclient.snapshot import SegmentBounds, TopicBounds
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -32,10 +33,11 @@ def known_from(start: Snapshot | None, path: str) -> Position:
 class _Segment:
     """One segment on the walk. `fresh`: what there is of it to be met; `met`: how many of them have been."""
 
-    __slots__ = ("ahead_of", "blocked", "fresh", "heads", "met", "name", "path", "time_ms")
+    __slots__ = ("ahead_of", "blocked", "fresh", "heads", "is_known", "met", "name", "path", "time_ms")
 
     def __init__(self, path: str, heads: SegmentHeads, end: Position) -> None:
         self.path = path
+        self.is_known = heads.known_through >= end
         self.name = SegmentName.from_path(path)
         self.heads = heads
         self.fresh = heads.fresh(end)
@@ -46,13 +48,13 @@ class _Segment:
 
     @property
     def is_done(self) -> bool:
-        return self.met == len(self.fresh)
+        """▲ Not where there may be more than is known: its children wait for all of it."""
+        return self.is_known and self.met == len(self.fresh)
 
-    def came_before(self, other: _Segment) -> bool:
-        """Whether keys of the other one went here before. ▲ Ids of a topic's segments count up, and those that are
-        active at one time share no key: of two that do the one with the lower id had been sealed."""
-        mine, its = self.name, other.name
-        return mine.topic == its.topic and mine.segment_id < its.segment_id and mine.lo <= its.hi and its.lo <= mine.hi
+    @property
+    def is_starved(self) -> bool:
+        """It goes on, and how is not known."""
+        return not self.is_known and self.met == len(self.fresh)
 
     def next_time_ms(self) -> int:
         """Of the next entry; clocks of producers differ, an entry waits for those before it."""
@@ -61,7 +63,7 @@ class _Segment:
 
 
 class Walk:
-    """`segments`: what is known of the target's segments, by path, up to its ends."""
+    """`segments`: what is known of the target's segments, by path: up to its ends for `end`, any part for `so_far`."""
 
     def __init__(self, segments: Mapping[str, SegmentHeads], start: Snapshot | None, target: Snapshot) -> None:
         self._start = start
@@ -142,6 +144,42 @@ class Walk:
             return self._target
         return self._cut(len(self._ready), steps[:best])
 
+    # ---- the walk, where not all is known ---------------------------------------------------------------------------
+
+    def so_far(self, max_bytes: int | None, max_entries: int | None) -> Snapshot | list[str] | None:
+        """As `end`, of what is known so far; or the segments of which more must be known for that; or None: everything.
+
+        ▲ It stops before the first entry of a transaction that may be shown: whether that is whole is known only once
+        all is. For the same reason nothing that was pending at the start may have been decided. And all topics are in
+        the start: of others it is not known before they are scanned where what is kept of them begins."""
+        if self._start is None or self._target.topics.keys() - self._start.topics.keys():
+            return None
+        if not self._hidden.issuperset(self._start.pending):
+            return None
+        within = _Limits(max_bytes, max_entries)
+        steps: list[int] = []
+        best = 0
+        queue = self._begin()
+        while not (starved := self._starved()) and queue:
+            _, number = heapq.heappop(queue)
+            segment = self._segments[number]
+            index = segment.fresh[segment.met]
+            txn = segment.heads.txn(index)
+            if txn is not None and txn.txn_id not in self._hidden:
+                return self._cut(0, steps[:best]) if best else None
+            segment.met += 1
+            steps.append(number)
+            self._go_on(number, queue)
+            if txn is not None:
+                continue
+            if not within.add(segment.heads.size_bytes(index), 1):
+                return self._cut(0, steps[: best or len(steps)])
+            best = len(steps)
+        return starved or None
+
+    def _starved(self) -> list[str]:
+        return [segment.path for segment in self._segments if segment.is_starved and not segment.blocked]
+
     def _begin(self) -> list[tuple[int, int]]:
         """The segments that the walk may go into at once, with the time of what is first there."""
         waiting = [number for number, segment in enumerate(self._segments) if not segment.is_done]
@@ -149,33 +187,36 @@ class Walk:
         for number in waiting:
             by_topic.setdefault(self._segments[number].name.topic, []).append(number)
         for numbers in by_topic.values():
-            for older in numbers:
-                for younger in numbers:
-                    if self._segments[older].came_before(self._segments[younger]):
-                        self._segments[older].ahead_of.append(younger)
-                        self._segments[younger].blocked += 1
-        queue = [
-            (self._segments[number].next_time_ms(), number) for number in waiting if not self._segments[number].blocked
-        ]
-        heapq.heapify(queue)
+            for older, younger in successions([self._segments[number].name for number in numbers]):
+                self._segments[numbers[older]].ahead_of.append(numbers[younger])
+                self._segments[numbers[younger]].blocked += 1
+        queue: list[tuple[int, int]] = []
+        for number in waiting:
+            if not self._segments[number].blocked:
+                self._queue(number, queue)
         return queue
+
+    def _queue(self, number: int, queue: list[tuple[int, int]]) -> None:
+        if not self._segments[number].is_starved:
+            heapq.heappush(queue, (self._segments[number].next_time_ms(), number))
 
     def _go_on(self, number: int, queue: list[tuple[int, int]]) -> None:
         """▲ Into a segment only behind all that it came from: batches keep the order of a key."""
         segment = self._segments[number]
         if not segment.is_done:
-            heapq.heappush(queue, (segment.next_time_ms(), number))
+            self._queue(number, queue)
             return
         for younger in segment.ahead_of:
             self._segments[younger].blocked -= 1
             if not self._segments[younger].blocked:
-                heapq.heappush(queue, (self._segments[younger].next_time_ms(), younger))
+                self._queue(younger, queue)
 
     # ---- the cut ----------------------------------------------------------------------------------------------------
 
     def _cut(self, released: int, steps: list[int]) -> Snapshot:
         """After the first so many of those that were ready, and these steps."""
-        if released == len(self._ready) and len(steps) == sum(len(segment.fresh) for segment in self._segments):
+        is_all = released == len(self._ready) and len(steps) == sum(len(segment.fresh) for segment in self._segments)
+        if is_all and all(segment.is_known for segment in self._segments):
             return self._target
         met = [0] * len(self._segments)
         left = {txn: ahead for txn, ahead in self._held.items() if ahead}
@@ -199,7 +240,7 @@ class Walk:
 
     def _bounds(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> SegmentBounds:
         target = self._target.segments[segment.path]
-        end = target.end if met == len(segment.fresh) else self._end(segment, met)
+        end = target.end if segment.is_known and met == len(segment.fresh) else self._end(segment, met)
         # ▲ Nothing that is pending at the start, and decided or not by the target, lies at or below what is known; nor
         # does anything else that is pending now: before the start's ends it would have been pending there.
         resolved = max(min(target.resolved, end), min(known_from(self._start, segment.path), end))

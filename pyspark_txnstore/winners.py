@@ -19,25 +19,39 @@ class Written(WriterCommitMessage):
     """What one task attempt has done: one writer of one named transaction, flushed. Not frozen, as its base is not."""
 
     name: str
+    former: str = ""
+    """What an earlier version would have called the batch; empty: it has no such name."""
     txn_id: str | None = None
     """None: it had no rows, and has begun nothing."""
     writer_id: int = 0
     rows: int = 0
+    """That it was given, also where none of them was sent."""
     committed: bool = False
-    """The transaction was found committed by an earlier run of the batch: nothing was written."""
+    """The transaction was found committed by an earlier run of the batch: nothing of this one counts."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One decision for all winners."""
+    """One decision for all winners. `rows`: theirs."""
 
     name: str
     txn_id: str
     writers: tuple[int, ...]
+    rows: int = 0
+    former: str = ""
 
 
-def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> Commit | None:
-    """What to commit; None where there is nothing to: no task had a row, or an earlier run has committed the batch.
+@dataclass(frozen=True)
+class Repeat:
+    """The batch was committed before, by another run. `rows`: of this one, which are left out."""
+
+    name: str
+    txn_id: str
+    rows: int
+
+
+def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> Commit | Repeat | None:
+    """What to commit, or that another run has committed it; None where no task had a row.
 
     `batch_id`: of the micro-batch that Spark commits. Raises `InvalidTxnState` where the attempts do not belong
     together; the batch is to be run again then, and is whole in one transaction.
@@ -53,9 +67,12 @@ def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | No
             f"the tasks of {names[0]!r} were parted by an abort, they wrote in the transactions {', '.join(txn_ids)}: "
             "run the batch again, and raise transactionTimeoutMs if batches take longer than that"
         )
-    if not having or any(one.committed for one in having):
+    if not having:
         return None
-    return Commit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)))
+    rows = sum(one.rows for one in having)
+    if any(one.committed for one in having):
+        return Repeat(names[0], txn_ids[0], rows)
+    return Commit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)), rows, having[0].former)
 
 
 def to_abort(messages: Sequence[WriterCommitMessage | None]) -> list[tuple[str, str]]:

@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import structlog
+
 from segments.dedup import Dedup
+from segments.dedup_turns import snapshot_in_turns
+from segments.ledger import LedgerFailed, LedgerWriter
 from segments.ledgers import SegmentLedgers
 from segments.measures import Measures
 from segments.sending import Item, Line, PipelineEvents, SendReply
@@ -19,7 +23,10 @@ from txnstore.store import KeyValue
 from txnwire.errors import InternalError, NotOwner, SegmentSealed, TxnError
 from txnwire.ids import Position
 from txnwire.ports import Clock
+from txnwire.tasks import errand
 from watchers.visibility import TransactionBuffer
+
+log = structlog.get_logger(__name__)
 
 
 class Appender:
@@ -65,7 +72,7 @@ class Appender:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"appender of {self._segment}")
+        self._task = errand(self._run(), name="appender", of=self._segment)
         self._task.add_done_callback(self._ended)
 
     def stop(self) -> list[Item]:
@@ -172,8 +179,19 @@ class Appender:
         await self._ask(self._roll_if_filled)
 
     async def checkpoint(self) -> None:
-        """Renew the dedup snapshot beside the open ledger. Raises `NotOwner` where the segment stops first."""
-        await self._ask(self._checkpoint)
+        """Renew the dedup snapshot beside the open ledger. Raises `NotOwner` where the segment stops first,
+        `LedgerFailed` where it could not be written: the one before stands, and nothing else has changed."""
+        failures: list[LedgerFailed] = []
+
+        async def work() -> None:
+            try:
+                await self._checkpoint()
+            except LedgerFailed as error:
+                failures.append(error)
+
+        await self._ask(work)
+        if failures:
+            raise failures[0]
 
     async def _ask(self, work: Callable[[], Awaitable[None]]) -> None:
         """Done by the loop, between two syncs."""
@@ -214,7 +232,7 @@ class Appender:
         async def work() -> None:
             if self._ledgers.writer is None:
                 return
-            await self._ledgers.seal(self.footer(), change_id, look)
+            await self._ledgers.seal(await self._footer_in_turns(), change_id, look)
             self._events.rolled()
 
         await self._ask(work)
@@ -234,7 +252,8 @@ class Appender:
         if writer is None:
             raise self._over()
         self._checkpoint_due = self._settings.checkpoint_entries
-        await self._ledgers.checkpoint(self._dedup.snapshot(self._clock.monotonic()), writer.last_confirmed + 1)
+        snapshot = await snapshot_in_turns(self._dedup, self._clock.monotonic())
+        await self._ledgers.checkpoint(snapshot, writer.last_confirmed + 1)
 
     # ---- the ledger -------------------------------------------------------------------------------------------------
 
@@ -245,13 +264,16 @@ class Appender:
         if writer.appended_bytes >= self._settings.ledger_roll_bytes:
             await self._roll()
         elif self._checkpoint_due <= 0:
-            await self._checkpoint()
+            try:
+                await self._checkpoint()
+            except LedgerFailed as error:  # the one before stands: a successor reads a little more
+                log.warning("checkpoint_failed", segment=self._segment, error=str(error))
 
     async def _roll(self) -> None:
         self._rolling = True
         while self._unsynced:
             await self._sync()
-        await self._ledgers.roll(self.footer())
+        await self._ledgers.roll(await self._footer_in_turns())
         self._checkpoint_due = self._settings.checkpoint_entries
         self._rolling = False
         self._events.rolled()
@@ -261,9 +283,17 @@ class Appender:
 
     def footer(self) -> bytes:
         """For the open ledger, with everything stored so far. Nothing may be between append and ack."""
-        writer = self._ledgers.writer
-        if writer is None:
+        writer = self._writer()
+        snapshot = self._dedup.snapshot(self._clock.monotonic())
+        return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, snapshot)
+
+    async def _footer_in_turns(self) -> bytes:
+        """The same, by the loop, which stores nothing meanwhile."""
+        writer = self._writer()
+        snapshot = await snapshot_in_turns(self._dedup, self._clock.monotonic())
+        return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, snapshot)
+
+    def _writer(self) -> LedgerWriter:
+        if self._ledgers.writer is None:
             raise SegmentSealed(f"{self._segment} has no open ledger")
-        now_s = self._clock.monotonic()
-        self._dedup.expire(now_s)
-        return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, self._dedup.snapshot(now_s))
+        return self._ledgers.writer

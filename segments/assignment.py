@@ -12,6 +12,12 @@ def consumer_id(name: str, incarnation: int) -> str:
     return f"{name}@{incarnation:016x}"
 
 
+def parse_consumer_id(consumer: str) -> tuple[str, int]:
+    """Name and incarnation."""
+    name, _, incarnation = consumer.partition("@")
+    return name, int(incarnation, 16)
+
+
 def consumer_name(consumer: str) -> str:
     """The name in a `consumer_id`; names hold no `@`."""
     return consumer.partition("@")[0]

@@ -19,6 +19,7 @@ from segments.topology import Topology
 from txnwire.errors import InvalidArgument
 
 OFF: Final = "off"
+MAX_THRESHOLD: Final = 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,15 @@ def parse_thresholds(policy: Any) -> Thresholds | None:
     for name, value in policy.items():
         if name not in _NAMES:
             raise InvalidArgument(f"policy autoscale: unknown threshold {name!r}, expected some of {', '.join(_NAMES)}")
-        if type(value) not in (int, float) or value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
+        if (
+            type(value) not in (int, float)
+            or not 0 <= value <= MAX_THRESHOLD
+            or (value == 0 and name not in _MAY_BE_ZERO)
+        ):
             wanted = "zero or a positive number" if name in _MAY_BE_ZERO else "a positive number"
-            raise InvalidArgument(f"policy autoscale: {name}: expected {wanted}, found {value!r}")
+            raise InvalidArgument(
+                f"policy autoscale: {name}: expected {wanted}, found {value!r}; at most {MAX_THRESHOLD:g}"
+            )
     thresholds = Thresholds(**policy)
     _check(thresholds)
     return thresholds

@@ -17,16 +17,19 @@ from segments.autoscale import Load, Merge, Split, Watched, decide, observe, par
 from segments.directory import Directory
 from segments.topology import Topology
 from txnstore import keys, records
+from txnstore.paging import in_pages
 from txnstore.records import LoadSample
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock
+from txnwire.tasks import errand, restarted
 
 log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 8
 """Changes of different topics under way at the same time; the others have their turn at a later look."""
+SAMPLES_AT_ONCE: Final = 1000
 
 
 class Changer(Protocol):
@@ -63,8 +66,7 @@ class Autoscaling:
 
     def start(self) -> None:
         if self._every_s > 0:
-            self._task = asyncio.create_task(self._run(), name="autoscale")
-            self._task.add_done_callback(_report_end)
+            self._task = restarted(self._run, name="autoscale")
 
     async def close(self) -> None:
         """The term is over. A change that was begun goes on by itself."""
@@ -116,21 +118,23 @@ class Autoscaling:
     async def _samples(self) -> Mapping[str, Load]:
         """Of every segment that has one, by its path."""
         found: dict[str, Load] = {}
-        for record in (await self._store.range(keys.LOAD, keys.prefix_end(keys.LOAD))).records:
-            try:
-                sample = records.decode(LoadSample, record.value, key=record.key)
-            except DataCorrupt as error:
-                log.error("record_unreadable", error=str(error))
-                continue
-            path = record.key[len(keys.LOAD) :].decode()
-            found[path] = Load(sample.messages_in_per_s, sample.bytes_in_per_s)
+        end = keys.prefix_end(keys.LOAD)
+        async for page in in_pages(self._store, keys.LOAD, end, at_once=SAMPLES_AT_ONCE):
+            for record in page:
+                try:
+                    sample = records.decode(LoadSample, record.value, key=record.key)
+                except DataCorrupt as error:
+                    log.error("record_unreadable", error=str(error))
+                    continue
+                path = record.key[len(keys.LOAD) :].decode()
+                found[path] = Load(sample.messages_in_per_s, sample.bytes_in_per_s)
+            await asyncio.sleep(0)
         return found
 
     def _act(self, path: str, topology: Topology, decision: Split | Merge) -> None:
-        task = asyncio.create_task(self._change(topology, decision), name=f"autoscale {path}")
+        task = errand(self._change(topology, decision), name="autoscaled change", of=path)
         self._acting[path] = task
         task.add_done_callback(lambda _: self._acting.pop(path, None))
-        task.add_done_callback(_report_end)
 
     async def _change(self, topology: Topology, decision: Split | Merge) -> None:
         topic = str(topology.topic)
@@ -149,8 +153,3 @@ class Autoscaling:
             # Somebody changed the layout meanwhile, or a parent cannot be sealed: the next look decides anew.
             self._failed += 1
             log.info("autoscale_failed", topic=topic, error=str(error))
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("autoscale_stopped", task=task.get_name(), error=repr(error))

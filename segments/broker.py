@@ -19,21 +19,28 @@ from segments.load_samples import LoadReporter
 from segments.measures import Measures
 from segments.owned_segments import OwnedSegments
 from segments.ownership import Registration
+from segments.room import Room
 from segments.segment import Segment
-from segments.segment_statistics import PINNING_SHOWN
+from segments.segment_statistics import PINNING_SHOWN, SegmentStatistics
 from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.shares import CacheShares, DeliveryShares
 from segments.waiting import cancel_all
+from txnstore.former_selves import FormerSelves
+from txnstore.paging import in_parts
 from txnstore.store import MetadataStore
 from txnwire.errors import InvalidArgument, NotOwner, TopicNotFound, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.snapshot import OF_ANOTHER_STORE
+from txnwire.tasks import errand, vital
 from watchers.clean_up import CleanUp
 from watchers.decisions import DecisionWatch
 
 __all__ = ["Broker", "BrokerSettings", "BrokerStatistics"]
+
+GATHERED_AT_ONCE = 500
+"""Segments whose statistics are read in one turn of the loop: 25 us each, and more with subscriptions."""
 
 log = structlog.get_logger(__name__)
 
@@ -74,13 +81,15 @@ class Broker:
         self._load = LoadReporter(
             store, clock, lambda: self._owned.serving.values(), every_s=self.settings.load_sample_s
         )
+        budget = Budget(self.settings.broker_inflight_bytes)
         self._shared = Shared(
             store=store,
             clock=clock,
             settings=self.settings,
             decisions=DecisionWatch(store, clock, on_failed=self._broken),
             clean_up=CleanUp(store, clock),
-            budget=Budget(self.settings.broker_inflight_bytes),
+            budget=budget,
+            room=Room(ledgers, min_free_bytes=self.settings.min_free_bytes, in_flight=lambda: budget.bytes),
             shares=DeliveryShares(self.settings),
             caches=CacheShares(self.settings),
             measures=Measures(),
@@ -89,6 +98,9 @@ class Broker:
             wake_housekeeping=self._housekeeper.wake,
         )
         self._owned = OwnedSegments(self._shared, ledgers, directory, broker_id=broker_id)
+        self._former_selves = FormerSelves()
+        self.namesake: str | None = None
+        """The address of another process of this name that holds it, which this one waits for."""
         self._main: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
@@ -112,23 +124,26 @@ class Broker:
     async def _start(self) -> None:
         await expect_shared_folder(self._store, self._ledgers, self._random, broker_id=self.broker_id)
         self._owned.incarnation = await self._store.incarnation()
+        await self._shared.room.start()
         await self._shared.decisions.start()
         await self._shared.clean_up.start()
         self._owned.registration = await self._register()
         self._unsubscribe = self._directory.add_listener(self._directory_changed)
-        self._main = asyncio.create_task(self._run(), name=f"broker {self.broker_id}")
+        self._main = vital(self._run(), name="broker", of=self.broker_id)
         self._main.add_done_callback(self._main_ended)
-        self._housekeeper.start(self._main_ended)
-        self._load.start(self._main_ended)
+        self._housekeeper.start()
+        self._load.start()
 
     async def close(self, *, graceful: bool = True) -> None:
         """Idempotent, bounded. Ungraceful: leave everything as a crash would, but end tasks and watches."""
         if self._closed:
             return
         self._closed = True
+        self._owned.close_soon()
         if self._unsubscribe is not None:
             self._unsubscribe()
         await self._load.close()
+        await self._shared.room.close()
         await self._housekeeper.close(timeout_s=self.settings.hand_over_s if graceful else 0.0)
         await cancel_all([self._main] if self._main is not None else [])
         await self._owned.cancel_taking()
@@ -167,8 +182,16 @@ class Broker:
 
     async def _register(self) -> Registration:
         return await Registration.register(
-            self._store, broker_id=self.broker_id, address=self.address, lease_ttl_s=self.settings.lease_ttl_s
+            self._store,
+            broker_id=self.broker_id,
+            address=self.address,
+            lease_ttl_s=self.settings.lease_ttl_s,
+            former_selves=self._former_selves,
+            namesake=self._found_namesake,
         )
+
+    def _found_namesake(self, address: str | None) -> None:
+        self.namesake = address
 
     async def _run(self) -> None:
         """Claim while the lease holds; when it is lost, drop everything at once and register anew."""
@@ -181,7 +204,7 @@ class Broker:
                     log.warning("registration_failed", broker=self.broker_id, error=str(error))
                     await asyncio.sleep(self.settings.claim_retry_s)
                     continue
-            lost = asyncio.create_task(registration.wait_lost(), name=f"lease of {self.broker_id}")
+            lost = errand(registration.wait_lost(), name="broker's lease", of=self.broker_id)
             try:
                 while not lost.done():
                     self._owned.changed.clear()
@@ -277,16 +300,47 @@ class Broker:
         """Whether its lease surely holds."""
         return self._owned.registration is not None and self._owned.registration.valid()
 
+    def full_disk(self) -> str | None:
+        """Why sends get `StoreFull`, None where they do not."""
+        return self._shared.room.why_full() if self._shared.room.full else None
+
     def statistics(self, *, pins: int = PINNING_SHOWN) -> BrokerStatistics:
         """`pins`: of each segment, how many transactions that hold readers back are told at most."""
+        return self._statistics(tuple(one.statistics(pins=pins) for _, one in sorted(self._owned.serving.items())))
+
+    async def gather_statistics(self, *, pins: int = PINNING_SHOWN) -> BrokerStatistics:
+        """`statistics`, some segments in each turn of the loop: a broker may serve tens of thousands."""
+        gathered: list[tuple[Segment, SegmentStatistics]] = []
+        for part in in_parts(sorted(self._owned.serving.items()), GATHERED_AT_ONCE):
+            gathered += [(one, one.statistics(pins=pins)) for path, one in part if self._serves(path, one)]
+            await asyncio.sleep(0)
+        # ▲ What a segment has counted goes to the broker's own counts with it: whoever has left is in these alone.
+        return self._statistics(tuple(told for one, told in gathered if self._serves(told.path, one)))
+
+    def _serves(self, path: str, segment: Segment) -> bool:
+        return self._owned.serving.get(path) is segment
+
+    @property
+    def taking(self) -> tuple[str, ...]:
+        """Paths of the segments that are being taken over."""
+        return tuple(self._owned.taking)
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why it has given segments up, by path."""
+        return {path: str(error) for path, error in self._owned.holdings.failed.items()}
+
+    def _statistics(self, segments: tuple[SegmentStatistics, ...]) -> BrokerStatistics:
         return BrokerStatistics(
             broker_id=self.broker_id,
             registered=self.registered,
-            segments=tuple(segment.statistics(pins=pins) for _, segment in sorted(self._owned.serving.items())),
-            taking=tuple(self._owned.taking),
-            failed={path: str(error) for path, error in self._owned.holdings.failed.items()},
+            segments=segments,
+            taking=self.taking,
+            failed=self.failed,
             decisions=self._shared.decisions.statistics(),
             clean_up=self._shared.clean_up.statistics(),
             inflight_bytes=self._shared.budget.bytes,
+            disk_free_bytes=self._shared.room.free_bytes,
+            disk_full=self.full_disk(),
             measures=self._shared.measures.snapshot(),
         )

@@ -13,12 +13,13 @@ from segments.producers import ProducerSession
 from segments.scanning import PAGE_ENTRIES, scan
 from segments.sending import Outgoing
 from segments.tail_cache import chunk_key
+from txnwire.bounds import MAX_TIME_MS
 from txnwire.entry import parse_metadata, verify
 from txnwire.errors import InvalidArgument, MessageTooLarge, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_ENTRY_BYTES
+from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_ENTRY_BYTES
 from txnwire.serving import Handler, Peer
 
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -255,6 +256,24 @@ def _position(position: Position) -> pb.Position:
     return pb.Position(ledger_id=position.ledger_id, entry_id=position.entry_id)
 
 
+def _check_numbers(metadata: pb.EntryMetadata) -> None:
+    """▲ What is stored is computed with by everybody who reads it: one number beyond its bound would fail them all, for
+    as long as the entry stands."""
+    if metadata.publish_time_ms > MAX_TIME_MS:
+        raise InvalidArgument(f"an entry published at {metadata.publish_time_ms} ms: expected at most {MAX_TIME_MS}")
+    if metadata.block_bytes > MAX_BLOCK_BYTES:
+        raise InvalidArgument(f"a block of {metadata.block_bytes} bytes: expected at most {MAX_BLOCK_BYTES}")
+    if metadata.chunk_count and not (
+        metadata.chunk_count <= max(metadata.chunk_total, 1)
+        and metadata.chunk_total <= MAX_CHUNKED_BYTES
+        and 0 <= metadata.chunk_id <= metadata.sequence_id
+    ):
+        raise InvalidArgument(
+            f"a piece of a value of {metadata.chunk_total} bytes in {metadata.chunk_count} pieces, the first at "
+            f"{metadata.chunk_id}: expected at most {MAX_CHUNKED_BYTES} bytes, and a byte a piece at least"
+        )
+
+
 def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
     """▲ What a successor will read from the entry must be what this owner is told: an entry whose header names another
     transaction than its op record would change hands on recovery."""
@@ -278,6 +297,7 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
             f"the entry at sequence id {send.sequence_id} does not match its send: producer, incarnation, sequence id, "
             "count, transaction and writer must be the same in both"
         )
+    _check_numbers(metadata)
     if metadata.chunk_count and not (
         send.txnid_least_bits and send.count == 1 and metadata.chunk_index < metadata.chunk_count
     ):

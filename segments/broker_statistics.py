@@ -12,7 +12,8 @@ from watchers.decisions import DecisionStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatistics:
-    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text."""
+    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text. `disk_full`: why
+    nothing is taken in, None where it is."""
 
     broker_id: str
     registered: bool
@@ -22,4 +23,6 @@ class BrokerStatistics:
     decisions: DecisionStatistics
     clean_up: CleanUpStatistics
     inflight_bytes: int
+    disk_free_bytes: int | None
+    disk_full: str | None
     measures: MeasuresSnapshot

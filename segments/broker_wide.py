@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from segments.measures import Measures
+from segments.room import Room
 from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.shares import CacheShares, DeliveryShares
@@ -26,6 +27,7 @@ class Shared:
     decisions: DecisionWatch
     clean_up: CleanUp
     budget: Budget
+    room: Room
     shares: DeliveryShares
     caches: CacheShares
     measures: Measures

@@ -16,12 +16,10 @@ from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, Timeout,
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_PERMITS
 from txnwire.serving import Handler, Peer
 from watchers import acks
 
 _OK = pb.Command(ok=pb.Ok())
-MAX_DELAY_MS = 30 * 24 * 3600 * 1000
 CLOSED_KEPT = 64
 """Consumers of a connection that were closed here: why is remembered of so many."""
 
@@ -153,8 +151,6 @@ class ConsumingService:
         consuming = self._connections.get(peer, {}).get(flow.consumer_id)
         if consuming is None or consuming.sink.error is not None:
             return None if not command.request_id else _OK  # closed while this was on its way
-        if flow.permits > MAX_PERMITS:
-            raise InvalidArgument(f"{flow.permits} permits: expected at most {MAX_PERMITS}")
         consuming.flow(flow.permits, flow.min_revision)
         return _OK
 
@@ -196,8 +192,6 @@ class ConsumingService:
         subscription, consumer = consuming.subscription, consuming.acker
         if not isinstance(subscription, QueueSubscription) or not isinstance(consumer, AttachedConsumer):
             raise NotAllowed("only messages of a queue subscription can be nacked: a stream delivers in order")
-        if nack.delay_ms > MAX_DELAY_MS:
-            raise InvalidArgument(f"a delay of {nack.delay_ms} ms: expected at most {MAX_DELAY_MS}")
         subscription.nack(consumer, acks.from_wire(nack.positions), delay_ms=nack.delay_ms)
         return _OK
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -30,16 +30,20 @@ from segments.topics import Created, parse_changes, parse_policies, plan_create,
 from txnstore import keys
 from txnstore.deletion_transitions import read_step
 from txnstore.election import Election, Leadership
+from txnstore.paging import in_pages
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
 from txnwire.names import SegmentName, TopicName, validate_name
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
 from txnwire.snapshot import Snapshot
+from txnwire.tasks import errand, restarted
 
 log = structlog.get_logger(__name__)
 
 _LOAD_RETRY_S = (0.1, 0.5)
+ASSIGNMENTS_AT_ONCE: Final = 100
+"""A page of records, each of which may name thousands of segments."""
 
 
 class SegmentOwners(OwnerCalls, SealCalls, PruneCalls, Protocol):
@@ -132,8 +136,7 @@ class Controller:
     async def start(self) -> None:
         """Stand for election in the background."""
         self._unlisten = self._directory.add_listener(self._directory_changed)
-        self._task = asyncio.create_task(self._run(), name="controller")
-        self._task.add_done_callback(_report_end)
+        self._task = restarted(self._run, name="controller")
 
     async def close(self) -> None:
         """Resign if elected, fail what waits with `NotOwner`. Idempotent, bounded."""
@@ -212,7 +215,7 @@ class Controller:
     async def _lead(self, term: _Term) -> None:
         """One term, from the election to the loss of it."""
         log.info("controller_elected", epoch=term.leadership.epoch)
-        lost = asyncio.create_task(term.leadership.wait_lost(), name="controller leadership")
+        lost = errand(term.leadership.wait_lost(), name="controller leadership")
         lost.add_done_callback(lambda _: term.deposed.set())
         try:
             await self._take_over(term)
@@ -224,12 +227,14 @@ class Controller:
             await self._end(term, lost)
 
     async def _take_up_groups(self, term: _Term) -> None:
-        found = await self._store.range(keys.ASSIGNMENT, keys.prefix_end(keys.ASSIGNMENT))
-        for record in found.records:
-            try:
-                term.groups.take_up(record)
-            except DataCorrupt as error:
-                log.error("assignment_unreadable", error=str(error))
+        end = keys.prefix_end(keys.ASSIGNMENT)
+        async for page in in_pages(self._store, keys.ASSIGNMENT, end, at_once=ASSIGNMENTS_AT_ONCE):
+            for record in page:
+                try:
+                    term.groups.take_up(record)
+                except DataCorrupt as error:
+                    log.error("assignment_unreadable", error=str(error))
+            await asyncio.sleep(0)
 
     async def _take_over(self, term: _Term) -> None:
         """Take up every assignment in etcd: whoever is named and not connected here has a while to come back. ▲ Before
@@ -378,8 +383,9 @@ class Controller:
         """Take a consumer into a stream subscription, which its first consumer creates; answers once the assignment
         that names it stands in etcd. Repeating a join is harmless. Later changes are pushed to `link`.
 
-        Raises `InvalidArgument`, `TopicNotFound`, `NotAllowed` (replaced by another of its name), `NotOwner`,
-        `Overloaded`, `StoreUnavailable`, `Timeout`.
+        Raises `InvalidArgument`, `TopicNotFound`, `SubscriptionNotFound` (it was a member before, and the subscription
+        was deleted), `NotAllowed` (replaced by another of its name), `NotOwner`, `Overloaded`, `StoreUnavailable`,
+        `Timeout`.
         """
         topic, name, consumer = _parse_member(request)
         asked = subscription_type(request.type)
@@ -390,7 +396,7 @@ class Controller:
                 topology = await self._directory.fetch_topic(topic.path)
                 if topology is None or topology.deleting:
                     raise TopicNotFound(f"{topic} does not exist")
-                group = await term.groups.open(key, asked, request.start)
+                group = await term.groups.open(key, asked, request.start, again=request.again)
                 if self._joining.get((key, consumer)) is not attempt:
                     # ▲ It has given up and said so: taken in now, it would hold its segments unread for as long as
                     # its client is connected.
@@ -421,11 +427,6 @@ class Controller:
             del links[consumer]
             if self._term is not None and (group := self._term.groups.get(key)) is not None:
                 group.disconnected(consumer, grace_s=self._settings.consumer_grace_s)
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        log.error("controller_stopped", error=repr(task.exception()))
 
 
 def _parse_member(request: pb.JoinSubscription | pb.LeaveSubscription) -> tuple[TopicName, str, str]:

@@ -2,28 +2,33 @@
 
 Everything at or below the mark-delete position is acked. Beyond it, entries are acked individually, kept by *block* of
 4 096 positions of one ledger; entries of which only some messages are acked are kept by index. Both are bounded: past
-the bound an ack is refused with `Overloaded`. State only grows (P6): acking twice, in any order, changes nothing.
+the bound an ack is refused with `Overloaded`, unless room was promised for it. State only grows (P6): acking twice, in
+any order, changes nothing.
 
-On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark` with the mark-delete position, and one record
-`<ledger>-<n>` per block. Each is rewritten on its own, comparing its mod revision ▲ (P11).
+On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark` with the mark-delete position, one record
+`<ledger>-<n>` per block, and `<ledger>-<n>-<m>` for what of it would make that one too large (`segments.partial_acks`).
+Each is rewritten on its own, comparing its mod revision ▲ (P11).
 Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ranges).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from segments.partial_acks import RECORD_BYTES, PartialRoom, Parts, Record
 from txnstore import records
 from txnstore.records import CursorBlock, CursorMark
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
-from watchers.acks import WHOLE, AckPosition, bitmap_bytes
+from watchers.acks import WHOLE, AckPosition, names_all
 from watchers.pending_acks import BlockWrite
 
 BLOCK_ENTRIES: Final = 4096
+PARTIAL_BYTES: Final = 4 * 1024 * 1024
+"""What the entries acked in part take of the store, of one subscription in one segment."""
 MARK: Final = "mark"
 
 
@@ -43,41 +48,23 @@ class CursorStatistics:
     dirty: int
 
 
-class _Block:
-    """`acked`: bitmap of whole entries. `partial`: entry id → (messages, bitmap of acked indexes). `holds`: acks that
-    may still come and for which room was promised. `generation` names its last change, `stored` the one last written.
-    """
+class _Block(Record):
+    """`acked`: bitmap of whole entries. `parts`: the entries acked in part. `holds`: acks that may still come and for
+    which room was promised."""
 
-    __slots__ = ("acked", "first_entry", "generation", "holds", "ledger_id", "mod_revision", "partial", "stored")
+    __slots__ = ("acked", "holds", "parts")
 
-    def __init__(self, ledger_id: int, number: int) -> None:
-        self.ledger_id = ledger_id
-        self.first_entry = number * BLOCK_ENTRIES
+    def __init__(self, ledger_id: int, number: int, record_bytes: int) -> None:
+        super().__init__(f"{ledger_id}-{number}", ledger_id, number * BLOCK_ENTRIES)
         self.acked = 0
-        self.partial: dict[int, tuple[int, int]] = {}
+        self.parts = Parts(self, record_bytes)
         self.holds = 0
-        self.generation = 0
-        self.stored = 0
-        self.mod_revision = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self.ledger_id}-{self.first_entry // BLOCK_ENTRIES}"
 
     def done_by(self, mark: Position) -> bool:
         """Whether nothing in it lies beyond `mark`."""
         if self.ledger_id != mark.ledger_id:
-            return self.ledger_id < mark.ledger_id or not (self.acked or self.partial)
-        return not self.partial and self.acked >> max(mark.entry_id + 1 - self.first_entry, 0) == 0
-
-    def encode(self) -> bytes:
-        partial = [
-            (entry_id, messages, bitmap_bytes(acked).hex()) for entry_id, (messages, acked) in self.partial.items()
-        ]
-        acked = bitmap_bytes(self.acked).hex()
-        return records.encode(
-            CursorBlock(ledger_id=self.ledger_id, first_entry=self.first_entry, acked=acked, partial=partial)
-        )
+            return self.ledger_id < mark.ledger_id or not (self.acked or self.parts)
+        return not self.parts and self.acked >> max(mark.entry_id + 1 - self.first_entry, 0) == 0
 
 
 def _trailing_ones(bits: int) -> int:
@@ -94,10 +81,20 @@ def block_of(position: Position) -> tuple[int, int]:
 
 
 class Cursor:
-    """`start`: the last position *not* to be delivered. `max_blocks`, `max_partial`: the bound. The first unacked entry
-    may always be acked, whatever the bound, so a full cursor never stays full for want of room."""
+    """`start`: the last position *not* to be delivered. `max_blocks`, `max_partial` entries acked in part of at most
+    `partial_bytes` in the store: the bound. The first unacked entry may always be acked, whatever the bound, so a full
+    cursor never stays full for want of room. `record_bytes`: of the entries acked in part in one record."""
 
-    def __init__(self, ledgers: LedgerList, start: Position, *, max_blocks: int = 32, max_partial: int = 4096) -> None:
+    def __init__(
+        self,
+        ledgers: LedgerList,
+        start: Position,
+        *,
+        max_blocks: int = 32,
+        max_partial: int = 4096,
+        partial_bytes: int = PARTIAL_BYTES,
+        record_bytes: int = RECORD_BYTES,
+    ) -> None:
         self._ledgers = ledgers
         self._mark = start
         self._generation = 0
@@ -112,9 +109,8 @@ class Cursor:
         self._gone: dict[str, int] = {}
         """Records to be deleted, with their mod revisions."""
         self._max_blocks = max_blocks
-        self._max_partial = max_partial
-        self._partial = 0
-        self._partial_holds = 0
+        self._room = PartialRoom(max_partial, partial_bytes)
+        self._record_bytes = record_bytes
 
     @staticmethod
     def load(
@@ -124,16 +120,22 @@ class Cursor:
         *,
         max_blocks: int = 32,
         max_partial: int = 4096,
+        partial_bytes: int = PARTIAL_BYTES,
+        record_bytes: int = RECORD_BYTES,
     ) -> Cursor:
         """From the records under `keys.cursor_blocks`; `start` counts only where no mark has been stored. Raises
         `DataCorrupt` naming the key."""
         if any(record.key.endswith(b"/" + MARK.encode()) for record in stored):
             start = EARLIEST
-        cursor = Cursor(ledgers, start, max_blocks=max_blocks, max_partial=max_partial)
+        cursor = Cursor(
+            ledgers, start, max_blocks=max_blocks, max_partial=max_partial, partial_bytes=partial_bytes,
+            record_bytes=record_bytes,
+        )  # fmt: skip
         for record in stored:
             cursor._merge(record.key, record.value, record.mod_revision)
-        for block in cursor._blocks.values():
-            block.stored = block.generation
+        for one in cursor._records():
+            if not one.moved:
+                one.stored = one.generation
         cursor._mark_stored = cursor._mark_generation
         cursor.advance()
         return cursor
@@ -157,7 +159,7 @@ class Cursor:
             return 0
         if block.acked >> (position.entry_id - block.first_entry) & 1:
             return WHOLE
-        return block.partial.get(position.entry_id, (0, 0))[1]
+        return block.parts.get(position.entry_id)[1]
 
     def next_unacked(self, position: Position) -> Position:
         """The first place at or behind `position` that is not wholly acked. O(blocks)."""
@@ -177,17 +179,31 @@ class Cursor:
         partial = ack.indexes != WHOLE
         first = self._is_first(ack.position)
         if partial and bounded and not first:
-            self._check_partial()
+            self._check_partial(ack.position)
         self._block(ack.position, bounded=bounded and not first).holds += 1
-        self._partial_holds += partial
+        if partial:
+            self._room.take(ack.position, ack.messages)
 
     def unhold(self, ack: AckPosition) -> None:
         """`ack` has been applied, or will not be."""
         key = block_of(ack.position)
         block = self._blocks[key]
         block.holds -= 1
-        self._partial_holds -= ack.indexes != WHOLE
+        if ack.indexes != WHOLE:
+            self._room.give(ack.position)
         self._drop_if_done(key, block)
+
+    def has_room(self, position: Position) -> bool:
+        """Whether the entry may be given to a consumer that may ack it in part."""
+        return not self._room.full or position in self._room
+
+    def promise(self, position: Position, messages: int) -> None:
+        """The entry is with a consumer: acks of some of its messages are taken in, however full it is by then."""
+        self._room.take(position, messages)
+
+    def withdraw(self, position: Position) -> None:
+        """It is with nobody any more."""
+        self._room.give(position)
 
     def ack(self, ack: AckPosition, *, held: bool = False) -> bool:
         """Ack one entry or some of its messages; `held`: room was promised. Returns whether anything changed. Raises
@@ -197,22 +213,22 @@ class Cursor:
         if indexes & ~already == 0:
             return False
         acked = already | indexes
-        if messages and acked == (1 << messages) - 1:
+        if messages and names_all(acked, messages):
             acked = WHOLE
         first = self._is_first(position)
         if acked == WHOLE and first:
             self._move_mark(position)
             return True
         if acked != WHOLE and not already and not held and not first:
-            self._check_partial()
+            self._check_partial(position)
         block = self._block(position, bounded=not held and not first)
-        self._generation = block.generation = self._generation + 1
+        self._generation += 1
         if acked != WHOLE:
-            self._partial += position.entry_id not in block.partial
-            block.partial[position.entry_id] = (messages, acked)
+            self._put_part(block, position.entry_id, messages, acked).generation = self._generation
             return True
-        self._partial -= block.partial.pop(position.entry_id, None) is not None
+        self._drop_part(block, position.entry_id)
         block.acked |= 1 << (position.entry_id - block.first_entry)
+        block.generation = self._generation
         return True
 
     def ack_cumulative(self, ack: AckPosition) -> bool:
@@ -233,16 +249,14 @@ class Cursor:
     def advance(self) -> None:
         """Let the mark-delete position pass what is acked behind it (also after a ledger was closed or trimmed)."""
         if self._blocks:
-            self._move_mark(self._mark)
+            self._move_mark(self._mark, everywhere=True)
 
     def seek(self, position: Position) -> None:
         """Forget everything and start over behind `position`: the one way back, asked for by an operator or client.
         Nothing may be held."""
         for block in self._blocks.values():
-            if block.mod_revision:
-                self._gone[block.name] = block.mod_revision
+            self._forget(block)
         self._blocks.clear()
-        self._partial = 0
         self._mark = position
         self._generation = self._mark_generation = self._generation + 1
         self._rewound = True
@@ -255,22 +269,24 @@ class Cursor:
         return (
             self._mark_generation != self._mark_stored
             or bool(self._gone)
-            or any(block.generation != block.stored for block in self._blocks.values())
+            or any(one.generation != one.stored for one in self._records())
         )
 
     def block_writes(self) -> Sequence[BlockWrite]:
         """The records that differ from what is stored, `mark` first, deletions last: valid in this order, also in
-        parts, as a deleted block's acks lie at or below the mark. Behind a seek ▲ deletions come first: a mark that has
-        gone back must never stand beside acks from before."""
+        parts: a deleted block's acks lie at or below the mark, ▲ what a page is written without stands in its block
+        before, and what has moved from a block to a page stands there before the block is written without. Behind a
+        seek ▲ deletions come first: a mark that has gone back must never stand beside acks from before."""
         writes: list[BlockWrite] = []
         if self._rewound:
             writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
         if self._mark_generation != self._mark_stored:
             value = records.encode(CursorMark(position=self._mark, seeks=self.seeks))
             writes.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
-        for block in self._blocks.values():
-            if block.generation != block.stored:
-                writes.append(BlockWrite(block.name, block.encode(), block.mod_revision, block.generation))
+        changed = [one for one in self._records() if one.generation != one.stored]
+        for one in sorted(changed, key=lambda one: (not one.moved, not isinstance(one, _Block))):
+            acked = one.acked if isinstance(one, _Block) else 0
+            writes.append(BlockWrite(one.name, one.encode(acked), one.mod_revision, one.generation))
         if not self._rewound:
             writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
         return writes
@@ -288,6 +304,7 @@ class Cursor:
             if block is not None:
                 block.mod_revision = mod_revision
                 block.stored = write.generation if write.value is not None else -1
+                block.moved = False
             elif mod_revision:
                 self._gone[write.block] = mod_revision
             else:
@@ -310,8 +327,10 @@ class Cursor:
             self._gone.pop(block, None)
 
     def statistics(self) -> CursorStatistics:
-        dirty = len(self.block_writes()) if self.dirty else 0
-        return CursorStatistics(self._mark, len(self._blocks), self._partial, dirty)
+        dirty = sum(one.generation != one.stored for one in self._records()) + len(self._gone)
+        dirty += self._mark_generation != self._mark_stored
+        partial = sum(len(block.parts) for block in self._blocks.values())
+        return CursorStatistics(self._mark, len(self._blocks), partial, dirty)
 
     # ---- inside
 
@@ -322,11 +341,42 @@ class Cursor:
             return position.entry_id == mark.entry_id + 1
         return position == self._ledgers.next_after(mark)
 
-    def _check_partial(self) -> None:
-        if self._partial + self._partial_holds >= self._max_partial:
+    def _check_partial(self, position: Position) -> None:
+        if self._room.full and position not in self._room:
             raise Overloaded(
-                f"{self._max_partial} entries are acked in part: ack the rest of their messages, oldest first"
+                f"{self._room} are acked in part, or about to be: ack the rest of their messages, oldest first"
             )
+
+    def _records(self) -> Iterator[Record]:
+        for block in self._blocks.values():
+            yield block
+            yield from block.parts.pages.values()
+
+    def _put_part(
+        self, block: _Block, entry_id: int, messages: int, acked: int, *, stored_in: Record | None = None
+    ) -> Record:
+        if entry_id not in block.parts:
+            self._room.take(Position(block.ledger_id, entry_id), messages)
+        record = block.parts.put(entry_id, messages, acked, stored_in=stored_in)
+        if (mod_revision := self._gone.pop(record.name, 0)) != 0:  # of an earlier page with that number
+            record.mod_revision = mod_revision
+            record.stored = -1
+        return record
+
+    def _drop_part(self, block: _Block, entry_id: int) -> None:
+        if entry_id not in block.parts:
+            return
+        self._room.give(Position(block.ledger_id, entry_id))
+        emptied = block.parts.drop(entry_id)
+        if emptied is not None and emptied.mod_revision:
+            self._gone[emptied.name] = emptied.mod_revision
+
+    def _forget(self, block: _Block) -> None:
+        """Its records go."""
+        for entry_id in block.parts:
+            self._drop_part(block, entry_id)
+        if block.mod_revision:
+            self._gone[block.name] = block.mod_revision
 
     def _block(self, position: Position, *, bounded: bool) -> _Block:
         key = block_of(position)
@@ -337,26 +387,33 @@ class Cursor:
                     f"acks are spread over {self._max_blocks} blocks of {BLOCK_ENTRIES} positions behind the first "
                     f"unacked entry, {self._ledgers.next_after(self._mark)}: ack or seek past that one"
                 )
-            block = _Block(*key)
+            block = _Block(*key, self._record_bytes)
             if (mod_revision := self._gone.pop(block.name, 0)) != 0:
                 block.mod_revision = mod_revision
                 block.stored = -1
             self._blocks[key] = block
         return block
 
-    def _named(self, name: str) -> _Block | None:
-        ledger, _, number = name.partition("-")
-        return self._blocks.get((int(ledger), int(number)))
+    def _named(self, name: str) -> Record | None:
+        ledger, number, *page = name.split("-")
+        block = self._blocks.get((int(ledger), int(number)))
+        return block.parts.pages.get(int(page[0])) if block is not None and page else block
 
-    def _move_mark(self, mark: Position) -> None:
-        """To `mark` and past whatever is acked behind it; blocks that hold nothing beyond go."""
+    def _move_mark(self, mark: Position, *, everywhere: bool = False) -> None:
+        """To `mark` and past whatever is acked behind it; blocks that hold nothing beyond go. While it moves within one
+        block, only that one is looked at, unless `everywhere`: else ten thousand acks in order would look at hundreds
+        of blocks ten thousand times."""
         if self._blocks:
             mark = self._contiguous(mark)
+        within = not everywhere and block_of(mark) == block_of(self._mark)
         if mark != self._mark:
             self._mark = mark
             self._generation = self._mark_generation = self._generation + 1
-        for key, block in list(self._blocks.items()):
-            if block.partial and block.ledger_id == mark.ledger_id:
+        for key in (block_of(mark),) if within else tuple(self._blocks):
+            block = self._blocks.get(key)
+            if block is None:
+                continue
+            if block.parts and block.ledger_id == mark.ledger_id:
                 self._drop_partial(block, mark.entry_id)
             self._drop_if_done(key, block)
 
@@ -370,18 +427,16 @@ class Cursor:
             mark = Position(position.ledger_id, position.entry_id + acked - 1)
 
     def _drop_partial(self, block: _Block, up_to: int) -> None:
-        for entry_id in [entry_id for entry_id in block.partial if entry_id <= up_to]:
-            del block.partial[entry_id]
-            self._partial -= 1
+        for entry_id in block.parts:
+            if entry_id <= up_to:
+                self._drop_part(block, entry_id)
 
     def _drop_if_done(self, key: tuple[int, int], block: _Block) -> None:
         """A block behind whose acks the mark has moved goes; its record goes with the next write, or one after it."""
         if block.holds or not block.done_by(self._mark):
             return
         del self._blocks[key]
-        self._partial -= len(block.partial)
-        if block.mod_revision:
-            self._gone[block.name] = block.mod_revision
+        self._forget(block)
 
     def _merge(self, key: bytes, value: bytes, mod_revision: int) -> None:
         name = key.rpartition(b"/")[2]
@@ -394,17 +449,22 @@ class Cursor:
             self.seeks = max(self.seeks, mark.seeks)
             return
         try:
-            self._merge_block(records.decode(CursorBlock, value, key=key), mod_revision)
+            self._merge_block(name.decode(), records.decode(CursorBlock, value, key=key), mod_revision)
         except ValueError as error:
             raise DataCorrupt(f"{key.decode(errors='replace')}: {error}") from error
 
-    def _merge_block(self, record: CursorBlock, mod_revision: int) -> None:
+    def _merge_block(self, name: str, record: CursorBlock, mod_revision: int) -> None:
         block = self._block(Position(record.ledger_id, record.first_entry), bounded=False)
-        block.mod_revision = mod_revision
-        block.generation = self._generation
+        page = block.parts.page(int(name.rpartition("-")[2])) if name != block.name else None
+        found = page or block
+        found.mod_revision = mod_revision
+        found.generation = self._generation
         block.acked |= _bitmap(record.acked)
         for entry_id, messages, text in record.partial:
-            if not block.acked >> (entry_id - block.first_entry) & 1:
-                self._partial += entry_id not in block.partial
-                before = block.partial.get(entry_id, (messages, 0))[1]
-                block.partial[entry_id] = (messages, before | _bitmap(text))
+            acked = block.parts.get(entry_id)[1] | _bitmap(text)
+            changed = self._put_part(block, entry_id, messages, acked, stored_in=page)
+            changed.generation = self._generation
+            changed.moved = changed.moved or changed is not found
+        for entry_id in block.parts:
+            if block.acked >> (entry_id - block.first_entry) & 1:
+                self._drop_part(block, entry_id)

@@ -10,7 +10,8 @@ failure fails all behind it (L8), and a sequence id at or below the last stored 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -18,7 +19,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, ProducerFenced, SequenceGap
-from txnwire.ids import Position
+from txnwire.ids import EARLIEST, Position
 
 WaiterT = TypeVar("WaiterT")
 
@@ -106,6 +107,14 @@ class _Snapshot(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Snapshot).decode
 
+PART_PRODUCERS: Final = 2000
+"""In one part of a snapshot: two milliseconds."""
+EXPIRED_AT_ONCE: Final = 1000
+
+
+def join_parts(parts: Iterable[bytes]) -> bytes:
+    return b'{"v":1,"producers":[' + b",".join(parts) + b"]}"
+
 
 class Dedup(Generic[WaiterT]):
     """`idle_s`: how long a producer without a connection is remembered. Times are monotonic seconds."""
@@ -113,6 +122,8 @@ class Dedup(Generic[WaiterT]):
     def __init__(self, *, idle_s: float) -> None:
         self._idle_s = idle_s
         self._producers: dict[tuple[str, int], _Producer[WaiterT]] = {}
+        self._idling: OrderedDict[tuple[str, int], _Producer[WaiterT]] = OrderedDict()
+        """Those without a connection, in the order of their last activity."""
         self._connected: dict[str, _Producer[WaiterT]] = {}
         self._by_token: dict[int, _Producer[WaiterT]] = {}
         self._last_token = 0
@@ -128,6 +139,7 @@ class Dedup(Generic[WaiterT]):
         producer = self._producers.get((name, incarnation))
         if producer is None:
             producer = self._producers[name, incarnation] = _Producer(name, incarnation, now_s)
+        self._idling.pop((name, incarnation), None)
         self._last_token += 1
         producer.token = self._last_token
         self._connected[name] = self._by_token[producer.token] = producer
@@ -144,9 +156,21 @@ class Dedup(Generic[WaiterT]):
             del self._by_token[producer.token]
             del self._connected[producer.name]
         producer.token = None
+        self._active(producer, now_s)
+
+    def _active(self, producer: _Producer[WaiterT], now_s: float) -> None:
         producer.active_s = now_s
+        if producer.token is None:
+            key = (producer.name, producer.incarnation)
+            self._idling[key] = producer
+            self._idling.move_to_end(key)
 
     # ---- sends
+
+    def knows(self, token: int, sequence_id: int) -> bool:
+        """Whether an entry with these ids would be a repeat of one that is stored or on its way."""
+        producer = self._by_token.get(token)
+        return producer is not None and sequence_id <= producer.tail
 
     def admit(
         self, token: int, sequence_id: int, count: int, previous_sequence_id: int, waiter: WaiterT
@@ -195,7 +219,7 @@ class Dedup(Generic[WaiterT]):
             raise InternalError(f"{producer}: entry {entry.first} was stored out of order, behind {producer.last}")
         del producer.chain[entry.first]
         producer.first, producer.last, producer.position = entry.first, entry.last, position
-        producer.active_s = now_s
+        self._active(producer, now_s)
         return entry.waiters
 
     def failed(self, entry: InFlight[WaiterT]) -> Sequence[InFlight[WaiterT]]:
@@ -229,22 +253,23 @@ class Dedup(Generic[WaiterT]):
         if last > producer.last:
             producer.first, producer.last, producer.position = sequence_id, last, position
             producer.tail = last
+            # ▲ Idle since this entry, not since the snapshot: forgotten early, a resend of it would be stored twice.
+            self._active(producer, now_s)
 
     def snapshot(self, now_s: float) -> bytes:
         """Of everything stored so far, for a ledger's footer: one-line JSON with `"v":1`. Idle times go on in whoever
-        restores it, so the time in between does not count."""
-        return _encode(
-            _Snapshot(
-                1,
-                [
-                    _StoredProducer(
-                        one.name, one.incarnation, one.first, one.last, *one.position, self._idle(one, now_s)
-                    )
-                    for one in self._producers.values()
-                    if one.position is not None
-                ],
-            )
-        )
+        restores it, so the time in between does not count. O(producers): see `snapshot_parts`."""
+        return join_parts(self.snapshot_parts(now_s))
+
+    def snapshot_parts(self, now_s: float) -> Iterator[bytes]:
+        """The same in parts, for `join_parts`, each made when it is asked for. Nothing may be stored meanwhile."""
+        stored = [one for one in self._producers.values() if one.position is not None]
+        for at in range(0, len(stored), PART_PRODUCERS):
+            yield _encode([self._stored_row(one, now_s) for one in stored[at : at + PART_PRODUCERS]])[1:-1]
+
+    def _stored_row(self, one: _Producer[WaiterT], now_s: float) -> _StoredProducer:
+        at = one.position or EARLIEST
+        return _StoredProducer(one.name, one.incarnation, one.first, one.last, *at, self._idle(one, now_s))
 
     def restore(self, snapshot: bytes, now_s: float) -> None:
         """Raises `DataCorrupt`."""
@@ -254,18 +279,26 @@ class Dedup(Generic[WaiterT]):
             raise DataCorrupt(f"dedup snapshot: {error}") from error
         if decoded.v != 1:
             raise DataCorrupt(f"dedup snapshot: version {decoded.v} is not supported, expected 1")
-        for one in decoded.producers:
+        for one in sorted(decoded.producers, key=lambda stored: -stored.idle_s):
             producer: _Producer[WaiterT] = _Producer(one.name, one.incarnation, now_s - one.idle_s)
             producer.first, producer.last, producer.tail = one.first, one.last, one.last
             producer.position = Position(one.ledger_id, one.entry_id)
-            self._producers[one.name, one.incarnation] = producer
+            self._producers[one.name, one.incarnation] = self._idling[one.name, one.incarnation] = producer
 
-    def expire(self, now_s: float) -> int:
-        """Forget producers idle for longer than `idle_s`; returns how many. O(producers)."""
-        idle = [key for key, producer in self._producers.items() if self._idle(producer, now_s) > self._idle_s]
-        for key in idle:
+    def expire(self, now_s: float, *, limit: int = EXPIRED_AT_ONCE) -> int:
+        """Forget producers idle for longer than `idle_s`, `limit` at most; returns how many. O(forgotten)."""
+        forgotten = 0
+        while self._idling and forgotten < limit:
+            key, producer = next(iter(self._idling.items()))
+            if now_s - producer.active_s <= self._idle_s:
+                break
+            if producer.chain:
+                self._active(producer, now_s)  # something of it is on its way
+                continue
+            del self._idling[key]
             del self._producers[key]
-        return len(idle)
+            forgotten += 1
+        return forgotten
 
     def _idle(self, producer: _Producer[WaiterT], now_s: float) -> float:
         return 0.0 if producer.token is not None or producer.chain else max(now_s - producer.active_s, 0.0)

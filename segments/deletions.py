@@ -7,8 +7,8 @@ whoever leads: a new term takes up every mark it finds. What the steps are: `txn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -24,18 +24,26 @@ from txnstore.deletion_transitions import (
     read_step,
 )
 from txnstore.election import Leadership
+from txnstore.paging import in_pages
 from txnstore.records import SubscriptionRecord, TopicRecord
 from txnstore.store import Commit, KeyValue, MetadataStore
 from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
+from txnwire.tasks import errand
 
 log = structlog.get_logger(__name__)
+K = TypeVar("K")
 
 RETRY_S: Final = (0.05, 0.2)
 LONGEST_RETRY_S: Final = 2.0
+DAMAGED_RETRY_S: Final = 10.0
+"""After something was found that cannot be read."""
 LOOKS_AT_USERS: Final = 5
 LOOK_PAUSE_S: Final = 0.1
+TOPICS_AT_ONCE: Final = 32
+"""A page of records, each of which may hold thousands of segments."""
+SUBSCRIPTIONS_AT_ONCE: Final = 1000
 SEGMENTS_AT_ONCE: Final = 16
 """Owners asked at the same time."""
 
@@ -77,18 +85,27 @@ class Deletions:
         self._on_deposed = on_deposed
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
+        self._again: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        """Deletions that wait until somebody has mended what could not be read."""
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def take_up(self) -> None:
-        """Go on with what an earlier term has begun. Raises `StoreUnavailable`."""
-        for record in (await self._store.range(keys.TOPIC, keys.prefix_end(keys.TOPIC))).records:
-            if _found_marked(record, TopicRecord):
-                self._go_on_topic(record.key[len(keys.TOPIC) :].decode())
-        for record in (await self._store.range(keys.SUBSCRIPTION, keys.prefix_end(keys.SUBSCRIPTION))).records:
-            if _found_marked(record, SubscriptionRecord):
-                topic_path, _, name = record.key[len(keys.SUBSCRIPTION) :].decode().rpartition("/")
-                self._go_on_subscription((topic_path, name))
+        """Go on with what an earlier term has begun. Raises `StoreUnavailable`; repeating it is harmless."""
+        async for page in self._pages(keys.TOPIC, TOPICS_AT_ONCE):
+            for record in page:
+                if _found_marked(record, TopicRecord):
+                    self._go_on_topic(record.key[len(keys.TOPIC) :].decode())
+        async for page in self._pages(keys.SUBSCRIPTION, SUBSCRIPTIONS_AT_ONCE):
+            for record in page:
+                if _found_marked(record, SubscriptionRecord):
+                    topic_path, name = keys.topic_and_name(record.key)
+                    self._go_on_subscription((topic_path, name))
+
+    async def _pages(self, prefix: bytes, at_once: int) -> AsyncIterator[tuple[KeyValue, ...]]:
+        async for page in in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=at_once):
+            yield page
+            await asyncio.sleep(0)
 
     async def close(self) -> None:
         """The term is over: another takes it up."""
@@ -96,6 +113,9 @@ class Deletions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for timer in self._again.values():
+            timer.cancel()
+        self._again.clear()
 
     # ---- topics -----------------------------------------------------------------------------------------------------
 
@@ -126,12 +146,7 @@ class Deletions:
         await _end_of(self._go_on_topic(topic_path))
 
     def _go_on_topic(self, path: str) -> asyncio.Task[None]:
-        if (task := self._topics.get(path)) is None:
-            task = asyncio.create_task(self._repeat(lambda: self._forget_topic(path)), name=f"deleting topic {path}")
-            self._topics[path] = task
-            task.add_done_callback(lambda _: self._topics.pop(path, None))
-            task.add_done_callback(_report_end)
-        return task
+        return self._go_on(self._topics, path, lambda: self._forget_topic(path), name="deletion of a topic", of=path)
 
     async def _forget_topic(self, path: str) -> bool:
         """Whether it is gone. Its segments' owners hear of the mark by themselves; here it is only looked whether they
@@ -185,12 +200,10 @@ class Deletions:
         await _end_of(self._go_on_subscription(key))
 
     def _go_on_subscription(self, key: GroupKey) -> asyncio.Task[None]:
-        if (task := self._subscriptions.get(key)) is None:
-            work = self._repeat(lambda: self._forget_subscription(key))
-            task = self._subscriptions[key] = asyncio.create_task(work, name=f"deleting subscription {'/'.join(key)}")
-            task.add_done_callback(lambda _: self._subscriptions.pop(key, None))
-            task.add_done_callback(_report_end)
-        return task
+        what = "deletion of a subscription"
+        return self._go_on(
+            self._subscriptions, key, lambda: self._forget_subscription(key), name=what, of="/".join(key)
+        )
 
     async def _forget_subscription(self, key: GroupKey) -> bool:
         """Ask every segment's owner, then delete the record. ▲ The segments are read with the record: one that comes
@@ -246,20 +259,47 @@ class Deletions:
             raise
 
     async def _repeat(self, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Until it is done; whatever stands in the way passes, or is mended by somebody. Ends with the term."""
+        """Until it is done; whatever stands in the way passes. Ends with the term, and with `DataCorrupt`."""
         pause_s = self._random.uniform(*RETRY_S)
         while True:
             try:
                 if await attempt():
                     return
             except DataCorrupt:
-                raise  # nothing that passes
+                raise  # whoever waits is told, as it does not pass by itself
             except TxnError as error:
                 log.info("deletion_waits", error=str(error))
                 if not self._leadership.valid():
                     raise NotOwner("this process is the controller no longer; look it up again") from error
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
+
+    def _go_on(
+        self, tasks: dict[K, asyncio.Task[None]], key: K, attempt: Callable[[], Awaitable[bool]], *, name: str, of: str
+    ) -> asyncio.Task[None]:
+        """The task of a deletion, begun where there is none."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del tasks[key]
+            _report_end(task)
+            if not task.cancelled() and isinstance(task.exception(), DataCorrupt):
+                self._later((name, of), lambda: self._go_on(tasks, key, attempt, name=name, of=of))
+
+        if (task := tasks.get(key)) is None:
+            task = tasks[key] = errand(self._repeat(attempt), name=name, of=of)
+            task.add_done_callback(ended)
+        return task
+
+    def _later(self, what: tuple[str, str], go_on: Callable[[], object]) -> None:
+        """▲ A record that cannot be read, or a segment that its owner has found damaged, is mended by somebody who does
+        not know of the deletion: nobody else would go on with it during this term."""
+
+        def now() -> None:
+            del self._again[what]
+            go_on()
+
+        if what not in self._again:  # one for all who ask meanwhile
+            self._again[what] = asyncio.get_running_loop().call_later(DAMAGED_RETRY_S, now)
 
 
 def _marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -21,6 +22,8 @@ from txnstore.store import Event, EventKind, KeyValue, MetadataStore, WatchBatch
 from txnwire.errors import InvalidArgument, Timeout, TxnError
 from txnwire.names import TopicName
 from txnwire.ports import Clock
+from txnwire.tasks import restarted
+from txnwire.turns import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +33,8 @@ CONTROLLER = "controller"
 """The election whose holder creates topics and assigns segments: `/leader/controller`."""
 
 _RETRY_S = 0.2
+APPLIED_AT_ONCE: Final = 100
+"""Records of a batch, parsed in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +110,15 @@ class Directory:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def start(self, *, timeout_s: float = 30.0) -> None:
-        """Load everything once and follow it from there. Raises `Timeout` if the store does not answer in time."""
+        """Load everything once and follow it from there. Raises `Timeout` if the store does not answer in time: for
+        each kind of records as long."""
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
                 for field, table in self._tables.items():
+                    limit.reschedule(loop.time() + timeout_s)
                     await self._load(table)
-                    task = asyncio.create_task(self._follow(field, table), name=f"directory {field}")
-                    task.add_done_callback(_report_end)
-                    self._tasks.append(task)
+                    self._tasks.append(restarted(partial(self._follow, field, table), name="directory", of=field))
         except TimeoutError as error:
             await self.close()
             raise Timeout(f"the store did not answer the directory's first reading within {timeout_s} s") from error
@@ -133,7 +139,7 @@ class Directory:
                 log.warning("directory_load_retry", prefix=table.prefix.decode(), error=str(error))
                 await asyncio.sleep(_RETRY_S)
         events = tuple(Event(EventKind.PUT, record) for record in found.records)
-        table.apply(WatchBatch(found.revision, events, resync=True))
+        await _apply(table, WatchBatch(found.revision, events, resync=True))
 
     async def _follow(self, field: str, table: FollowedTable[Any]) -> None:
         """For ever: the watch itself goes on over lost connections; one that ends in an error is opened again."""
@@ -141,7 +147,7 @@ class Directory:
             watch = self._store.watch(table.prefix, keys.prefix_end(table.prefix), from_revision=table.revision + 1)
             try:
                 async for batch in watch:
-                    self._announce(field, table, table.apply(batch), batch.revision)
+                    self._announce(field, table, await _apply(table, batch), batch.revision)
                 return  # the store was closed
             except TxnError as error:
                 log.error("directory_watch_failed", prefix=table.prefix.decode(), error=str(error))
@@ -155,7 +161,10 @@ class Directory:
                 log.error("directory_unreadable_record", error=str(error))
             if field in ("topics", "owners"):
                 path = name if field == "topics" else topic_path_of(name)
-                self._layout_revisions[path] = max(self._layout_revisions.get(path, 0), revision)
+                if name in table.entries or path in self._topics.entries:
+                    self._layout_revisions[path] = max(self._layout_revisions.get(path, 0), revision)
+                else:
+                    self._layout_revisions.pop(path, None)  # the topic is gone, and this was its record, or an owner
         self._changed.set()
         self._changed = asyncio.Event()
         if changed:
@@ -291,15 +300,18 @@ class _Drained(Container[int]):
         return f"{self._prefix}{segment_id}" in self._entries
 
 
+async def _apply(table: FollowedTable[Any], batch: WatchBatch) -> tuple[str, ...]:
+    """As `FollowedTable.apply`. ▲ Of a re-listing of many records others have their turns in between. What changes is
+    told at the end, at once: layouts with some of their new owners must not be told under the revision of all."""
+    changed: dict[str, None] = {}
+    async for part in in_turns(batch.events, APPLIED_AT_ONCE):
+        changed |= dict.fromkeys(table.apply_part(part))
+    return table.apply_end(batch, changed)
+
+
 def topic_path_of(segment: str) -> str:
     """The topic path of a segment path."""
     return segment.rpartition("/")[0]
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    """A directory that has stopped following is stale for ever, so an end that nobody asked for is an error."""
-    if not task.cancelled():
-        log.error("directory_stopped_following", task=task.get_name(), error=repr(task.exception()))
 
 
 def _parse_topic(record: KeyValue) -> Topology:

@@ -20,8 +20,9 @@ from segments.ledgers import SegmentLedgers
 from segments.shares import DeliveryShares
 from segments.tail_cache import LogEntry, TailCache, chunk_key
 from txnwire.entry import parse_metadata, txn_of
-from txnwire.errors import ConnectionLost, DataTrimmed, InvalidArgument, TxnError
+from txnwire.errors import ConnectionLost, DataTrimmed, InternalError, InvalidArgument, TxnError
 from txnwire.ids import Position, TxnId
+from txnwire.tasks import errand
 from watchers.acks import WHOLE, bitmap_bytes
 
 log = structlog.get_logger(__name__)
@@ -317,7 +318,7 @@ class Dispatcher:
 
     def own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """A task that `wait_closed` waits for."""
-        task = asyncio.create_task(work, name="dispatch wait")
+        task = errand(work, name="dispatch")
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
@@ -329,6 +330,9 @@ class Dispatcher:
             pass  # the connection's end detaches the consumer
         except TxnError as error:
             self._fail(consumer, error)
+        except Exception as error:
+            self._fail(consumer, InternalError(f"what was waited for ended: {error!r}"))
+            raise
         finally:
             consumer.waiting = None
         self.wake()

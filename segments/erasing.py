@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 from msgspec.structs import replace
 
-from segments.ledger import LedgerStore
+from segments.ledger import LedgerFailed, LedgerStore
 from segments.topology import Topology
 from txnstore import keys, records
 from txnstore.deletion_transitions import (
@@ -98,6 +98,7 @@ async def erase_segment(store: MetadataStore, ledgers: LedgerStore, segment: str
     await _erase(store, segment, epoch, keys.acks_by_segment(segment), _acked)
     await _erase(store, segment, epoch, keys.cursors(segment), _plain)
     await _erase(store, segment, epoch, keys.aborted_records(segment), _plain)
+    await _erase(store, segment, epoch, keys.ledger_pages(segment), _plain)
     await _commit(store, plan_forget_segment(segment, epoch))
     log.info("segment_erased", segment=segment, epoch=epoch)
 
@@ -127,13 +128,30 @@ async def _fence(store: MetadataStore, ledgers: LedgerStore, segment: str, epoch
         return
     still_open = [info for info in record.ledgers if info.closed_length is None]
     for info in still_open:
-        try:
-            await ledgers.fence(segment, info.ledger_id)
-        except DataCorrupt as error:
-            log.warning("erasing_corrupt_ledger", segment=segment, error=str(error))
+        await _fence_one(ledgers, segment, info.ledger_id)
     if still_open:
         closed = [info if info not in still_open else replace(info, closed_length=0) for info in record.ledgers]
         await _commit(store, plan_ledger_list(segment, epoch, found, replace(record, ledgers=closed)))
+
+
+async def _fence_one(ledgers: LedgerStore, segment: str, ledger_id: int) -> None:
+    try:
+        try:
+            await ledgers.fence(segment, ledger_id)
+        except LedgerFailed as error:
+            log.warning("erasing_closed_ledgers_first", segment=segment, error=str(error))
+            await _delete_older(ledgers, segment, ledger_id)
+            await ledgers.fence(segment, ledger_id)
+    except DataCorrupt as error:
+        log.warning("erasing_corrupt_ledger", segment=segment, error=str(error))
+
+
+async def _delete_older(ledgers: LedgerStore, segment: str, below: int) -> None:
+    """A full disk takes no fence. ▲ What is older than the open ledger is closed, and listed so: it needs none, and its
+    files make room for this one."""
+    for path, ledger_id in await ledgers.list():
+        if path == segment and ledger_id < below:
+            await ledgers.delete(segment, ledger_id)
 
 
 async def _erase(
@@ -160,7 +178,7 @@ def _written(found: list[KeyValue]) -> SegmentRemains:
 
 
 def _acked(found: list[KeyValue]) -> SegmentRemains:
-    return SegmentRemains(acked=[(record.key.split(b"/")[-2].decode(), keys.txn_of(record.key)) for record in found])
+    return SegmentRemains(acked=[keys.ack_index_parts(record.key)[1:] for record in found])
 
 
 def _plain(found: list[KeyValue]) -> SegmentRemains:

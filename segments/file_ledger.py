@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from segments import ledger_files, ledger_format
-from segments.file_ledger_writer import FileLedgerWriter, fenced_by
-from segments.ledger import LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
-from segments.ledger_files import Fence, LedgerPaths, OpenFile, reader_of
+from segments.file_ledger_writer import FileLedgerWriter, fenced_by, forget_unwritten
+from segments.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
+from segments.ledger_files import LedgerPaths, OpenFile, reader_of
 from segments.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan
+from segments.ledger_reserve import Reserve
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 T = TypeVar("T")
@@ -69,38 +70,69 @@ def _scan_ledger(paths: LedgerPaths, segment: str, bound: int | None) -> _EndedL
         size = os.fstat(fd).st_size
         found = ledger_format.scan(reader_of(fd), size, opened, str(paths.ledger), bound=bound)
         os.fdatasync(fd)  # ▲ what was read is made durable before anybody counts on it
+    except OSError:
+        forget_unwritten(fd)  # ▲ or whoever tries it again would count what is not on the disk
+        os.close(fd)
+        raise
     except BaseException:
         os.close(fd)
         raise
     return _EndedLedger(OpenFile(fd), paths, opened.marker, found)
 
 
-def _fence_and_scan(paths: LedgerPaths, segment: str) -> _EndedLedger | None:
+def _fence_and_scan(paths: LedgerPaths, segment: str, end: int | None) -> _EndedLedger | None:
     """In a thread: fence, then count. None for a ledger that was never created: its creator, should it still live,
-    finds the fence. The count is kept in the fence file, so that fencing again tells the same."""
-    fence = ledger_files.read_fence(paths)
-    if fence is None:
-        fence = Fence()
-        ledger_files.write_fence(paths, fence)
+    finds the fence. The count is kept beside the ledger, so that fencing again tells the same. `end`: how many entries
+    it has, if a writer in this process had a failed sync and could not record that."""
+    ledger_files.create_fence(paths)
+    bound = ledger_files.read_count(paths) if end is None else ledger_files.create_count(paths, end)
     try:
-        ledger = _scan_ledger(paths, segment, fence.entries)
+        ledger = _scan_ledger(paths, segment, bound)
     except FileNotFoundError:
-        if fence.entries:
-            raise DataCorrupt(f"{paths.ledger} is gone; {fence.entries} entries were counted in it") from None
+        if bound:
+            raise DataCorrupt(f"{paths.ledger} is gone; {bound} entries were counted in it") from None
         return None
-    if fence.entries is None:
-        ledger_files.write_fence(paths, Fence(entries=ledger.found.entries))
-    return ledger
+    try:
+        counted = ledger_files.create_count(paths, ledger.found.entries)
+    except BaseException:
+        ledger.file.release()
+        raise
+    if counted == ledger.found.entries:
+        return ledger
+    ledger.file.release()  # ▲ somebody else has counted meanwhile: that count stands
+    return _scan_ledger(paths, segment, counted)
 
 
 def _load_ledger(paths: LedgerPaths, segment: str, last: int) -> _EndedLedger:
     """In a thread: open for reading up to entry `last`, with the index in the footer, or by a scan."""
     footer = _load_footer(paths)
     if footer is None or footer.found is None or footer.found.entries <= last:
-        fence = ledger_files.read_fence(paths)
-        return _scan_ledger(paths, segment, fence.entries if fence else None)
+        counted = ledger_files.read_count(paths)
+        try:
+            return _scan_ledger(paths, segment, counted)
+        except DataCorrupt:
+            if counted is None or counted <= last + 1:
+                raise
+            return _scan_ledger(paths, segment, None)  # less is asked for, and may be whole
     fd, opened = _open_ledger(paths, segment)
     return _EndedLedger(OpenFile(fd), paths, opened.marker, footer.found)
+
+
+def _look_at_ledger(paths: LedgerPaths, segment: str) -> Recovered | None:
+    """In a thread: what of a ledger is there, whatever was counted in it. A file that is as long as its footer says is
+    taken for whole."""
+    try:
+        fd, opened = _open_ledger(paths, segment)
+    except FileNotFoundError:
+        return None
+    try:
+        size, footer = os.fstat(fd).st_size, _load_footer(paths)
+        if footer is not None and footer.found is not None and size >= footer.found.end:
+            return Recovered(footer.found.entries, footer.found.bytes)
+        found = ledger_format.scan(reader_of(fd), size, opened, str(paths.ledger))
+        return Recovered(found.entries, found.bytes)
+    finally:
+        os.close(fd)
 
 
 def _load_footer(paths: LedgerPaths) -> Footer | None:
@@ -119,6 +151,20 @@ def _load_sidecar(paths: LedgerPaths) -> bytes | None:
     return ledger_format.decode_sidecar(data, paths.ledger_id, str(paths.sidecar))
 
 
+def _in_folder(root: Path, mark: str | None, job: Callable[[], T]) -> T:
+    """In a thread: `job`, in the folder that is known. ▲ Asked before, so that nothing is made at a bare mount point,
+    and again where nothing was found."""
+    ledger_files.expect_folder(root, mark)
+    try:
+        found = job()
+    except FileNotFoundError:
+        ledger_files.expect_folder(root, mark)
+        raise
+    if found is None:
+        ledger_files.expect_folder(root, mark)
+    return found
+
+
 def _release(ledger: _EndedLedger | None) -> None:
     if ledger is not None:
         ledger.file.release()
@@ -134,11 +180,16 @@ class FileLedgerStore:
 
     def __init__(self, data_dir: str | os.PathLike[str], *, threads: int = THREADS) -> None:
         self._root = Path(data_dir) / "ledgers"
+        self._reserve = Reserve(Path(data_dir))
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ledger")
         self._jobs: dict[asyncio.Future[Any], None] = {}
         self._stopped = False
         self._writers: dict[FileLedgerWriter, None] = {}
         self._ended: OrderedDict[tuple[str, int], _EndedLedger] = OrderedDict()
+        self._ends: dict[tuple[str, int], int] = {}
+        """Of ledgers whose writer could not record where they end."""
+        self._mark: str | None = None
+        """What the folder is marked with, once that is known."""
         self._syncs = 0
         self._sync_seconds = 0.0
         self._slowest = 0.0
@@ -167,13 +218,18 @@ class FileLedgerStore:
         return future
 
     async def run(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
-        """`job` in a thread; its `OSError` becomes `LedgerFailed` that says `what` failed. A job cannot be stopped:
-        where the caller is cancelled, `discard` takes what it will have opened."""
-        return await self._result(self.submit(job), what, discard)
+        """`job` in a thread, backed by the reserve; its `OSError` becomes `LedgerFailed` that says `what` failed. A job
+        cannot be stopped: where the caller is cancelled, `discard` takes what it will have opened."""
+        return await self._result(self.submit(self._reserve.backed(job)), what, discard)
+
+    async def _work(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
+        """`run` for a job that goes by names: in the folder that is known, or `LedgerFailed`."""
+        return await self.run(partial(_in_folder, self._root, self._mark, job), what, discard=discard)
 
     async def _look(self, job: Callable[[], T], what: str, discard: Callable[[T], None] | None = None) -> T:
-        """`run` for a job that only reads: `LedgerUnreadable`."""
-        return await self._result(self.submit(job), what, discard, LedgerUnreadable)
+        """`_work` for a job that only reads: `LedgerUnreadable`."""
+        looking = self.submit(partial(_in_folder, self._root, self._mark, job))
+        return await self._result(looking, what, discard, LedgerUnreadable)
 
     async def _result(
         self,
@@ -194,7 +250,18 @@ class FileLedgerStore:
 
     async def identity(self, mark: str | None) -> LedgerPlace:
         found = await self.run(partial(ledger_files.mark_folder, self._root, mark), f"marking {self._root}")
+        self._mark = self._mark or found
         return LedgerPlace(found, str(self._root.absolute()))
+
+    async def room(self) -> DiskRoom:
+        found = await self._look(self._find_room, f"looking at the disk of {self._root}")
+        return DiskRoom(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def _find_room(self) -> os.statvfs_result:
+        return os.statvfs(self._root if self._root.is_dir() else self._root.parent)
+
+    async def keep_reserve(self, size: int) -> None:
+        await self._look(partial(self._reserve.keep, size), "keeping the reserve")
 
     async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> FileLedgerWriter:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
@@ -207,7 +274,7 @@ class FileLedgerStore:
             return fd, fenced
 
         try:
-            fd, fenced = await self.run(create, f"creating {paths.ledger}", discard=lambda made: os.close(made[0]))
+            fd, fenced = await self._work(create, f"creating {paths.ledger}", discard=lambda made: os.close(made[0]))
         except LedgerFailed as error:
             if isinstance(error.__cause__, FileExistsError):
                 raise LedgerFailed(f"{paths.ledger} exists already: ledger ids are never used twice") from error
@@ -220,15 +287,19 @@ class FileLedgerStore:
         self._writers[writer] = None
         return writer
 
+    def remember_end(self, segment: str, ledger_id: int, entries: int) -> None:
+        self._ends[segment, ledger_id] = entries
+
     def forget_writer(self, writer: FileLedgerWriter) -> None:
         self._writers.pop(writer, None)
 
     async def fence(self, segment: str, ledger_id: int) -> Recovered:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
-        job = partial(_fence_and_scan, paths, segment)
-        ledger = await self.run(job, f"fencing {paths.ledger}", discard=_release)
+        job = partial(_fence_and_scan, paths, segment, self._ends.get((segment, ledger_id)))
+        ledger = await self._work(job, f"fencing {paths.ledger}", discard=_release)
+        self._ends.pop((segment, ledger_id), None)
         if ledger is None:
-            return Recovered(entries=0, bytes=0)
+            return Recovered(entries=0, bytes=0, present=False)
         self._keep(segment, ledger)
         return Recovered(entries=ledger.found.entries, bytes=ledger.found.bytes)
 
@@ -301,7 +372,7 @@ class FileLedgerStore:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         ended = self._ended.get((segment, ledger_id))
         data = ledger_format.encode_footer(Footer(ledger_id, footer, ended.found if ended else None))
-        await self.run(partial(ledger_files.replace_file, paths.footer, data), f"writing {paths.footer}")
+        await self._work(partial(ledger_files.replace_file, paths.footer, data), f"writing {paths.footer}")
 
     async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
@@ -312,43 +383,59 @@ class FileLedgerStore:
         data = ledger_format.encode_sidecar(ledger_id, sidecar)
 
         def write() -> bytes:
-            try:
-                os.close(ledger_files.create_file(paths.sidecar, data))
-            except FileExistsError:
-                ledger_files.sync_directory(paths.directory)  # ▲ whoever gave it its name may have died before this
+            ledger_files.create_once(paths.sidecar, data)
             return _load_sidecar(paths) or b""
 
-        return await self.run(write, f"writing {paths.sidecar}")
+        return await self._work(write, f"writing {paths.sidecar}")
 
     async def present(self, segment: str) -> Sequence[int]:
         """Ids of the ledgers of a segment whose own files stand, rising: for a repair."""
-        return await self.run(partial(ledger_files.present_ledgers, self._root, segment), f"listing {segment}")
+        return await self._work(partial(ledger_files.present_ledgers, self._root, segment), f"listing {segment}")
+
+    async def look_at(self, segment: str, ledger_id: int) -> Recovered | None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        return await self._look(partial(_look_at_ledger, paths, segment), f"reading {paths.ledger}")
+
+    async def counted(self, segment: str, ledger_id: int) -> int:
+        """For a repair: how many entries whoever fenced a ledger has counted in it; 0 where nobody has."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        return await self._look(partial(ledger_files.read_count, paths), f"reading {paths.count}") or 0
+
+    async def cut(self, segment: str, ledger_id: int, entries: int) -> None:
+        """▲ For a repair, and only while no broker serves: a count stands for everybody else."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        await self._work(partial(ledger_files.replace_count, paths, entries), f"shortening {paths.ledger}")
+
+    async def discard_footer(self, segment: str, ledger_id: int) -> None:
+        """▲ For a repair, and only while no broker serves."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        await self._work(partial(ledger_files.discard_footer, paths), f"deleting {paths.footer}")
 
     async def discard_sidecar(self, segment: str, ledger_id: int) -> None:
         """▲ For a repair, and only while no broker serves: sidecars are immutable to everybody else."""
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
-        await self.run(partial(ledger_files.discard_sidecar, paths), f"deleting {paths.sidecar}")
+        await self._work(partial(ledger_files.discard_sidecar, paths), f"deleting {paths.sidecar}")
 
     async def set_aside(self, segment: str, folder: str) -> Path:
         """For a repair: move all of a segment into `<data_dir>/set-aside/<folder>`, whole; returns where to."""
         to = self._root.parent / "set-aside" / folder
         for key in [key for key in self._ended if key[0] == segment]:
             self._let_go(key)
-        return await self.run(partial(ledger_files.set_aside, self._root, segment, to), f"setting aside {segment}")
+        return await self._work(partial(ledger_files.set_aside, self._root, segment, to), f"setting aside {segment}")
 
     async def delete(self, segment: str, ledger_id: int) -> None:
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         self._let_go((segment, ledger_id))
-        await self.run(partial(ledger_files.delete_ledger, paths), f"deleting {paths.ledger}")
+        await self._work(partial(ledger_files.delete_ledger, paths), f"deleting {paths.ledger}")
 
     async def delete_segment(self, segment: str) -> None:
         job = partial(ledger_files.delete_segment, self._root, segment)
         for key in [key for key in self._ended if key[0] == segment]:
             self._let_go(key)
-        await self.run(job, f"deleting {segment}")
+        await self._work(job, f"deleting {segment}")
 
     async def list(self) -> Sequence[tuple[str, int]]:
-        return await self.run(partial(ledger_files.list_ledgers, self._root), f"listing {self._root}")
+        return await self._work(partial(ledger_files.list_ledgers, self._root), f"listing {self._root}")
 
     async def close(self) -> None:
         for writer in tuple(self._writers):

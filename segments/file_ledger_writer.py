@@ -9,14 +9,15 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from segments import ledger_files, ledger_format
 from segments.ledger import LedgerFailed, LedgerFenced, LedgerUnreadable, Recovered
-from segments.ledger_files import Fence, LedgerPaths, OpenFile
+from segments.ledger_files import LedgerPaths, OpenFile
 from segments.ledger_format import EncodedGroups, Footer, OpenedHeader, Scan, SparseIndex
-from txnwire.errors import InvalidArgument
+from txnwire.errors import DataCorrupt, InvalidArgument
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ class WriterHost(Protocol):
     ) -> list[tuple[int, bytes]]: ...
     def count_sync(self, seconds: float, written: int) -> None: ...
     def forget_writer(self, writer: FileLedgerWriter) -> None: ...
+    def remember_end(self, segment: str, ledger_id: int, entries: int) -> None: ...
 
 
 class _Round(NamedTuple):
@@ -53,10 +55,15 @@ def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths
         try:
             ledger_files.write_all(fd, encoded.data, offset)
             os.fdatasync(fd)
-        except OSError:
-            _fence_own_failure(paths, encoded.starts[0][0])
+        except OSError as error:
+            forget_unwritten(fd)
+            if not _fence_own_failure(fd, paths, encoded.starts[0][0]):
+                raise EndNotRecorded(str(error)) from error
             raise
-    return _Round(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced_by(fd, paths))
+    fenced = fenced_by(fd, paths)
+    if fenced is None:
+        ledger_files.expect_in_place(fd, paths)  # ▲ where the file has been moved, nobody sees the fence here
+    return _Round(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced)
 
 
 def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
@@ -69,14 +76,28 @@ def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
     return None
 
 
-def _fence_own_failure(paths: LedgerPaths, confirmed: int) -> None:
+class EndNotRecorded(OSError):
+    """A sync has failed, and the disk does not take either at which entry the ledger ends."""
+
+
+def forget_unwritten(fd: int) -> None:
+    """After a failed sync: let the kernel drop what it holds of the file, so that a successor reads what is on the
+    disk. It need not do so (and keeps what it may yet write), therefore the ledger's end is recorded as well."""
+    with suppress(OSError):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _fence_own_failure(fd: int, paths: LedgerPaths, confirmed: int) -> bool:
     """▲ A failed sync is never retried, not by a successor's sync either: the kernel may have dropped what it could
-    not write and report success the next time. So the ledger ends, here and now, at what was acknowledged."""
+    not write and report success the next time. So the ledger ends, here and now, at what was acknowledged. False
+    where the disk does not take that: ▲ then the owner records it in `/ledger`."""
     try:
-        if not paths.fence.exists():
-            ledger_files.write_fence(paths, Fence(entries=confirmed))
-    except OSError:
-        return  # the disk takes nothing more; the writer is dead all the same, and says so
+        ledger_files.expect_in_place(fd, paths)  # nothing is made at a bare mount point
+        ledger_files.create_count(paths, confirmed)
+        ledger_files.create_fence(paths)
+    except (OSError, DataCorrupt):
+        return False
+    return True
 
 
 class FileLedgerWriter:
@@ -99,6 +120,9 @@ class FileLedgerWriter:
         self._syncing = False
         self._dead: LedgerFenced | LedgerFailed | None = None
         self._closed = False
+        self._confirmed_bytes = 0
+        self._job: asyncio.Future[_Round] | None = None
+        self._unrecorded: Recovered | None = None
 
     @property
     def ledger_id(self) -> int:
@@ -145,15 +169,19 @@ class FileLedgerWriter:
         groups = partial(ledger_format.encode_groups, self._marker, first, entries, self._last_confirmed + 1)
         job = self._store.submit(partial(_sync_round, self._file.fd, groups, self._end, self._paths))
         self._file.use()
-        job.add_done_callback(partial(self._round_done, len(entries)))
+        self._job = job
+        job.add_done_callback(partial(self._round_done, len(entries), sum(map(len, entries))))
 
-    def _round_done(self, entries: int, job: asyncio.Future[_Round]) -> None:
+    def _round_done(self, entries: int, size: int, job: asyncio.Future[_Round]) -> None:
         self._syncing = False
         self._file.done()
+        if not job.cancelled() and isinstance(job.exception(), EndNotRecorded):
+            self._unrecorded = Recovered(self._last_confirmed + 1, self._confirmed_bytes)
+            self._store.remember_end(self._header.segment, self.ledger_id, self._last_confirmed + 1)
         if self._dead is None:
             self._dead = self._failure_of(job)
         if self._dead is None:
-            self._confirm(entries, job.result())
+            self._confirm(entries, size, job.result())
         self._answer(self._in_round)
         if self._dead is not None:
             self._answer(self._waiting)
@@ -174,11 +202,12 @@ class FileLedgerWriter:
         dead.__cause__ = failure
         return dead
 
-    def _confirm(self, entries: int, done: _Round) -> None:
+    def _confirm(self, entries: int, size: int, done: _Round) -> None:
         for first, offset in done.starts:
             self._index.add(first, self._end + offset)
         self._end += done.written
         self._last_confirmed += entries
+        self._confirmed_bytes += size
         self._store.count_sync(done.seconds, done.written)
 
     def _answer(self, futures: list[asyncio.Future[int]]) -> None:
@@ -226,3 +255,8 @@ class FileLedgerWriter:
             self._answer(self._waiting)
         self._file.release()
         self._store.forget_writer(self)
+
+    async def unrecorded_end(self) -> Recovered | None:
+        if self._job is not None:
+            await asyncio.wait([self._job])
+        return self._unrecorded

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from txnstore.store import EventKind, KeyValue, WatchBatch
+from txnstore.store import Event, EventKind, KeyValue, WatchBatch
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 T = TypeVar("T")
@@ -45,10 +45,20 @@ class FollowedTable(Generic[T]):
 
     def apply(self, batch: WatchBatch) -> tuple[str, ...]:
         """Take in one batch; returns the names that changed. Applying a batch twice changes nothing."""
+        changed = dict.fromkeys(self.apply_part(batch.events))
+        return self.apply_end(batch, changed)
+
+    def apply_part(self, events: Iterable[Event]) -> tuple[str, ...]:
+        """Take in some events of a batch; returns the names that changed. ▲ `revision` stays until `apply_end`: what is
+        here by then is as old as that at least, and may be newer."""
         changed: dict[str, None] = {}
-        for event in batch.events:
+        for event in events:
             if self._apply_event(event.kind, event.record):
                 changed[self._name(event.record.key)] = None
+        return tuple(changed)
+
+    def apply_end(self, batch: WatchBatch, changed: dict[str, None]) -> tuple[str, ...]:
+        """All events of `batch` were taken in, which `changed` these names; returns all that have changed."""
         if batch.resync:
             present = {self._name(event.record.key) for event in batch.events}
             for name, mod_revision in list(self._mod_revisions.items()):

@@ -8,28 +8,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
 import structlog
 
 from segments.directory import Directory, topic_path_of
+from segments.ledger import LedgerFailed
 from segments.ledgers import SegmentLedgers
-from segments.retention import Least, Retention, expired, first_kept, retention_of, roll_due, share_left
+from segments.retention import (
+    Least,
+    Retention,
+    expired,
+    first_kept,
+    kept_ledgers,
+    overlap_of,
+    retention_of,
+    roll_due,
+    share_left,
+)
 from segments.settings import BrokerSettings
 from txnstore import keys, records
 from txnstore.op_transitions import clean_up_ops, plan_clean_up, read_clean_up_verdict
+from txnstore.paging import in_pages, in_parts
 from txnstore.records import LedgerInfo, LedgerRecord
 from txnstore.store import MAX_COMMIT_OPS, MetadataStore
 from txnwire.errors import DataCorrupt, InternalError, OutcomeUnknown, TxnError
-from txnwire.ids import Position
+from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 from txnwire.ports import Clock
+from txnwire.tasks import defect, restarted
 from watchers.visibility import AbortedKey, TransactionBuffer
 
 log = structlog.get_logger(__name__)
 
 RECORDS_AT_ONCE: Final = MAX_COMMIT_OPS - clean_up_ops()
+NAMES_AT_ONCE: Final = 1000
+LISTS_AT_ONCE: Final = 50
+"""Ledger lists: the head of one may be 20 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,10 @@ class KeptSegment(Protocol):
 
     def check(self) -> None: ...
     def lost(self, error: TxnError) -> None: ...
+    @property
+    def may_roll(self) -> bool:
+        """Whether the disk has room for another ledger."""
+
     async def roll(self) -> None: ...
     async def checkpoint(self) -> None:
         """What is known of producers goes beside the newest ledger; of a sealed segment beside an empty one."""
@@ -94,7 +115,11 @@ class Housekeeping:
     async def keep(self, retention: Retention) -> None:
         """One round. Raises what kept it from its end; the next one goes on from there."""
         await self._finish_trim()
-        await self._move_to_sidecar()
+        try:
+            await self._move_to_sidecar()
+        except LedgerFailed as error:
+            # ▲ No room for a sidecar must not keep what makes room from going: its records stay in etcd meanwhile.
+            log.warning("sidecar_not_written", segment=self._segment.path, error=str(error))
         await self._roll(retention)
         await self._trim(await self._with_share_left(retention))
 
@@ -103,14 +128,20 @@ class Housekeeping:
         if retention.bytes_kept is None or not self._ledgers.ended:
             return retention
         segment = SegmentName.from_path(self._segment.path)
-        prefix = keys.ledger(segment.topic.path) + b"/"
-        others = [
-            (
-                SegmentName.from_path(one.key[len(keys.LEDGER) :].decode()),
-                records.decode(LedgerRecord, one.value, key=one.key),
-            )
-            for one in (await self._store.range(prefix, keys.prefix_end(prefix))).records
-        ]
+        # ▲ Not the lists of the whole topic: each of its sealed segments would read those of all the others.
+        prefix, later = keys.ledger(segment.topic.path) + b"/", dict[bytes, SegmentName]()
+        async for page in in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=NAMES_AT_ONCE, keys_only=True):
+            names = {one.key: SegmentName.from_path(one.key[len(keys.LEDGER) :].decode()) for one in page}
+            later |= {key: name for key, name in names.items() if overlap_of(segment, name)}
+            await asyncio.sleep(0)
+        others: list[tuple[SegmentName, LedgerRecord]] = []
+        for part in in_parts(list(later), self._store.page_size(LISTS_AT_ONCE)):
+            _, found = await self._store.get_many(part)
+            others += [
+                (later[one.key], records.decode(LedgerRecord, one.value, key=one.key))
+                for one in found
+                if one is not None
+            ]
         return retention._replace(bytes_kept=share_left(retention.bytes_kept, segment, others))
 
     async def forgotten(self, producers: int) -> bool:
@@ -135,11 +166,15 @@ class Housekeeping:
 
         ▲ Only then: an entry of a transaction that is still open, or whose record is not durable yet, is in no set.
         """
-        last = None
-        for info in self._ledgers.record.ledgers:
-            if info.closed_length and Position(info.ledger_id, info.closed_length - 1) <= self._buffer.watermark:
-                last = info
-        if last is None or last.ledger_id in self._ledgers.to_delete:
+        last = next(
+            (
+                info
+                for info in reversed(kept_ledgers(self._ledgers.record))
+                if info.closed_length and Position(info.ledger_id, info.closed_length - 1) <= self._buffer.watermark
+            ),
+            None,
+        )
+        if last is None:
             return
         aborted = self._buffer.durable(Position(last.ledger_id, (last.closed_length or 0) - 1))
         if not aborted:
@@ -177,7 +212,8 @@ class Housekeeping:
             now_ms=self._clock.wall_ms(),
             least=least,
         )
-        if due or (self._segment.open_bytes and self._buffer.records_in_store > self._settings.aborted_in_store):
+        due = due or bool(self._segment.open_bytes and self._buffer.records_in_store > self._settings.aborted_in_store)
+        if due and self._segment.may_roll:
             await self._segment.roll()
             self._rolled += 1
 
@@ -191,7 +227,7 @@ class Housekeeping:
         if self._ledgers.ended and self._ledgers.record.ledgers:
             every = self._expired(retention, last_sealed_ms=-1)
             if every and every[-1] is self._ledgers.record.ledgers[-1]:
-                await self._segment.checkpoint()
+                await self._keep_footer()
         going = self._expired(retention, last_sealed_ms=int(self._settings.producer_idle_s * 1000))
         if not going:
             return
@@ -202,13 +238,35 @@ class Housekeeping:
         if kept is None:
             return
         # ▲ What is known of producers stands beside the ledgers: before the newest footer goes there is another one.
-        await self._segment.checkpoint()
+        kept = await self._with_new_footer(kept)
         self._segment.check()
         unread = self._segment.unread_below(Position(kept, 0))
         await self._ledgers.trim(kept)
         self._skipped += unread
         self._segment.follow_trim()
         await self._finish_trim()
+
+    async def _keep_footer(self) -> None:
+        """Beside an empty ledger, so that the last one with entries may go. Where there is no room, the others may."""
+        try:
+            await self._segment.checkpoint()
+        except LedgerFailed as error:
+            log.warning("footer_not_kept", segment=self._segment.path, error=str(error))
+
+    async def _with_new_footer(self, kept: int) -> int:
+        """The ledger that is the first to be kept, `kept` where a new footer stands. Where none could be written, on a
+        full disk say, ▲ the newest that stands goes not; raises why where nothing else may go."""
+        try:
+            await self._segment.checkpoint()
+        except LedgerFailed as error:
+            footer, _ = await self._ledgers.last_footer()
+            first = self._ledgers.trimmed_below or EARLIEST
+            bounded = min(kept, footer.ledger_id)
+            if not any(first.ledger_id <= info.ledger_id < bounded for info in self._ledgers.record.ledgers):
+                raise
+            log.warning("trimmed_without_a_new_footer", segment=self._segment.path, error=str(error))
+            return bounded
+        return kept
 
     def _expired(self, retention: Retention, *, last_sealed_ms: int) -> list[LedgerInfo]:
         return expired(
@@ -260,12 +318,11 @@ class Housekeeper:
         self._due: dict[str, None] = {}
         self._changed = asyncio.Event()
         self._closing = False
+        self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, on_ended: Callable[[asyncio.Task[None]], None]) -> None:
-        """`on_ended`: called with its task when that ends, which it does only by a defect."""
-        self._task = asyncio.create_task(self._run(), name="housekeeping")
-        self._task.add_done_callback(on_ended)
+    def start(self) -> None:
+        self._task = restarted(self._run_until_closing, name="housekeeping")
 
     async def close(self, *, timeout_s: float) -> None:
         """End after the segment that is being looked after; what takes longer is cut short, as by a crash."""
@@ -273,7 +330,9 @@ class Housekeeper:
         self._changed.set()
         task, self._task = self._task, None
         if task is not None:
-            await asyncio.wait([task], timeout=timeout_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._ended.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -281,6 +340,11 @@ class Housekeeper:
         """Something was closed there, or its topic's policies have changed."""
         self._due[path] = None
         self._changed.set()
+
+    async def _run_until_closing(self) -> None:
+        await self._run()
+        self._ended.set()
+        await asyncio.Event().wait()  # to be cancelled
 
     async def _run(self) -> None:
         while not self._closing:
@@ -303,6 +367,10 @@ class Housekeeper:
             segment.lost(error)
         except TxnError as error:
             log.info("housekeeping_waits", segment=segment.path, error=str(error))
+        except Exception as error:  # noqa: BLE001  (told, and the segment is given up)
+            # A defect that one segment shows ends that segment here, and keeps none of the others.
+            defect("housekeeping", segment.path, error)
+            segment.lost(InternalError(f"housekeeping of {segment.path} ended: {error!r}"))
 
     def _retention(self, path: str) -> Retention:
         topology = self._directory.topics().get(topic_path_of(path))

@@ -35,17 +35,21 @@ from segments.topology import Topology
 from txnstore import keys
 from txnstore.deletion_transitions import read_step
 from txnstore.election import Leadership
+from txnstore.paging import in_pages
 from txnstore.records import LayoutChange
 from txnstore.store import Commit, KeyValue, MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, Timeout, TopicNotFound, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
+from txnwire.tasks import errand
 
 log = structlog.get_logger(__name__)
 
 RETRY_S: Final = (0.02, 0.1)
 LONGEST_RETRY_S: Final = 1.0
 ID_BITS: Final = 64
+TOPICS_AT_ONCE: Final = 32
+"""A page of records, each of which may hold thousands of segments."""
 
 
 class SealCalls(Protocol):
@@ -96,15 +100,21 @@ class LayoutChanges:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def take_up(self) -> None:
-        """Go on with what an earlier term has begun. Raises `StoreUnavailable`."""
-        for record in (await self._store.range(keys.TOPIC, keys.prefix_end(keys.TOPIC))).records:
-            try:
-                topology = read_topology(record)
-            except DataCorrupt as error:  # one that cannot be read keeps no controller from leading
-                log.error("record_unreadable", error=str(error))
-                continue
-            for change in topology.record.changes:
-                self._drive(record.key, change)
+        """Go on with what an earlier term has begun. Raises `StoreUnavailable`; repeating it is harmless."""
+        end = keys.prefix_end(keys.TOPIC)
+        async for page in in_pages(self._store, keys.TOPIC, end, at_once=TOPICS_AT_ONCE):
+            for record in page:
+                self._take_up(record)
+            await asyncio.sleep(0)
+
+    def _take_up(self, record: KeyValue) -> None:
+        try:
+            topology = read_topology(record)
+        except DataCorrupt as error:  # one that cannot be read keeps no controller from leading
+            log.error("record_unreadable", error=str(error))
+            return
+        for change in topology.record.changes:
+            self._drive(record.key, change)
 
     def follow(self, topology: Topology) -> None:
         """Some layout of a topic, as it is heard of. An intent that nobody drives is taken up: its writer has not
@@ -161,7 +171,7 @@ class LayoutChanges:
     def _drive(self, key: bytes, change: LayoutChange) -> asyncio.Task[Changed]:
         if (task := self._driven.get(change.id)) is None:
             work = self._until_done(key, change)
-            task = self._driven[change.id] = asyncio.create_task(work, name=f"{change.kind} {change.id}")
+            task = self._driven[change.id] = errand(work, name=change.kind, of=change.id, expected=_GivenUp)
             task.add_done_callback(lambda _: self._driven.pop(change.id, None))
             task.add_done_callback(_report_end)
         return task

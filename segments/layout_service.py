@@ -10,6 +10,7 @@ import structlog
 
 from segments.directory import CONTROLLER, Directory, DirectoryChange, topic_path_of
 from txnstore import keys
+from txnstore.paging import in_pages
 from txnstore.store import MetadataStore
 from txnwire.calls import Handler, Peer
 from txnwire.errors import DataCorrupt, InvalidArgument, Overloaded
@@ -19,6 +20,9 @@ from txnwire.proto import txn_pb2 as pb
 log = structlog.get_logger(__name__)
 
 MAX_TOPICS_PER_CONNECTION = 10_000
+
+TOPICS_AT_ONCE = 1000
+"""Named in one turn of the loop."""
 
 _COALESCE_S = 0.005
 """Changes that come within this time (a broker that claims all its segments) leave as one push."""
@@ -87,10 +91,13 @@ class LayoutService:
         """Full names (`topic://…`) in order, straight from the store: a topic just created is among them. One that is
         being deleted is not, as far as is known here."""
         prefix = keys.TOPIC + _listing_prefix(command.list_topics.prefix).encode()
-        found = await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)
-        paths = [record.key[len(keys.TOPIC) :].decode() for record in found.records]
-        known = self._directory.topics()
-        names = [str(TopicName.from_path(path)) for path in paths if path not in known or not known[path].deleting]
+        names: list[str] = []
+        async for page in in_pages(
+            self._store, prefix, keys.prefix_end(prefix), at_once=TOPICS_AT_ONCE, keys_only=True
+        ):
+            known = self._directory.topics()
+            paths = [record.key[len(keys.TOPIC) :].decode() for record in page]
+            names += [str(TopicName.from_path(path)) for path in paths if path not in known or not known[path].deleting]
         return pb.Command(names=pb.Names(names=names))
 
     # ---- pushes -----------------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ SPLIT: Final = "split"
 MERGE: Final = "merge"
 MAX_SEGMENTS: Final = 4096
 """Of a topic, sealed ones included: bounds its record to some 0.5 MB, which every change of the layout rewrites."""
+PATHS_BYTES: Final = 750_000
+"""Of the paths of all segments of a topic, which one record may have to name: an assignment, a subscription's start."""
 DRAINED_AT_ONCE: Final = MAX_COMMIT_OPS - 8
 
 
@@ -59,6 +61,11 @@ class Changed:
     epoch: int
     parents: tuple[str, ...]
     children: tuple[str, ...]
+
+
+def most_segments(topic: TopicName) -> int:
+    """Of a topic, sealed ones included: fewer with long names, so that a record that names them all can be stored."""
+    return min(MAX_SEGMENTS, PATHS_BYTES // (len(topic.path) + len("/0000-ffff-") + 24))
 
 
 def read_topology(record: KeyValue) -> Topology:
@@ -116,10 +123,13 @@ def plan_intent(
     topology = read_topology(record)
     if topology.deleting:
         raise TopicNotFound(f"{topology.topic} is being deleted")
-    if len(topology.segments) + 2 > MAX_SEGMENTS:
+    most, to_come = most_segments(topology.topic), 2 * len(topology.record.changes)
+    # ▲ What is under way counts as made: many changes at once would else make a record that no store takes.
+    if len(topology.segments) + to_come + 2 > most:
         raise NotAllowed(
-            f"{topology.topic} has {len(topology.segments)} segments, sealed ones included, of {MAX_SEGMENTS} at most: "
-            "what is sealed and empty is pruned once its producers are forgotten; a retention empties it"
+            f"{topology.topic} has {len(topology.segments)} segments, sealed ones included, {to_come} to come, of "
+            f"{most} at most: what is sealed and empty is pruned once its producers are forgotten; a retention "
+            "empties it"
         )
     for change in topology.record.changes:
         for parent in change.parents:

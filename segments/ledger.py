@@ -40,10 +40,12 @@ class LedgerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a fenced ledger holds, durably: entries 0 … `entries` - 1. A torn tail behind them has been cut off."""
+    """What a fenced ledger holds, durably: entries 0 … `entries` - 1. A torn tail behind them has been cut off.
+    `present`: whether it is there at all; one that was never created is not."""
 
     entries: int
     bytes: int
+    present: bool = True
 
 
 class LedgerPlace(NamedTuple):
@@ -52,6 +54,13 @@ class LedgerPlace(NamedTuple):
 
     id: str | None
     place: str
+
+
+class DiskRoom(NamedTuple):
+    """Of the disk that ledgers are kept on; `free_bytes` as far as this process may use them."""
+
+    free_bytes: int
+    total_bytes: int
 
 
 class LedgerWriter(Protocol):
@@ -87,6 +96,11 @@ class LedgerWriter(Protocol):
     def abandon(self) -> None:
         """Let go at once, writing nothing more (ownership lost, process going down)."""
 
+    async def unrecorded_end(self) -> Recovered | None:
+        """What the ledger holds, where a sync has failed and this could not be kept beside the ledger; None otherwise.
+        Waits for a sync that is under way. ▲ The caller keeps it elsewhere before it gives up its ownership: a
+        successor would count what is not on the disk."""
+
 
 class LedgerStore(Protocol):
     @property
@@ -95,7 +109,17 @@ class LedgerStore(Protocol):
 
     async def identity(self, mark: str | None) -> LedgerPlace:
         """Which place this is. One that has no id is given `mark`, durably, if there is one; of several that mark it at
-        once the first counts. Raises `LedgerFailed`."""
+        once the first counts. Raises `LedgerFailed`.
+
+        ▲ From then on a place without that id is one that has gone: everything fails as `LedgerFailed`, what reads as
+        `LedgerUnreadable`, and nothing counts as never created."""
+
+    async def room(self) -> DiskRoom | None:
+        """None where the store has no bound of its own. Raises `LedgerFailed`."""
+
+    async def keep_reserve(self, size: int) -> None:
+        """Set so much room aside, at most, for all but appending: fencing, closing, opening, footers, sidecars and
+        deletion use it where there is none else. Idempotent; what was used is set aside anew. Raises `LedgerFailed`."""
 
     async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> LedgerWriter:
         """A new, empty ledger, durable before this returns. Raises `LedgerFailed` if it already exists."""
@@ -107,6 +131,10 @@ class LedgerStore(Protocol):
         created counts as empty (its creator died). Raises `DataCorrupt` naming file and offset for any other damage:
         what may have been acknowledged is never cut off silently.
         """
+
+    async def look_at(self, segment: str, ledger_id: int) -> Recovered | None:
+        """For a check or a repair: how much of a ledger is there, whatever was counted in it; None where nothing is.
+        Fences and changes nothing. Raises `DataCorrupt`, `LedgerUnreadable`."""
 
     async def read(
         self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int

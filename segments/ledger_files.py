@@ -5,6 +5,7 @@ Everything here raises plain `OSError`; the store turns it into `LedgerFailed` w
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from txnwire.names import SegmentName
 
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
-    """`<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,sidecar,fence}`."""
+    """`<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,sidecar,fence,count}`."""
 
     directory: Path
     ledger_id: int
@@ -39,6 +40,10 @@ class LedgerPaths:
     @property
     def fence(self) -> Path:
         return self.directory / f"{self.ledger_id}.fence"
+
+    @property
+    def count(self) -> Path:
+        return self.directory / f"{self.ledger_id}.count"
 
 
 def paths_of(root: Path, segment: str, ledger_id: int) -> LedgerPaths:
@@ -74,6 +79,29 @@ def discard_sidecar(paths: LedgerPaths) -> None:
     paths.sidecar.unlink(missing_ok=True)
     if paths.directory.is_dir():
         sync_directory(paths.directory)
+
+
+class FolderGone(OSError):
+    """The data folder was here and is not any more: its disk is not mounted, or it was moved."""
+
+
+def expect_folder(root: Path, mark: str | None) -> None:
+    """▲ What is not found in a folder that has gone was not "never made". `mark`: what it is marked with, as far as is
+    known. Raises `FolderGone`."""
+    if mark is not None and (found := read_mark(root)) != mark:
+        now = "has no mark" if found is None else f"is another one ({found})"
+        raise FolderGone(f"the data folder {root} (marked {mark}) is not there any more: what is there {now}")
+
+
+def expect_in_place(fd: int, paths: LedgerPaths) -> None:
+    """Raises `FolderGone` where the name of an open ledger does not lead to it any more."""
+    mine = os.fstat(fd)
+    try:
+        named = paths.ledger.stat()
+    except FileNotFoundError:
+        raise FolderGone(f"{paths.ledger} is not there any more: its folder has gone or was moved") from None
+    if (named.st_dev, named.st_ino) != (mine.st_dev, mine.st_ino):
+        raise FolderGone(f"{paths.ledger} is another file by now: its folder was moved, and another one put in place")
 
 
 def set_aside(root: Path, segment: str, to: Path) -> Path:
@@ -131,12 +159,17 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create `path` and its missing parents, each durable in its own parent (▲ §7: directories are synced too)."""
-    if path.is_dir():
-        return
-    make_directories(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    """Create `path` and its missing parents, each durable in its own parent (▲ §7: directories are synced too).
+
+    ▲ One that is there is synced into its parent all the same: whoever made it may not have come to that yet, and a
+    power failure would take all that we put into it. Its parent needs no more: that was durable before it was made."""
+    if not path.is_dir():
+        make_directories(path.parent)
+        path.mkdir(exist_ok=True)
+    try:
+        sync_directory(path.parent)
+    except PermissionError:
+        return  # above the data folder: no process of ours can have made something there
 
 
 def write_all(fd: int, data: bytes, offset: int) -> None:
@@ -177,6 +210,19 @@ def create_file(target: Path, data: bytes) -> int:
     return fd
 
 
+def create_once(target: Path, data: bytes) -> bool:
+    """Create `target` with `data`, durable; False where it was there before, and is durable from now on."""
+    if not target.exists():
+        try:
+            os.close(create_file(target, data))
+        except FileExistsError:
+            pass
+        else:
+            return True
+    sync_directory(target.parent)  # ▲ whoever gave it its name may have died before this
+    return False
+
+
 def replace_file(target: Path, data: bytes) -> None:
     """Put `data` at `target`, atomically and durably, whether or not it was there."""
     make_directories(target.parent)
@@ -201,39 +247,80 @@ def mark_folder(root: Path, mark: str | None) -> str | None:
     """What the folder is marked with; `mark` from now on where it was not. Whoever marks it first counts."""
     path = root / FOLDER_MARK
     if mark is not None:
-        try:
-            os.close(create_file(path, f"{mark}\n".encode()))
-        except FileExistsError:
-            sync_directory(root)  # ▲ whoever gave it its name may have died before this
+        create_once(path, f"{mark}\n".encode())
+    return read_mark(root)
+
+
+def read_mark(root: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return (root / FOLDER_MARK).read_text().strip()
     except FileNotFoundError:
         return None
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """The fence file. `entries`: how many the ledger holds, once somebody has counted; None before."""
+    """The fence file, and the file with the count of a fenced ledger. `entries`: how many the ledger holds. (Fences of
+    former versions have it; by now it has a file of its own.)"""
 
     v: int = 1
     entries: int | None = None
 
 
-def write_fence(paths: LedgerPaths, fence: Fence) -> None:
-    replace_file(paths.fence, msgspec.json.encode(fence) + b"\n")
+def create_fence(paths: LedgerPaths) -> None:
+    """Durable when it returns, whoever wrote it."""
+    create_once(paths.fence, _encode_fence(Fence()))
 
 
-def read_fence(paths: LedgerPaths) -> Fence | None:
-    """None where the ledger is not fenced. Raises `DataCorrupt` for a fence file that does not parse."""
+def create_count(paths: LedgerPaths, entries: int) -> int:
+    """How many entries the ledger holds, for good, durably.
+
+    ▲ The first count stands: it may be in etcd, and be read, already. One that comes later counted a shorter ledger,
+    or a longer one, and takes over what it finds."""
+    create_once(paths.count, _encode_fence(Fence(entries=entries)))
+    counted = read_count(paths)
+    if counted is None:
+        raise FileNotFoundError(errno.ENOENT, "has gone as soon as it was written", str(paths.count))
+    return counted
+
+
+def replace_count(paths: LedgerPaths, entries: int) -> None:
+    """For a repair alone: of a ledger that has lost what was counted in it."""
+    replace_file(paths.count, _encode_fence(Fence(entries=entries)))
+    create_fence(paths)
+
+
+def discard_footer(paths: LedgerPaths) -> None:
+    """For a repair alone: of a ledger that has lost what its footer covers."""
+    paths.footer.unlink(missing_ok=True)
+    if paths.directory.is_dir():
+        sync_directory(paths.directory)
+
+
+def _encode_fence(fence: Fence) -> bytes:
+    return msgspec.json.encode(fence) + b"\n"
+
+
+def read_count(paths: LedgerPaths) -> int | None:
+    """How many entries the ledger holds, once somebody has counted. Raises `DataCorrupt` for a file that does not
+    parse."""
+    for path in (paths.count, paths.fence):
+        fence = _read_fence(path)
+        if fence is not None and fence.entries is not None:
+            return fence.entries
+    return None
+
+
+def _read_fence(path: Path) -> Fence | None:
     try:
-        data = paths.fence.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
         fence = msgspec.json.decode(data, type=Fence)
     except msgspec.DecodeError as error:
-        raise DataCorrupt(f"{paths.fence}: not a fence file of version 1: {error}") from error
+        raise DataCorrupt(f"{path}: not a fence file of version 1: {error}") from error
     if fence.v != 1:
-        raise DataCorrupt(f"{paths.fence}: fence version {fence.v}; this program reads 1")
+        raise DataCorrupt(f"{path}: fence version {fence.v}; this program reads 1")
     return fence
 
 
@@ -251,17 +338,17 @@ def delete_ledger(paths: LedgerPaths) -> None:
     paths.sidecar.unlink(missing_ok=True)
     if created:
         paths.fence.unlink(missing_ok=True)
+        paths.count.unlink(missing_ok=True)  # last: it says that the ledger was there, should this be cut short
     sync_directory(paths.directory)
 
 
 def _was_counted(paths: LedgerPaths) -> bool:
-    """A fence that says how many entries there were is no use once they are gone; a deletion was cut short before it.
-    One that is damaged is kept: it still fences."""
+    """A count is no use once what was counted is gone; a deletion was cut short before it. A fence that is damaged is
+    kept: it still fences."""
     try:
-        fence = read_fence(paths)
+        return read_count(paths) is not None
     except DataCorrupt:
         return False
-    return fence is not None and fence.entries is not None
 
 
 def delete_segment(root: Path, segment: str) -> None:

@@ -1,28 +1,35 @@
 """The ledgers of one segment as one log: the list in `/ledger/<segment>`, take-over, rolling, reading (DESIGN §6, §7).
 
-Every rewrite of the list compares its `mod_revision` and the ownership epoch, so neither a stale owner nor a late old
-write can change it. Ledger ids count up; a take-over always opens a new one, so a position is never used twice.
+How the list is read and rewritten: `segments.ledger_list`. Ledger ids count up; a take-over always opens a new one, so
+a position is never used twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
 
 import msgspec
 
-from segments.ledger import LedgerStore, LedgerWriter
+from segments.ledger import LedgerStore, LedgerWriter, Recovered
+from segments.ledger_evidence import expect_made
+from segments.ledger_folder import expect_evidence, expect_last
+from segments.ledger_list import LedgerList
+from segments.ledger_pages import PAGE_LEDGERS
 from segments.retention import kept_ledgers
 from segments.sidecars import decode_sidecar, encode_sidecar
-from txnstore import keys, records
 from txnstore.records import LedgerInfo, LedgerRecord
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore, Put, Read, created_at, unchanged_since
-from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, NotOwner, SegmentSealed
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import DataCorrupt, InvalidArgument, SegmentSealed
 from txnwire.ids import EARLIEST, Position
 from watchers.visibility import AbortedKey
 
 FIRST_LEDGER_ID = 1
+DELETED_AT_ONCE: Final = 1024
+"""Ledgers whose files are deleted before the list forgets them."""
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -40,6 +47,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Footer).decode
 
 
+def covered_by(footer: bytes, where: str) -> int:
+    """How many entries of its ledger a footer covers. Raises `DataCorrupt`."""
+    try:
+        return _decode(footer).entries
+    except msgspec.DecodeError as error:
+        raise DataCorrupt(f"{where}: {error}") from error
+
+
 class SegmentLedgers:
     """`epoch` is the ownership epoch all writes compare. Call `take_over` first; `writer` is None while sealed."""
 
@@ -52,21 +67,23 @@ class SegmentLedgers:
         epoch: int,
         incarnation: str,
         wall_ms: Callable[[], int] = lambda: 0,
+        page_ledgers: int = PAGE_LEDGERS,
     ) -> None:
-        self._store = store
         self._ledger_store = ledger_store
         self._segment = segment
-        self._epoch = epoch
         self._incarnation = incarnation
         self._wall_ms = wall_ms
         self._rewriting = asyncio.Lock()
         """Held from planning a record until it is written: the log rolls while old ledgers are trimmed."""
-        self._key = keys.ledger(segment)
-        self._mod_revision = 0
+        self._store = store
+        self._list = LedgerList(store, segment, epoch=epoch, page_ledgers=page_ledgers)
         self._record = LedgerRecord(ledgers=[])
         self._ids: list[int] = []
         self._lengths: dict[int, int] = {}
+        self._before: list[int] = [0]
+        """Entries of the kept ledgers in front of each."""
         self.writer: LedgerWriter | None = None
+        self._abandoned: LedgerWriter | None = None
         self.ended = False
         """Whether the topic's layout has the segment as sealed; set by the broker, for good."""
         self._last_confirmed = EARLIEST
@@ -85,7 +102,7 @@ class SegmentLedgers:
     @property
     def revision(self) -> int:
         """The mod revision of `/ledger/<segment>`."""
-        return self._mod_revision
+        return self._list.revision
 
     @property
     def end(self) -> Position | None:
@@ -112,16 +129,13 @@ class SegmentLedgers:
         ▲ The closed length stands in `/ledger` before this returns, hence before anything is served from it.
         Raises `NotOwner`, `DataCorrupt`, `LedgerFailed`, `StoreUnavailable`.
         """
-        owner = keys.owner(self._segment)
-        _, (found, held) = await self._store.get_many([self._key, owner])
-        if held is None or held.create_revision != self._epoch:
-            # ▲ Before anything is fenced: a broker that slept since it claimed would fence its successor's ledger.
-            raise NotOwner(f"{self._segment}: ownership epoch {self._epoch} is over, look up the owner again")
-        record = LedgerRecord(ledgers=[])
-        if found is not None:
-            record = records.decode(LedgerRecord, found.value, key=self._key)
-            self._mod_revision = found.mod_revision
-        closed = [await self._closed(info) for info in record.ledgers]
+        await self._list.load()
+        record = self._list.record
+        closed = [await self._closed(info, record.made) for info in record.ledgers]
+        if closed != record.ledgers:
+            await expect_evidence(self._store, self._segment, closed)
+        else:
+            await expect_last(self._ledger_store, self._segment, record)
         if record.sealed is not None:
             self._adopt(msgspec.structs.replace(record, ledgers=closed))
             return
@@ -130,7 +144,18 @@ class SegmentLedgers:
         if record.trimmed_below is not None:
             next_id = max(next_id, record.trimmed_below[0])
         await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, self._opened(next_id)]))
-        self.writer = await self._ledger_store.create(self._segment, next_id, incarnation=self._incarnation)
+        self.writer = await self._make(next_id)
+
+    async def _make(self, ledger_id: int) -> LedgerWriter:
+        """▲ What is listed and not there counts as never made only until the list says that it was: nothing is
+        appended before."""
+        writer = await self._ledger_store.create(self._segment, ledger_id, incarnation=self._incarnation)
+        try:
+            await self._rewrite(msgspec.structs.replace(self._record, made=ledger_id))
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer
 
     def _opened(self, ledger_id: int) -> LedgerInfo:
         return LedgerInfo(ledger_id=ledger_id, store=self._ledger_store.kind, opened_ms=self._wall_ms())
@@ -140,19 +165,24 @@ class SegmentLedgers:
         a writer of one that still lives finds it deleted, which is as good as fenced.
 
         ▲ One that has a footer stays: it was written there because the ledgers before it were to be trimmed, and says
-        what is known of their producers. Deleted before the record forgets them: a crash in between leaves a name
-        without a file, never the reverse."""
+        what is known of their producers. So does one whose sidecar is listed, and lost: what was aborted before it
+        would be read. Deleted before the record forgets them: a crash in between leaves a name without a file, never
+        the reverse."""
         empty = []
         for info in closed[:-1]:
-            if not info.closed_length and await self._ledger_store.read_footer(self._segment, info.ledger_id) is None:
+            if info.closed_length or info.aborted:
+                continue
+            if await self._ledger_store.read_footer(self._segment, info.ledger_id) is None:
                 await self._ledger_store.delete(self._segment, info.ledger_id)
                 empty.append(info)
-        return [info for info in closed if info not in empty]
+        going = {info.ledger_id for info in empty}
+        return [info for info in closed if info.ledger_id not in going]
 
-    async def _closed(self, info: LedgerInfo) -> LedgerInfo:
+    async def _closed(self, info: LedgerInfo, made: int | None) -> LedgerInfo:
         if info.closed_length is not None:
             return info
         recovered = await self._ledger_store.fence(self._segment, info.ledger_id)
+        expect_made(self._segment, info.ledger_id, recovered, made)
         return msgspec.structs.replace(
             info, closed_length=recovered.entries, bytes=recovered.bytes, closed_ms=self._wall_ms()
         )
@@ -191,14 +221,14 @@ class SegmentLedgers:
             )
             if not await self._rewrite_while(record, topic):
                 return False
-            self.writer = await self._ledger_store.create(self._segment, first, incarnation=self._incarnation)
+            self.writer = await self._make(first)
             return True
 
     async def _go_on(self, closed: list[LedgerInfo]) -> None:
         """Open the ledger behind the one that was just closed."""
         opened = self._opened(closed[-1].ledger_id + 1)
         await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
-        self.writer = await self._ledger_store.create(self._segment, opened.ledger_id, incarnation=self._incarnation)
+        self.writer = await self._make(opened.ledger_id)
 
     async def close(self, footer: Callable[[], bytes]) -> None:
         """Graceful end of this ownership: a successor finds the ledger closed and its footer whole. ▲ `footer` is asked
@@ -221,11 +251,30 @@ class SegmentLedgers:
         return [*self._record.ledgers[:-1], info]
 
     def abandon(self) -> None:
-        """Let go at once; nothing more is written."""
+        """Let go at once; nothing more is written but `record_end`."""
         if self.writer is not None:
             self.writer.abandon()
             self._last_confirmed = self.last_confirmed
-            self.writer = None
+            self._abandoned, self.writer = self.writer, None
+
+    async def unrecorded_end(self) -> Recovered | None:
+        """Behind `abandon`: where the open ledger ends, if a sync has failed and the disk did not take that either.
+        Waits for what is still on its way to the disk."""
+        return None if self._abandoned is None else await self._abandoned.unrecorded_end()
+
+    async def record_end(self) -> None:
+        """Behind `abandon`, and while the epoch is still ours: ▲ an end that the disk did not take goes to `/ledger`. A
+        successor would count what only the page cache holds. Raises as `_rewrite`."""
+        writer, end = self._abandoned, await self.unrecorded_end()
+        if writer is None or end is None:
+            return
+        async with self._rewriting:
+            last = self._record.ledgers[-1]
+            if last.ledger_id == writer.ledger_id and last.closed_length is None:
+                closed = msgspec.structs.replace(
+                    last, closed_length=end.entries, bytes=end.bytes, closed_ms=self._wall_ms()
+                )
+                await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*self._record.ledgers[:-1], closed]))
 
     # ---- aborted sidecars -------------------------------------------------------------------------------------------
 
@@ -288,8 +337,11 @@ class SegmentLedgers:
     @property
     def to_delete(self) -> tuple[int, ...]:
         """Ledgers that are trimmed and still listed: their files are to be deleted."""
-        kept = kept_ledgers(self._record)
-        return tuple(info.ledger_id for info in self._record.ledgers if info not in kept)
+        below = self._record.trimmed_below
+        if below is None:
+            return ()
+        ledgers = self._record.ledgers
+        return tuple(info.ledger_id for info in ledgers[: bisect_left(ledgers, below[0], key=_id)])
 
     async def trim(self, first_kept: int) -> None:
         """▲ First they are not read any more, whoever serves next; only then do their files go (`finish_trim`)."""
@@ -304,13 +356,13 @@ class SegmentLedgers:
                 await self._rewrite(trimmed)
 
     async def finish_trim(self) -> None:
-        """Delete the files of what is trimmed, then forget it. Idempotent; a crash in between leaves it listed."""
-        going = self.to_delete
-        for ledger_id in going:
-            await self._ledger_store.delete(self._segment, ledger_id)
-        async with self._rewriting:
-            kept = [info for info in self._record.ledgers if info.ledger_id not in going]
-            if len(kept) < len(self._record.ledgers):
+        """Delete the files of what is trimmed, then forget it. Idempotent; a crash in between leaves it listed. In
+        steps: whole pages go with what they list, and a commit takes so many."""
+        while going := self.to_delete[:DELETED_AT_ONCE]:
+            for ledger_id in going:
+                await self._ledger_store.delete(self._segment, ledger_id)
+            async with self._rewriting:
+                kept = self._record.ledgers[bisect_right(self._record.ledgers, going[-1], key=_id) :]
                 await self._rewrite(msgspec.structs.replace(self._record, ledgers=kept))
 
     # ---- footers ----------------------------------------------------------------------------------------------------
@@ -398,21 +450,20 @@ class SegmentLedgers:
 
     def nth(self, index: int) -> Position:
         """The place of the entry with `index` earlier ones before it."""
-        for ledger_id in self._ids:
-            length = self._lengths[ledger_id]
-            if length < 0 or index < length:
-                return Position(ledger_id, index)
-            index -= length
+        at = max(0, bisect_right(self._before, index) - 1)
+        while at < len(self._ids):
+            length = self._lengths[self._ids[at]]
+            if length < 0 or index - self._before[at] < length:
+                return Position(self._ids[at], index - self._before[at])
+            at += 1
         return self.next_after(self.last_confirmed)
 
     def _rank(self, position: Position) -> int:
         """Entries of this list at or below `position`."""
-        total = 0
-        for ledger_id in self._ids:
-            if ledger_id >= position.ledger_id:
-                return total + (position.entry_id + 1 if ledger_id == position.ledger_id else 0)
-            total += self._lengths[ledger_id]
-        return total
+        at = bisect_left(self._ids, position.ledger_id)
+        if at < len(self._ids):
+            return self._before[at] + (position.entry_id + 1 if self._ids[at] == position.ledger_id else 0)
+        return self._before[-1] + self._lengths[self._ids[-1]] if self._ids else 0
 
     async def read(self, first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
         """Entries from `first`, which exists, up to `last` at most, of one ledger, at least one.
@@ -438,53 +489,22 @@ class SegmentLedgers:
         return self.next_after(Position(position.ledger_id, position.entry_id - 1))
 
     async def _rewrite(self, record: LedgerRecord) -> None:
-        value = records.encode(record)
-        result = await self._store.commit(self._rewriting_commit(value))
-        self._mod_revision = self._read_verdict(result, value)
+        await self._list.rewrite(record)
         self._adopt(record)
 
     async def _rewrite_while(self, record: LedgerRecord, topic: KeyValue) -> bool:
-        """Rewrite the list if the topic's record stands as it was read; False if it does not, and nothing is
-        changed."""
-        value = records.encode(record)
-        commit = self._rewriting_commit(value)
-        compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))
-        result = await self._store.commit(msgspec.structs.replace(commit, compares=compares))
-        if not result.succeeded and (found := _only(result.reads[0])) is not None:
-            owner = _only(result.reads[1])
-            owned = owner is not None and owner.create_revision == self._epoch
-            if owned and found.mod_revision == self._mod_revision:
-                return False
-        self._mod_revision = self._read_verdict(result, value)
-        self._adopt(record)
-        return True
-
-    def _rewriting_commit(self, value: bytes) -> Commit:
-        owner = keys.owner(self._segment)
-        return Commit(
-            compares=(unchanged_since(self._key, self._mod_revision), created_at(owner, self._epoch)),
-            puts=(Put(self._key, value),),
-            else_reads=(Read(self._key), Read(owner)),
-        )
-
-    def _read_verdict(self, result: CommitResult, value: bytes) -> int:
-        if result.succeeded:
-            return result.revision
-        found, owner = (_only(reads) for reads in result.reads)
-        if owner is None or owner.create_revision != self._epoch:
-            raise NotOwner(f"{self._segment}: ownership epoch {self._epoch} is over, look up the owner again")
-        if result.repeated and found is not None and found.value == value:
-            return found.mod_revision
-        raise InternalError(
-            f"/ledger/{self._segment} was changed by somebody else under ownership epoch {self._epoch}: expected "
-            f"mod revision {self._mod_revision}, found {found.mod_revision if found else 'no record'}"
-        )
+        """See `LedgerList.rewrite_while`."""
+        rewritten = await self._list.rewrite_while(record, topic)
+        if rewritten:
+            self._adopt(record)
+        return rewritten
 
     def _adopt(self, record: LedgerRecord) -> None:
         self._record = record
         kept = kept_ledgers(record)
         self._ids = [info.ledger_id for info in kept]
         self._lengths = {info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in kept}
+        self._before = list(accumulate((self._lengths[one] for one in self._ids[:-1]), initial=0))
         if record.trimmed_below is not None:
             self._floor = Position(record.trimmed_below[0], record.trimmed_below[1] - 1)
         closed = [info for info in kept if info.closed_length]
@@ -496,5 +516,5 @@ class SegmentLedgers:
             self._last_confirmed = Position(*record.sealed)
 
 
-def _only(records_read: tuple[KeyValue, ...]) -> KeyValue | None:
-    return records_read[0] if records_read else None
+def _id(info: LedgerInfo) -> int:
+    return info.ledger_id

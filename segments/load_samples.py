@@ -20,6 +20,7 @@ from txnstore.records import LoadSample
 from txnstore.store import Commit, MetadataStore, Put, created_at
 from txnwire.errors import TxnError
 from txnwire.ports import Clock
+from txnwire.tasks import restarted
 
 log = structlog.get_logger(__name__)
 
@@ -95,11 +96,10 @@ class LoadReporter:
         self.written = 0
         """Samples since the start."""
 
-    def start(self, on_ended: Callable[[asyncio.Task[None]], None]) -> None:
+    def start(self) -> None:
         if self._every_s <= 0:
             return
-        self._task = asyncio.create_task(self._run(), name="load samples")
-        self._task.add_done_callback(on_ended)
+        self._task = restarted(self._run, name="load samples")
 
     async def close(self) -> None:
         """Idempotent."""

@@ -20,11 +20,22 @@ from segments.take_over import take_over_segment
 from segments.topology import Topology
 from segments.waiting import Waiters, cancel_all
 from txnstore import keys
-from txnwire.errors import DataCorrupt, NotOwner, TopicNotFound, TxnError
+from txnwire.errors import (
+    DataCorrupt,
+    NotOwner,
+    OutcomeUnknown,
+    StoreFull,
+    StoreUnavailable,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+)
 from txnwire.names import SegmentName
+from txnwire.tasks import errand
 
 log = structlog.get_logger(__name__)
 
+RECORD_AGAIN_S = 0.2
 CLAIM_TRIES = 10
 """Of one segment whose topic's record was changed just then; behind these it waits its turn."""
 
@@ -55,6 +66,9 @@ class OwnedSegments:
         self._claims = Claims(broker_id, settle_s=shared.settings.settle_s)
         self._handing_over: dict[str, None] = {}
         self._endings: dict[asyncio.Task[None], None] = {}
+        self._closing = False
+        self._recording: dict[asyncio.Timeout, None] = {}
+        """Who waits for etcd to take the end of a ledger."""
 
     # ---- claims -----------------------------------------------------------------------------------------------------
 
@@ -79,7 +93,7 @@ class OwnedSegments:
             wanted=self.waiters,
         )
         for path in moves.take:
-            task = asyncio.create_task(self._take(path, registration), name=f"take over {path}")
+            task = errand(self._take(path, registration), name="take-over", of=path)
             self.taking[path] = task
             task.add_done_callback(partial(self._taken, path))
         for path in moves.give_up:
@@ -171,6 +185,7 @@ class OwnedSegments:
             self._claims.succeeded(path, self._clock.monotonic())
             if (topology := self._going(path)) is not None:  # it was marked while it was being taken over
                 self.waiters.fail(path, why_gone(path, topology))
+                self._handing_over[path] = None
                 self.own(self._give_up_going(segment, topology))
                 return
             self.serving[path] = segment
@@ -190,11 +205,60 @@ class OwnedSegments:
     def _segment_lost(self, segment: Segment, error: TxnError) -> None:
         if self.serving.get(segment.path) is segment:
             del self.serving[segment.path]
-        if not isinstance(error, NotOwner):
-            # ▲ Served again only under a new epoch: ops of this one that are still on their way are then refused.
-            self.holdings.to_release[segment.path] = segment.epoch
-        self.own(segment.wait_stopped())
+        if isinstance(error, NotOwner):
+            self.own(segment.wait_stopped())
+        elif segment.path not in self._handing_over:  # ▲ else who hands it over gives the epoch back, once
+            self._handing_over[segment.path] = None  # from now on: its epoch is still ours
+            self.own(self._give_up_lost(segment))
         self.changed.set()
+
+    async def _give_up_lost(self, segment: Segment) -> None:
+        """▲ Served again only under a new epoch: ops of this one that are still on their way are then refused."""
+        try:
+            await self._record_end(segment)
+            await segment.wait_stopped()
+        finally:
+            self.holdings.to_release[segment.path] = segment.epoch
+            del self._handing_over[segment.path]
+            self.changed.set()
+
+    async def _record_end(self, segment: Segment) -> None:
+        """▲ Of a ledger whose sync has failed, on a disk that takes no note of it: its length goes to etcd before the
+        epoch is given back, however long etcd takes nothing: as long it gives the segment to nobody else either. Where
+        the disk does not answer, or the broker closes, the ledger store of this process alone still knows it."""
+        try:
+            async with asyncio.timeout(self._settings.hand_over_s):
+                if await segment.ledgers.unrecorded_end() is None:
+                    return
+            await self._record_until_closing(segment)
+        except NotOwner:
+            return
+        except TimeoutError:
+            waited = f"neither its disk nor etcd has answered within {self._settings.hand_over_s} s"
+            log.warning("ledger_end_left_to_the_next_owner", segment=segment.path, error=waited)
+        except TxnError as error:
+            log.error("ledger_end_not_recorded", segment=segment.path, error=str(error))
+
+    async def _record_until_closing(self, segment: Segment) -> None:
+        """Raises `TimeoutError` a while behind `close_soon`, `NotOwner`."""
+        limit = asyncio.timeout(self._settings.hand_over_s if self._closing else None)
+        self._recording[limit] = None
+        try:
+            async with limit:
+                while True:
+                    try:
+                        return await segment.ledgers.record_end()
+                    except (StoreUnavailable, StoreFull, Timeout, OutcomeUnknown) as error:
+                        log.warning("ledger_end_not_recorded_yet", segment=segment.path, error=str(error))
+                        await asyncio.sleep(RECORD_AGAIN_S)
+        finally:
+            del self._recording[limit]
+
+    def close_soon(self) -> None:
+        """From here on whatever ends does so within `hand_over_s`."""
+        self._closing = True
+        for limit in self._recording:
+            limit.reschedule(asyncio.get_running_loop().time() + self._settings.hand_over_s)
 
     def _segment_in_doubt(self, segment: Segment) -> None:
         self.own(self._check(segment))
@@ -214,6 +278,7 @@ class OwnedSegments:
     async def hand_over_all(self) -> None:
         """Gracefully, each within `hand_over_s`; what is owned and not served is given back as well."""
         segments = self._no_more_served()
+        self._handing_over.update((segment.path, None) for segment in segments)
         await asyncio.gather(*map(self._hand_over, segments), *map(self._release_unserved, self.holdings.to_release))
 
     async def cancel_taking(self) -> None:
@@ -244,6 +309,7 @@ class OwnedSegments:
         for segment_id, path in topology.paths.items():
             if topology.is_going(segment_id):
                 if (segment := self.serving.pop(path, None)) is not None:
+                    self._handing_over[path] = None
                     self.own(self._give_up_going(segment, topology))
             else:
                 self._shared.wake_housekeeping(path)  # its policies may have changed
@@ -258,11 +324,12 @@ class OwnedSegments:
             self.waiters.fail(path, NotOwner(f"{path} is owned by {owner.broker} by now, look up the owner again"))
 
     async def _hand_over(self, segment: Segment) -> None:
-        # ▲ Not claimed here meanwhile, whoever joins or leaves: it would be served a second time under one epoch, and
-        # would know nothing of what is still in flight under it.
-        self._handing_over[segment.path] = None
+        """▲ Called with the segment among those that are handed over, from the moment it is no more served: not claimed
+        here meanwhile, whoever joins or leaves. It would be served a second time under one epoch, and would know
+        nothing of what is still in flight under it. One that is lost from then on is given up here, and only here."""
         try:
             await segment.hand_over(timeout_s=self._settings.hand_over_s)
+            await self._record_end(segment)
             if self.registration is not None:
                 await self.registration.release(segment.path, segment.epoch)
                 self.holdings.ended(segment.path, segment.epoch)
@@ -290,9 +357,8 @@ class OwnedSegments:
         return topology if going else None
 
     async def _give_up_going(self, segment: Segment, topology: Topology) -> None:
-        """Stop a segment that is to be erased. ▲ What is in flight under its epoch may still land: it is erased under
-        the next one, and not before everything here has ended."""
-        self._handing_over[segment.path] = None
+        """Stop a segment that is to be erased; called as `_hand_over`. ▲ What is in flight under its epoch may still
+        land: it is erased under the next one, and not before everything here has ended."""
         try:
             segment.stop(why_gone(segment.path, topology))
             await segment.wait_stopped()
@@ -304,6 +370,6 @@ class OwnedSegments:
 
     def own(self, work: Coroutine[None, None, None]) -> None:
         """Do it beside everything else; `wait_ended` waits for it."""
-        task = asyncio.create_task(work, name=f"ending of broker {self.broker_id}")
+        task = errand(work, name="ending", of=self.broker_id)
         self._endings[task] = None
         task.add_done_callback(self._endings.pop)

@@ -7,10 +7,12 @@ every etcd write for the segment compares; the lease only speeds up fail-over.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
 from txnstore import keys, records
+from txnstore.former_selves import FormerSelves
 from txnstore.records import BrokerRegistration, Owner
 from txnstore.store import (
     Commit,
@@ -45,23 +47,44 @@ class Registration:
         self.revision = revision
 
     @staticmethod
-    async def register(store: MetadataStore, *, broker_id: str, address: str, lease_ttl_s: float) -> Registration:
+    async def register(
+        store: MetadataStore,
+        *,
+        broker_id: str,
+        address: str,
+        lease_ttl_s: float,
+        former_selves: FormerSelves,
+        namesake: Callable[[str | None], None] = lambda _: None,
+    ) -> Registration:
         """Take `/broker/<id>`. Raises `StoreUnavailable`.
 
-        An earlier lease of the same id is revoked first, its keys with it: a restarted broker does not wait for its own
-        time to live to pass.
+        A predecessor's lease is revoked first, its keys with it: a restarted broker does not wait for its own time to
+        live to pass. ▲ A living namesake is waited for and never ousted: `former_selves` tells them apart, one for all
+        registrations of a process; `namesake` is told its address, None once it is gone.
         """
         key = keys.broker(broker_id)
         value = records.encode(BrokerRegistration(id=broker_id, address=address))
         while True:
             earlier = await store.get(key)
+            former_selves.found([earlier.lease] if earlier is not None and earlier.lease else [])
+            if earlier is not None and earlier.lease and not former_selves.may_end(earlier.lease):
+                other = records.decode(BrokerRegistration, earlier.value, key=key).address
+                namesake(other)
+                log.warning("broker_name_is_taken", broker=broker_id, by=other, retry_s=_REGISTER_RETRY_S)
+                await asyncio.sleep(_REGISTER_RETRY_S)
+                continue
+            namesake(None)
             if earlier is not None and earlier.lease:
-                # Of two that live and share an id each does this to the other, over and over.
                 log.info("broker_revoking_former_self", broker=broker_id, lease=f"{earlier.lease:x}")
                 await store.revoke_lease(earlier.lease)
             lease = await store.grant_lease(lease_ttl_s)
+            former_selves.granted(lease.id)
             commit = Commit(compares=(absent(key),), puts=(Put(key, value, lease.id),), else_reads=(Read(key),))
-            revision = _mine(await store.commit(commit), lease)
+            try:
+                revision = _mine(await store.commit(commit), lease)
+            except BaseException:
+                await lease.revoke()  # the put may still land: then its key goes with the lease
+                raise
             if revision is not None:
                 return Registration(store, broker_id, address, lease, revision)
             log.warning("broker_id_taken", broker=broker_id, retry_s=_REGISTER_RETRY_S)

@@ -22,6 +22,7 @@ from segments.dedup import Dedup, Verdict
 from segments.ledgers import SegmentLedgers
 from segments.measures import Measures
 from segments.op_gate import OpGate, Turn
+from segments.room import Room
 from segments.sending import Budget, Item, Line, Outgoing, PipelineEvents, SendReply
 from segments.settings import BrokerSettings
 from segments.tail_cache import TailCache
@@ -73,6 +74,7 @@ class Pipeline:
         dedup: Dedup[SendReply],
         cache: TailCache,
         budget: Budget,
+        room: Room,
         measures: Measures,
         op_counter: Callable[[], int],
         events: PipelineEvents,
@@ -86,6 +88,7 @@ class Pipeline:
         self._buffer = buffer
         self._dedup = dedup
         self._budget = budget
+        self._room = room
         self._measures = measures
         self._op_counter = op_counter
         self._events = events
@@ -249,6 +252,9 @@ class Pipeline:
             self._bytes += size
             self._budget.bytes += size
             return
+        if not self._dedup.knows(token, entry.sequence_id):
+            # ▲ Of what is known already the outcome is told: refused, it would be sent anew, and stored twice.
+            self._room.check()
         admission = self._dedup.admit(token, entry.sequence_id, entry.messages, entry.previous, reply)
         if admission.verdict is Verdict.STORED:
             reply.stored(admission.position, duplicate=True)
@@ -258,6 +264,7 @@ class Pipeline:
         item = Item(entry, admission.entry, line, self._clock.monotonic())
         line.items.append(item)
         self._count(1, size)
+        self._room.take(size)
         if entry.txn_id is None:
             self._advance(line)
         else:

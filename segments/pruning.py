@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from enum import Enum
 from typing import Final, Protocol
 
@@ -31,12 +32,15 @@ from segments.topology import Topology
 from txnstore import keys
 from txnstore.deletion_transitions import read_step
 from txnstore.election import Leadership
+from txnstore.paging import in_pages
 from txnstore.records import LedgerRecord, decode
 from txnstore.store import Commit, KeyValue, MetadataStore
 from txnwire.errors import NotOwner, TxnError
+from txnwire.tasks import restarted
 
 log = structlog.get_logger(__name__)
 
+DRAINED_READ_AT_ONCE: Final = 1000
 SEGMENTS_AT_ONCE: Final = 16
 """Owners asked at the same time."""
 FIRST_PAUSE_S: Final = 0.02
@@ -81,8 +85,7 @@ class Pruning:
         self.pruned = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="pruning")
-        self._task.add_done_callback(_report_end)
+        self._task = restarted(self._run, name="pruning")
 
     async def close(self) -> None:
         """The term is over: another goes on with it."""
@@ -179,9 +182,14 @@ class Pruning:
         if followed is None or any(one in followed.segments for one in pruned):
             return _Step.WAIT
         prefix = keys.DRAINED + f"{path}/".encode()
-        found = (await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)).records
-        going = {str(one).encode() for one in pruned}
-        drained = [one.key for one in found if one.key.rpartition(b"/")[2] in going]
+        going, drained = {str(one).encode() for one in pruned}, list[bytes]()
+        pages = in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=DRAINED_READ_AT_ONCE, keys_only=True)
+        async with aclosing(pages):
+            async for page in pages:
+                drained += [one.key for one in page if one.key.rpartition(b"/")[2] in going]
+                if len(drained) > DRAINED_AT_ONCE:
+                    break
+                await asyncio.sleep(0)
         done = pruned if len(drained) <= DRAINED_AT_ONCE else []
         held = self._leadership.still_held()
         await self._step(plan_forget_drained(record, done, drained[:DRAINED_AT_ONCE], still_held=held))
@@ -193,8 +201,3 @@ class Pruning:
         except NotOwner:
             self._on_deposed()
             raise
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("pruning_stopped", error=repr(error))

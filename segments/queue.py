@@ -24,13 +24,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from operator import itemgetter
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from segments.cursor import block_of
 from segments.redelivery_counts import RedeliveryCounts
 from segments.tail_cache import ChunkKey, LogEntry
 from txnwire.ids import Position, TxnId
+from txnwire.turns import turn_size
 from watchers.acks import WHOLE, AckPosition
+
+PASSED_AT_ONCE: Final = 5000
+"""Entries that are acked or pending, of which there may be a hundred thousand."""
 
 
 class Acks(Protocol):
@@ -47,6 +51,13 @@ class Acks(Protocol):
     def acked(self, position: Position) -> int: ...
     def next_unacked(self, position: Position) -> Position: ...
     def following(self, position: Position) -> Position: ...
+    def has_room(self, position: Position) -> bool:
+        """Whether the entry may be given out, and its messages acked one by one."""
+
+    def promise(self, position: Position, messages: int) -> None:
+        """The entry is given out: room for acks of any of its messages, until it is withdrawn."""
+
+    def withdraw(self, position: Position) -> None: ...
 
 
 class Outcomes(Protocol):
@@ -138,12 +149,16 @@ class Queue(Generic[ConsumerT]):
         self._outcomes = outcomes
         self._bounds = bounds
         self.uncommitted = False
+        self.cut_short = False
+        """Set where `next_due` or `next_ahead` has more to pass than is passed in one go: ask again, after others."""
         self._next_read = next_read
         self._span: deque[tuple[int, int]] = deque()
         """Blocks between the mark-delete position and the read position."""
         self._ready: OrderedDict[ConsumerT, None] = OrderedDict()
         """Consumers that can take something, the one whose turn it is first."""
         self._out: dict[Position, _Out[ConsumerT]] = {}
+        self._promised: dict[Position, None] = {}
+        """Those of them that may be acked in part."""
         self._due: list[Interval] = []
         """Heap. Intervals may overlap, or name what is somewhere else by now."""
         self._set_aside: dict[TxnId, list[Interval]] = {}
@@ -190,13 +205,17 @@ class Queue(Generic[ConsumerT]):
     # ---- what comes next --------------------------------------------------------------------------------------------
 
     def next_due(self) -> Position | None:
-        """The first entry that is due again, or whose transaction has committed. `offer` it, then `due_done`."""
-        while self._due:
+        """The first entry that is due again, or whose transaction has committed. `offer` it, then `due_done`. None also
+        where many were passed that are acked by now: see `cut_short`."""
+        for _ in range(turn_size(PASSED_AT_ONCE)):
+            if not self._due:
+                return None
             first = self._due[0][0]
             if self._acks.skip(first) != WHOLE:
                 return first
             self._forget_if_acked(first)
             self.due_done()
+        self.cut_short = True
         return None
 
     def due_run(self) -> Position:
@@ -213,11 +232,17 @@ class Queue(Generic[ConsumerT]):
 
     def next_ahead(self, limit: Position) -> Position | None:
         """The first entry not read yet, up to `limit`: `offer` it, then `ahead_done`. None also while the bound is
-        reached. Passes what is acked or pending without reading it."""
+        reached. Passes what is acked or pending without reading it; None also where that is many entries: see
+        `cut_short`."""
         acks = self._acks
         at = acks.next_unacked(acks.following(_before(self._next_read)))
+        passed = 0
         while at <= limit and acks.skip(at) == WHOLE:
             at = acks.next_unacked(acks.following(at))
+            passed += 1
+            if passed >= turn_size(PASSED_AT_ONCE):
+                self._next_read, self.cut_short = at, True
+                return None
         self._next_read = at
         if at > limit or self.places >= self._bounds.places or not self._has_room(at):
             return None
@@ -227,8 +252,12 @@ class Queue(Generic[ConsumerT]):
         self._next_read = self._acks.following(self._next_read)
 
     def _has_room(self, position: Position) -> bool:
-        """▲ Whether the cursor can hold an ack there, whatever is acked before it: read no further otherwise, or acks
-        of what was delivered would be refused."""
+        """▲ Whether the cursor can hold an ack there, of some of its messages too, whatever is acked before it: read no
+        further otherwise, or acks of what was delivered would be refused."""
+        if self._promised and not self._acks.has_room(position):
+            # With nothing given out the next entry is, whatever is acked: else a queue that is taken over with its
+            # cursor full would never read what it waits for.
+            return False
         span, block = self._span, block_of(position)
         if span and span[-1] == block:
             return True
@@ -271,7 +300,7 @@ class Queue(Generic[ConsumerT]):
             if self._outcomes.is_aborted(txn_id, entry.writer):
                 self._pass_over(position, entry.messages)
                 return None
-        everything = (1 << entry.messages) - 1
+        everything = (1 << entry.messages) - 1  # bounded where the entry was sent
         free = everything & ~self._elsewhere(position, entry.messages)
         if not free:
             return None
@@ -285,10 +314,11 @@ class Queue(Generic[ConsumerT]):
         else:
             value.consumer.kept.append(position)
             return None
-        self._hand(consumer, position, free, value)
+        self._hand(consumer, entry, free, value)
         return Handout(consumer, self._counts.parts(position, everything, free))
 
-    def _hand(self, consumer: ConsumerT, position: Position, indexes: int, value: _Value[ConsumerT] | None) -> None:
+    def _hand(self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _Value[ConsumerT] | None) -> None:
+        position, messages = entry.position, entry.messages
         out = self._out.get(position)
         mine = out
         while mine is not None and mine.consumer is not consumer:
@@ -297,6 +327,10 @@ class Queue(Generic[ConsumerT]):
             mine.indexes |= indexes
         else:
             self._out[position] = _Out(consumer, indexes, value, out)
+            if out is None and messages > 1:
+                # ▲ Also of what comes again: what a consumer has it may ack, message by message, whoever acks besides.
+                self._promised[position] = None
+                self._acks.promise(position, messages)
             consumer.held[position] = None
             if value is not None:
                 value.pieces += 1
@@ -378,6 +412,9 @@ class Queue(Generic[ConsumerT]):
             out = behind
         if kept is None:
             self._out.pop(position, None)
+            if position in self._promised:
+                del self._promised[position]
+                self._acks.withdraw(position)
         else:
             self._out[position] = kept
         return taken

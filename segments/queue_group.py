@@ -7,7 +7,7 @@ again when the layout changes.
 
 from __future__ import annotations
 
-from segments.assignment import undrained
+from segments.assignment import parse_consumer_id, undrained
 from segments.directory import Directory
 from segments.membership import MAX_CONSUMERS
 from segments.stream_group import Link
@@ -66,10 +66,12 @@ class QueueGroup:
         topology = self._directory.topics().get(self._topic_path)
         if topology is None:
             return None
+        name, incarnation = parse_consumer_id(consumer)
         return pb.Assignment(
             topic=f"topic://{self._topic_path}",
             subscription=self._subscription,
-            consumer=consumer.partition("@")[0],
+            consumer=name,
+            incarnation=incarnation,
             epoch=topology.epoch,
             segments=undrained(topology, self._directory.drained(self._topic_path, self._subscription)),
         )

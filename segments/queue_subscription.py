@@ -183,9 +183,10 @@ class QueueSubscription(Subscription):
         queue, left = self._queue, BATCH_ENTRIES
         if queue.pass_over(PASSED_OVER_AT_ONCE):
             self._dispatcher.wake()
-        while left and self._somebody_takes() and (self._serve_due() or self._serve_ahead()):
+        queue.cut_short = False
+        while left and not queue.cut_short and self._somebody_takes() and (self._serve_due() or self._serve_ahead()):
             left -= 1
-        if not left:
+        if not left or queue.cut_short:
             self._dispatcher.wake()  # the others' turn
         for consumer in list(self._batched):
             self._flush(consumer)
@@ -330,6 +331,15 @@ class QueueSubscription(Subscription):
 
     def following(self, position: Position) -> Position:
         return self.cursor.following(position)
+
+    def has_room(self, position: Position) -> bool:
+        return self.cursor.has_room(position)
+
+    def promise(self, position: Position, messages: int) -> None:
+        self.cursor.promise(position, messages)
+
+    def withdraw(self, position: Position) -> None:
+        self.cursor.withdraw(position)
 
     # ---- acks and decisions -----------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ drained, unless the policy says so. A topic without a retention keeps everything
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -45,18 +46,25 @@ def retention_of(policies: Mapping[str, Any], *, lo: int, hi: int) -> Retention:
     return Retention(policies.get(RETENTION_MS), share, bool(policies.get(TRIM_UNDRAINED)))
 
 
+def overlap_of(segment: SegmentName, other: SegmentName) -> int:
+    """How many hashes of a sealed segment's range `other` has taken over, 0 if it did not come after it."""
+    if other.segment_id <= segment.segment_id:
+        return 0
+    return max(0, min(segment.hi, other.hi) - max(segment.lo, other.lo) + 1)
+
+
 def share_left(share: int, segment: SegmentName, others: Iterable[tuple[SegmentName, LedgerRecord]]) -> int:
     """What of `share` bytes is left to a sealed segment by those that came after it in its hash range.
 
     They have one share between them, or every split would give the topic its retention once more; and the newest keep
     of it what they have, as within one segment. `others`: segments of the topic with their ledger lists; whatever has a
-    higher id and overlaps came from this one. Each counts with the part of its range that lies in this one's. Of their
-    open ledgers nobody but their owners knows the size, so as much may be kept beyond the share.
+    higher id and overlaps came from this one. Each counts with the part of its range that lies in this one's. The heads
+    of their lists will do. Of their open ledgers nobody but their owners knows the size, so as much may be kept beyond
+    the share.
     """
     for other, record in others:
-        overlap = min(segment.hi, other.hi) - max(segment.lo, other.lo) + 1
-        if other.segment_id > segment.segment_id and overlap > 0:
-            kept = sum(info.bytes for info in kept_ledgers(record))
+        if (overlap := overlap_of(segment, other)) > 0:
+            kept = record.paged_bytes + sum(info.bytes for info in kept_ledgers(record))
             share -= kept * overlap // (other.hi - other.lo + 1)
     return max(0, share)
 
@@ -75,7 +83,11 @@ def kept_ledgers(record: LedgerRecord) -> list[LedgerInfo]:
     """Those that may still be read."""
     if record.trimmed_below is None:
         return list(record.ledgers)
-    return [info for info in record.ledgers if info.ledger_id >= record.trimmed_below[0]]
+    return record.ledgers[bisect_left(record.ledgers, record.trimmed_below[0], key=_id) :]
+
+
+def _id(info: LedgerInfo) -> int:
+    return info.ledger_id
 
 
 def expired(

@@ -24,6 +24,7 @@ from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import InternalError, InvalidArgument, NotAllowed, Timeout, TxnError
 from txnwire.ids import Position
 from txnwire.names import SegmentName
+from txnwire.tasks import errand
 
 if TYPE_CHECKING:
     from segments.segment import Segment
@@ -91,7 +92,7 @@ class Sealing:
 
     def _start(self, work: Coroutine[None, None, None], change_id: str | None) -> asyncio.Task[None]:
         self._change_id = change_id
-        self._task = asyncio.create_task(work, name=f"sealing of {self._segment.path}")
+        self._task = errand(work, name="sealing", of=self._segment.path)
         self._task.add_done_callback(self._done)
         return self._task
 

@@ -9,8 +9,10 @@ import structlog
 
 from segments.broker_wide import Shared
 from segments.dedup import Dedup
+from segments.dedup_turns import forget_in_turns, snapshot_in_turns
 from segments.dispatch import Consumer, Dispatcher, Isolation, Sink, trimmed_from_snapshot
 from segments.housekeeping import Housekeeping
+from segments.ledger import LedgerFailed
 from segments.ledgers import SegmentLedgers
 from segments.load_samples import Stored
 from segments.pipeline import Pipeline
@@ -67,7 +69,6 @@ class Segment:
         self._on_lost = on_lost
         self._on_doubt = on_doubt
         self._cache = TailCache(shared.settings.tail_cache_bytes)
-        shared.caches.join(self._cache)
         self._sessions: dict[int, ProducerSession] = {}
         self.sealing = Sealing(shared.store, self, wait_s=shared.settings.seal_wait_s)
         self._over: TxnError | None = None
@@ -82,6 +83,7 @@ class Segment:
             dedup=dedup,
             cache=self._cache,
             budget=shared.budget,
+            room=shared.room,
             measures=shared.measures,
             op_counter=shared.op_counter,
             events=self,
@@ -133,6 +135,7 @@ class Segment:
 
     def start(self) -> None:
         """Serve. Everything it was recovered from has been taken in."""
+        self._shared.caches.join(self._cache)
         for target in self._targets:
             self._shared.clean_up.add(target)
             self._shared.clean_up.wake(target)
@@ -154,6 +157,8 @@ class Segment:
         """▲ Ownership or the ledger is lost: everyone who waits hears it now, nothing more is written or acked (R4)."""
         if self._over is None:
             log.warning("segment_lost", segment=self.path, epoch=self.epoch, error=str(error))
+            if isinstance(error, LedgerFailed):
+                self._shared.room.look()
             self.stop(_for_clients(error, self.path))
             self._on_lost(self, error)
 
@@ -164,6 +169,7 @@ class Segment:
         self._over = error
         self._shared.measures.left(self._keeping.statistics())
         self._membership.leave()
+        self._shared.caches.leave(self._cache)
         self.pipeline.stop(error)
         self.sealing.stop()
         self.ledgers.abandon()
@@ -382,14 +388,19 @@ class Segment:
         """One round of housekeeping. Raises `NotOwner`, `StoreUnavailable`, `LedgerFailed`, `OutcomeUnknown`."""
         async with self._one_round:
             self.check()
+            await forget_in_turns(self._dedup, self._shared.clock)
             await self._keeping.keep(retention)
+
+    @property
+    def may_roll(self) -> bool:
+        return not self._shared.room.exhausted
 
     async def roll(self) -> None:
         await self.pipeline.roll()
 
     async def checkpoint(self) -> None:
         if self.ledgers.ended:
-            await self.ledgers.keep_footer(self._dedup.snapshot(self._shared.clock.monotonic()))
+            await self.ledgers.keep_footer(await snapshot_in_turns(self._dedup, self._shared.clock.monotonic()))
         elif not self.ledgers.sealed:  # nor only while there is a writer: one may be on its way, as the log rolls
             await self.pipeline.checkpoint()
 

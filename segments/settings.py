@@ -11,12 +11,17 @@ class BrokerSettings:
     """How long a dead broker's segments stay unowned at most."""
     ledger_roll_bytes: int = 64 * 1024 * 1024
     """Size at which a ledger is closed and the next one begun."""
+    ledger_page: int = 256
+    """Ledgers in one page of a segment's ledger list (`segments.ledger_pages`)."""
     checkpoint_entries: int = 2048
     """Entries after which the dedup snapshot beside the open ledger is renewed: bounds what recovery scans for it."""
     segment_inflight_bytes: int = 32 * 1024 * 1024
     """Entries admitted and not yet stored; beyond it a send is refused with `Overloaded`."""
     broker_inflight_bytes: int = 256 * 1024 * 1024
     """The same over all segments of the broker."""
+    min_free_bytes: int = 1024 * 1024 * 1024
+    """On the disk of the ledgers; below it, or below a twentieth of the disk where that is less, sends are refused with
+    `StoreFull` (`segments.room`)."""
     tail_cache_bytes: int = 8 * 1024 * 1024
     """The newest entries, kept in memory for readers at the tail."""
     broker_cache_bytes: int = 256 * 1024 * 1024
@@ -40,6 +45,9 @@ class BrokerSettings:
     queue_cursor_blocks: int = 256
     """Of 4 096 positions: how far a queue may get ahead of its oldest unacked message, the first of a transaction that
     is open long, say. Beyond it it reads no further."""
+    partial_acks_bytes: int = 4 * 1024 * 1024
+    """Of a subscription: what the entries take of the store that are acked in part. Beyond it a queue reads no further,
+    and a stream's acks of parts of more entries are refused with `Overloaded`."""
     seek_wait_s: float = 10.0
     """How long a seek waits for acks in open transactions to be decided."""
     cursor_flush_s: float = 1.0

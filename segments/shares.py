@@ -56,6 +56,9 @@ class CacheShares:
         self._settings = settings
         self._caches: dict[TailCache, None] = {}
 
+    def __len__(self) -> int:
+        return len(self._caches)
+
     def join(self, cache: TailCache) -> None:
         """O(segments)."""
         self._caches[cache] = None

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from segments.assignment import assignable
+from segments.assignment import assignable, parse_consumer_id
 from segments.directory import Directory
 from segments.membership import Membership
 from txnstore import keys
@@ -32,10 +32,13 @@ from txnwire.errors import (
 )
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
+from txnwire.tasks import errand
 
 log = structlog.get_logger(__name__)
 
 _RETRY_S = (0.05, 0.5)
+_SETTLE_AGAIN_S = 1.0
+"""After an assignment could not be written for a reason that no repetition at once would mend."""
 
 
 class Link(Protocol):
@@ -83,7 +86,11 @@ class StreamGroup:
             else:
                 # ▲ Left, or given up, while another process led. Who has heard nothing of that one joins again; to who
                 # has left this means nothing.
-                links.pop(consumer).push(pb.Command(assignment=self._unassigned(consumer, epoch=0)))
+                gone = unassigned(self._topic_path, self._subscription, consumer, epoch=0)
+                links.pop(consumer).push(pb.Command(assignment=gone))
+        # ▲ Of what an earlier term had written last, without an answer, nobody has been told: nor would they be, where
+        # it is what members and layout call for.
+        self._tell()
         self.refresh()
 
     # ---- what happens to members ------------------------------------------------------------------------------------
@@ -133,7 +140,7 @@ class StreamGroup:
             log.info("consumer_given_up", consumer=consumer, topic=self._topic_path, subscription=self._subscription)
         self._set_timer()
         if self._settling is None and self._plan() is not None:
-            self._settling = asyncio.create_task(self._settle(), name=f"assignment {self._key.decode()}")
+            self._settling = errand(self._settle(), name="assignment", of=self._key.decode())
             self._settling.add_done_callback(self._settled)
 
     def _set_timer(self) -> None:
@@ -231,17 +238,9 @@ class StreamGroup:
 
     def _assignment(self, consumer: str) -> pb.Assignment:
         record = self._membership.record
-        assignment = self._unassigned(consumer, epoch=record.epoch if record else 0)
+        assignment = unassigned(self._topic_path, self._subscription, consumer, epoch=record.epoch if record else 0)
         assignment.segments.extend(self._membership.assigned.get(consumer, ()))
         return assignment
-
-    def _unassigned(self, consumer: str, *, epoch: int) -> pb.Assignment:
-        return pb.Assignment(
-            topic=f"topic://{self._topic_path}",
-            subscription=self._subscription,
-            consumer=consumer.partition("@")[0],
-            epoch=epoch,
-        )
 
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._settling = None
@@ -252,6 +251,7 @@ class StreamGroup:
             return
         log.error("assignment_failed", key=self._key.decode(), error=repr(error))
         self._fail_waiters(error if isinstance(error, TxnError) else InternalError(f"{type(error).__name__}: {error}"))
+        asyncio.get_running_loop().call_later(_SETTLE_AGAIN_S, self.refresh)
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 
@@ -272,3 +272,11 @@ class StreamGroup:
         if (settling := self._settling) is not None:
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
+
+
+def unassigned(topic_path: str, subscription: str, consumer: str, *, epoch: int) -> pb.Assignment:
+    """No segments; with epoch 0 it tells the consumer to join again."""
+    name, incarnation = parse_consumer_id(consumer)
+    return pb.Assignment(
+        topic=f"topic://{topic_path}", subscription=subscription, consumer=name, incarnation=incarnation, epoch=epoch
+    )

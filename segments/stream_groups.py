@@ -11,14 +11,14 @@ import structlog
 from segments.directory import Directory
 from segments.membership import Membership
 from segments.queue_group import QueueGroup
-from segments.stream_group import Link, StreamGroup
+from segments.stream_group import Link, StreamGroup, unassigned
 from segments.subscription_records import LATEST, QUEUE, check_type, plan_subscription, start_record
 from segments.topology import Topology
 from txnstore import keys
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, NotOwner, Overloaded, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
@@ -75,9 +75,11 @@ class StreamGroups:
         return self._groups.get(key)
 
     def take_up(self, record: KeyValue) -> None:
-        """Go on with a subscription whose assignment was found in etcd. Raises `DataCorrupt` if it cannot be read."""
-        topic_path, _, subscription = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
-        self._make((topic_path, subscription), record)
+        """Go on with a subscription whose assignment was found in etcd. Repeating it is harmless. Raises `DataCorrupt`
+        if it cannot be read."""
+        key = keys.topic_and_name(record.key)
+        if key not in self._groups:
+            self._make(key, record)
 
     async def take_up_linked(self) -> None:
         """Go on with the queue subscriptions whose consumers are connected here since an earlier term. ▲ They have no
@@ -90,20 +92,23 @@ class StreamGroups:
             except DataCorrupt as error:
                 log.error("subscription_unreadable", error=str(error))
 
-    async def open(self, key: GroupKey, asked: str, start: pb.Start) -> StreamGroup | QueueGroup:
+    async def open(
+        self, key: GroupKey, asked: str, start: pb.Start, *, again: bool = False
+    ) -> StreamGroup | QueueGroup:
         """The group of a subscription, whose record is created, from `start`, if there is none; its type must be the
-        one `asked`.
+        one `asked`. `again`: for who was a member of it before.
 
-        Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`, `NotOwner`,
-        `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
+        Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`,
+        `SubscriptionNotFound` (`again`, and it was deleted), `NotOwner`, `DataCorrupt`, `StoreUnavailable`,
+        `OutcomeUnknown`.
         """
         async with self._opening.setdefault(key, asyncio.Lock()):
             if key not in self._types:
-                self._types[key] = await self._load(key, asked, start)
+                self._types[key] = await self._load(key, asked, start, again)
         check_type(key, self._types[key], asked)
         return self._groups[key]
 
-    async def _load(self, key: GroupKey, asked: str, start: pb.Start) -> str:
+    async def _load(self, key: GroupKey, asked: str, start: pb.Start, again: bool) -> str:
         """The subscription's type, its group made."""
         subscription_key = keys.subscription(*key)
         wanted = [subscription_key, keys.assignment(*key), keys.topic(key[0])]
@@ -111,6 +116,8 @@ class StreamGroups:
         if topic is None or decode(TopicRecord, topic.value, key=topic.key).deleting_ms:
             raise TopicNotFound(f"topic://{key[0]} does not exist")
         if subscription is None:
+            if again:
+                raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted")
             subscription = await self._create(key, asked, start, revision, topic)
         if self._over is not None:
             raise self._over
@@ -184,9 +191,12 @@ class StreamGroups:
         async with self._opening.setdefault(key, asyncio.Lock()):
             group = self._groups.pop(key, None)
             self._types.pop(key, None)
-            self._links.pop(key, None)
+            links = self._links.pop(key, {})
             if group is not None:
                 await group.close(error)
+            for consumer, link in links.items():
+                # ▲ Who has been assigned a segment and is not with its broker yet hears of this from nobody else.
+                link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))
         self._opening.pop(key, None)
 
     async def drop_topic(self, topic_path: str, error: TxnError) -> None:

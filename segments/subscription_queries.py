@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from txnstore import keys
+from txnstore.paging import in_pages
 from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
-from txnstore.store import MetadataStore
+from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import SubscriptionNotFound
+
+AT_ONCE: Final = 100
+"""Subscriptions read in one go: an assignment of a topic with thousands of segments is hundreds of KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,29 +23,27 @@ class SubscriptionInfo:
     record: SubscriptionRecord
     assignment: AssignmentRecord | None
 
-    def consumer_of(self, segment: str) -> str | None:
-        """The consumer id (`name@incarnation`) that a segment is assigned to."""
+    def consumers_of_segments(self) -> dict[str, str]:
+        """The consumer id (`name@incarnation`) that each segment is assigned to, by the segment's path."""
         consumers = self.assignment.consumers if self.assignment else {}
-        return next((consumer for consumer, held in consumers.items() if segment in held), None)
+        return {segment: consumer for consumer, held in reversed(consumers.items()) for segment in held}
 
 
 async def list_subscriptions(store: MetadataStore, topic_path: str) -> list[SubscriptionInfo]:
-    """Every subscription of a topic, by name, at one revision. Raises `StoreUnavailable`, `DataCorrupt`."""
-    prefix, assigned = keys.subscriptions(topic_path), keys.assignment(topic_path, "")
-    found = await store.range(prefix, keys.prefix_end(prefix))
-    assignments = await store.range(assigned, keys.prefix_end(assigned), revision=found.revision)
-    by_name = {
-        record.key[len(assigned) :]: decode(AssignmentRecord, record.value, key=record.key)
-        for record in assignments.records
-    }
-    return [
-        SubscriptionInfo(
-            record.key[len(prefix) :].decode(),
-            decode(SubscriptionRecord, record.value, key=record.key),
-            by_name.get(record.key[len(prefix) :]),
-        )
-        for record in found.records
-    ]
+    """Every subscription of a topic, by name, each with its assignment as they stood together. Raises
+    `StoreUnavailable`, `DataCorrupt`."""
+    prefix = keys.subscriptions(topic_path)
+    infos: list[SubscriptionInfo] = []
+    async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=AT_ONCE, keys_only=True):
+        names = [record.key[len(prefix) :].decode() for record in page]
+        wanted = [
+            key for name in names for key in (keys.subscription(topic_path, name), keys.assignment(topic_path, name))
+        ]
+        _, found = await store.get_many(wanted)
+        for name, record, assignment in zip(names, found[::2], found[1::2], strict=True):
+            if record is not None:  # deleted since
+                infos.append(_info(name, record, assignment))
+    return infos
 
 
 async def describe_subscription(store: MetadataStore, topic_path: str, name: str) -> SubscriptionInfo:
@@ -51,8 +54,12 @@ async def describe_subscription(store: MetadataStore, topic_path: str, name: str
         raise SubscriptionNotFound(
             f"topic://{topic_path} has no subscription {name}; `txnctl subscriptions list` shows those it has"
         )
+    return _info(name, record, assignment)
+
+
+def _info(name: str, record: KeyValue, assignment: KeyValue | None) -> SubscriptionInfo:
     return SubscriptionInfo(
         name,
-        decode(SubscriptionRecord, record.value, key=key),
-        decode(AssignmentRecord, assignment.value, key=assigned) if assignment is not None else None,
+        decode(SubscriptionRecord, record.value, key=record.key),
+        decode(AssignmentRecord, assignment.value, key=assignment.key) if assignment is not None else None,
     )

@@ -20,11 +20,13 @@ from segments.subscription_records import MESSAGE_ID, QUEUE, STREAM, other_type
 from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
 from segments.topology import Topology
 from txnstore import keys, records
+from txnstore.paging import in_pages
 from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName
+from txnwire.tasks import errand
 from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import AckCleanUp, CleanUp
 from watchers.outcomes import Decision
@@ -32,6 +34,8 @@ from watchers.pending_acks import PendingAcks
 
 log = structlog.get_logger(__name__)
 
+SUBSCRIPTIONS_AT_ONCE: Final = 1000
+"""Of a topic, read at once."""
 _TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
 
 
@@ -233,9 +237,11 @@ class SubscriptionTable:
 
     def cursor(self, definition: SubscriptionRecord | None, start: Position, stored: Sequence[KeyValue] = ()) -> Cursor:
         """A queue's may run far ahead of an open transaction, so it has more room. Raises `DataCorrupt`."""
+        load = partial(Cursor.load, self._ledgers, start, stored, partial_bytes=self._settings.partial_acks_bytes)
         if definition is not None and definition.type == QUEUE:
-            return Cursor.load(self._ledgers, start, stored, max_blocks=self._settings.queue_cursor_blocks + 1)
-        return Cursor.load(self._ledgers, start, stored)
+            settings = self._settings
+            return load(max_blocks=settings.queue_cursor_blocks + 1, max_partial=settings.queue_unacked_entries)
+        return load()
 
     def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
         """One that is loaded, or was found by recovery; its `definition` was looked for before. Raises `DataCorrupt`
@@ -355,7 +361,9 @@ class SubscriptionTable:
         nobody has attached to yet is done with what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
         prefix = keys.subscriptions(self._topic_path)
         lowest: Position | None = None
-        for found in (await self._store.range(prefix, keys.prefix_end(prefix))).records:
+        pages = in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE)
+        # ▲ All of them before any cursor is looked at: a seek back that comes between two pages counts.
+        for found in [record async for page in pages for record in page]:
             definition = records.decode(SubscriptionRecord, found.value, key=found.key)
             if definition.deleting_ms:
                 continue
@@ -388,7 +396,7 @@ class SubscriptionTable:
         # what this one has waited for, or its own deletions, may still land: on a subscription of the same name, say.
         task = self._dropping.get(name)
         if task is None:
-            task = self._dropping[name] = asyncio.create_task(self._drop(name), name=f"dropping {name}")
+            task = self._dropping[name] = errand(self._drop(name), name="dropping a subscription", of=name)
             task.add_done_callback(partial(self._dropped, name))
         await asyncio.shield(task)
 

@@ -28,7 +28,7 @@ from txnwire.errors import (
 )
 from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock
-from watchers.acks import AckPosition, ack_op_record
+from watchers.acks import AckPosition, ack_op_record, check_op_size
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, PendingAckStatistics, Reservation
 
@@ -217,6 +217,7 @@ class Subscription(ABC):
         Raises `TxnConflict`, `InvalidArgument`, `Overloaded`, and then `reply` hears nothing.
         """
         self._check(positions, acker, cumulative=cumulative)
+        check_op_size(positions)
         try:
             reservation = self.pending.reserve(txn_id, writer, positions, cumulative=cumulative)
         except TxnError as error:
@@ -274,7 +275,7 @@ class Subscription(ABC):
         )
         try:
             future = self._store.commit_nowait(commit)
-        except InvalidArgument as error:  # more bitmaps than one record may hold: refused like any other, released
+        except TxnError as error:  # the store takes nothing just now: refused like any other, released
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
         future.add_done_callback(partial(self._op_done, ack, commit, first))

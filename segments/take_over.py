@@ -8,12 +8,14 @@ Cost: open transactions and the tail, never history.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import structlog
 
 from segments.broker_wide import Shared
 from segments.dedup import Dedup
+from segments.dedup_turns import snapshot_in_turns
 from segments.ledger import LedgerStore
 from segments.ledgers import SegmentLedgers
 from segments.segment import Segment
@@ -23,6 +25,7 @@ from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import in_turns, turn_size
 from watchers.outcomes import Decision
 from watchers.recovery import SegmentState, load_state
 from watchers.visibility import TransactionBuffer
@@ -30,6 +33,8 @@ from watchers.visibility import TransactionBuffer
 log = structlog.get_logger(__name__)
 
 SCAN_BYTES = 4 * 1024 * 1024
+ENTRIES_AT_ONCE = 1000
+DECISIONS_AT_ONCE = 200
 FOOTER_AFTER_ENTRIES = 1024
 """Scanning more entries than this for dedup is not to happen twice: the closed ledger gets the footer it lacks."""
 
@@ -69,15 +74,25 @@ async def take_over_segment(
     # ▲ Joined before anything is read: a decision made while the segment loads is kept for it.
     membership = shared.decisions.join(joining)
     ledgers = SegmentLedgers(
-        shared.store, ledger_store, path, epoch=epoch, incarnation=incarnation, wall_ms=shared.clock.wall_ms
+        shared.store,
+        ledger_store,
+        path,
+        epoch=epoch,
+        incarnation=incarnation,
+        wall_ms=shared.clock.wall_ms,
+        page_ledgers=shared.settings.ledger_page,
     )
     try:
         await ledgers.take_over()
         state = await load_state(shared.store, path, epoch)
-        buffer = state.transaction_buffer(last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers))
+        await membership.expect(state.open_transactions)
+        buffer = await state.transaction_buffer(
+            last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers)
+        )
         # ▲ What of it has left etcd is aborted all the same, before anything is read.
         for ledger_id, aborted in (await ledgers.load_sidecars()).items():
             buffer.in_sidecar(ledger_id, aborted)
+            await asyncio.sleep(0)
         dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
         scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=begun_s)
         segment = Segment(
@@ -95,8 +110,8 @@ async def take_over_segment(
         )
         joining.segment = segment
         await _load_subscriptions(segment, state)
-        _apply_decisions(segment, state)
-        membership.loaded(state.open_transactions)
+        await _apply_decisions(segment, state)
+        await membership.loaded(state.open_transactions)
     except BaseException:
         membership.leave()
         ledgers.abandon()
@@ -139,13 +154,15 @@ async def _scan(
     replayed = scanned = 0
     async for position, metadata in _headers(ledgers, min(watermark, covered)):
         scanned += 1
+        if scanned % turn_size(ENTRIES_AT_ONCE) == 0:  # of the smallest, one read has tens of thousands
+            await asyncio.sleep(0)
         if position > watermark and (txn_id := txn_of(metadata)) is not None:
             buffer.scanned(txn_id, metadata.writer, position)
         if position > covered:
             replayed += 1
             dedup.replay(metadata.producer, metadata.incarnation, metadata.sequence_id, metadata.count, position, now_s)
     if replayed > FOOTER_AFTER_ENTRIES:
-        await ledgers.write_closed_footer(dedup.snapshot(now_s))
+        await ledgers.write_closed_footer(await snapshot_in_turns(dedup, now_s))
     return scanned
 
 
@@ -170,15 +187,18 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
             type, cursor = STREAM, table.cursor(None, EARLIEST, stored)
         else:
             type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
-        subscription = table.add(name, type, cursor, state.pending_acks(name, cursor))
+        subscription = table.add(name, type, cursor, await state.pending_acks(name, cursor))
         subscription.rolled()
-        for op in state.ack_ops.get(name, ()):
-            subscription.restored(op.txn_id, op.consumer)
-    for txn_id in state.written:
-        segment.pipeline.gate.loaded(txn_id)
+        async for part in in_turns(state.ack_ops.get(name, ())):
+            for op in part:
+                subscription.restored(op.txn_id, op.consumer)
+    async for written in in_turns(state.written):
+        for txn_id in written:
+            segment.pipeline.gate.loaded(txn_id)
 
 
-def _apply_decisions(segment: Segment, state: SegmentState) -> None:
+async def _apply_decisions(segment: Segment, state: SegmentState) -> None:
     """Decided leftovers, ▲ before the first read: what was aborted is in the aborted set from the start (R2)."""
-    for decision in state.decisions:
-        segment.decide(decision)
+    async for part in in_turns(state.decisions, DECISIONS_AT_ONCE):
+        for decision in part:
+            segment.decide(decision)

@@ -22,6 +22,9 @@ RETENTION_BYTES: Final = "retention_bytes"
 TRIM_UNDRAINED: Final = "trim_undrained"
 AUTOSCALE: Final = "autoscale"
 
+MAX_LIMIT: Final = 1 << 53
+"""Beyond it numbers are not the same in every JSON reader."""
+
 _LIMITS = (RETENTION_MS, RETENTION_BYTES)
 _POLICIES = (*_LIMITS, TRIM_UNDRAINED, AUTOSCALE)
 
@@ -54,8 +57,8 @@ def parse_changes(text: str) -> dict[str, Any]:
 
 def _check_policy(name: str, value: object) -> None:
     if name in _LIMITS:
-        if type(value) is not int or value <= 0:
-            raise InvalidArgument(f"policy {name}: expected a positive integer, found {value!r}")
+        if type(value) is not int or not 0 < value <= MAX_LIMIT:
+            raise InvalidArgument(f"policy {name}: expected a positive integer, found {value!r}; at most {MAX_LIMIT}")
     elif name == TRIM_UNDRAINED:
         if type(value) is not bool:
             raise InvalidArgument(f"policy {name}: expected true or false, found {value!r}")

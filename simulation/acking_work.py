@@ -123,19 +123,22 @@ class AckingLife:
         self._log = log
         self._random = ports.random
         self._connections = _Connections(ports)
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on, or a while has passed: it is started anew."""
         ports = self._ports
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url, timeout=10.0, transport=self._connections, clock=ports.clock, random=ports.random
-            ) as client:
+            )
+            async with self._careless.within(opening) as client:
                 await client.create_topic(TOPIC, segments=1)
                 until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
+                consuming = client.consumer(TOPIC, SUBSCRIPTION, name="acking", start="earliest")
                 async with (
-                    client.producer(TOPIC, linger_ms=5) as producer,
-                    client.consumer(TOPIC, SUBSCRIPTION, name="acking", start="earliest") as consumer,
+                    self._careless.within(client.producer(TOPIC, linger_ms=5)) as producer,
+                    self._careless.within(consuming) as consumer,
                 ):
                     while self._plan.active and ports.clock.monotonic() < until:
                         await asyncio.sleep(self._random.expovariate(1 / (0.2 + 8 * self._plan.pause_s)))
@@ -145,18 +148,18 @@ class AckingLife:
 
     async def _turn(self, client: txnclient.Client, producer: Producer, consumer: Consumer) -> None:
         await asyncio.gather(*[producer.send_nowait(self._value()) for _ in range(self._random.randrange(1, 6))])
-        messages = await consumer.receive_many(self._random.randrange(1, 9), timeout=1.0)
+        messages = await self._careless.call(consumer.receive_many(self._random.randrange(1, 9), timeout=1.0))
         self._log.received(messages)
         if not messages:
             return
         if self._random.random() < 0.15:
             await self._ack_outside(consumer, messages)
             return
-        txn = await client.begin(timeout=15.0)
+        txn = await self._careless.call(client.begin(timeout=15.0))
         try:
             await self._ack_within(client, consumer, txn, messages)
         except TxnError:
-            await txn.abort()
+            await self._careless.call(txn.abort())
             raise
 
     def _value(self) -> bytes:
@@ -168,18 +171,18 @@ class AckingLife:
         if self._random.random() < 0.3:
             held = Named(up_to=place_of(messages[-1].id))
             self._log.within.append((str(txn.id), held))
-            await consumer.ack_cumulative(messages[-1], txn=txn)
+            await self._careless.call(consumer.ack_cumulative(messages[-1], txn=txn))
         else:
             some = [message for message in messages if self._random.random() < 0.6] or messages[:1]
             held = Named(values=_values(some))
             self._log.within.append((str(txn.id), held))
-            await consumer.ack(some, txn=txn)
+            await self._careless.call(consumer.ack(some, txn=txn))
         if self._random.random() < 0.6:
             await self._ack_outside(consumer, messages, still_held=lambda: self._is_open(client, txn), held=held)
         if self._random.random() >= ABORTED_SHARE:
-            await txn.commit()
+            await self._careless.call(txn.commit())
             return
-        await txn.abort()
+        await self._careless.call(txn.abort())
         self._log.has_aborted(str(txn.id), messages)
 
     async def _is_open(self, client: txnclient.Client, txn: Transaction) -> bool:
@@ -197,11 +200,11 @@ class AckingLife:
         if self._random.random() < 0.5:
             ack = Outside(Named(up_to=place_of(messages[-1].id)))
             self._log.outside.append(ack)
-            await consumer.ack_cumulative(messages[-1])
+            await self._careless.call(consumer.ack_cumulative(messages[-1]))
         else:
             ack = Outside(Named(values=_values(messages)))
             self._log.outside.append(ack)
-            await consumer.ack(messages)
+            await self._careless.call(consumer.ack(messages))
         if held is not None and still_held is not None and await still_held() and self._connections.opened == opened:
             ack.dropped = (held,)
             self._log.dropped += 1

@@ -1,7 +1,7 @@
 """The history checker: every anomaly of SCENARIOS, "The history checker", from what clients did and saw alone. Pure.
 
-The rules are Jepsen's for transactional logs (its Kafka workload), extended by acks, snapshots, outcomes, and by what
-is due after an abort.
+The rules are Jepsen's for transactional logs (its Kafka workload), extended by acks, snapshots, outcomes, by what
+is due after an abort, and by what single calls have promised.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from simulation.anomalies.acks import ack_leak, torn_snapshot, two_outcomes
 from simulation.anomalies.facts import Anomaly, Facts, gather
 from simulation.anomalies.polls import holder_order, parents_first, past_failed_acks, poll_order
+from simulation.anomalies.promises import broken_promise, unheard_loss
 from simulation.anomalies.values import (
     aborted_read,
     duplicate,
@@ -43,6 +44,8 @@ RULES: dict[str, Callable[[Facts], Iterator[Anomaly]]] = {
     "two outcomes": two_outcomes,
     "ack leak": ack_leak,
     "torn snapshot": torn_snapshot,
+    "broken promise": broken_promise,
+    "unheard loss": unheard_loss,
 }
 
 

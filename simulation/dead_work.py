@@ -60,20 +60,23 @@ class DeadLife:
         self._log = log
         self._random = ports.random
         self._name = ports.owner.name
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on: it is started anew."""
         ports = self._ports
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
-                await client.create_topic(TOPIC, segments=self._plan.segments)
+            )
+            async with self._careless.within(opening) as client:
+                await self._careless.call(client.create_topic(TOPIC, segments=self._plan.segments))
                 until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
-                async with client.consumer(
+                consuming = client.consumer(
                     TOPIC, SUBSCRIPTION, type="queue", prefetch=self._random.choice((5, 50)),
                     max_redeliveries=self._random.choice((0, 1, 2)), dead_letter_topic=DEAD,
-                ) as consumer:  # fmt: skip
+                )  # fmt: skip
+                async with self._careless.within(consuming) as consumer:
                     while self._plan.active and ports.clock.monotonic() < until:
                         await self._turn(consumer)
         except TxnError as error:
@@ -82,14 +85,14 @@ class DeadLife:
     async def _turn(self, consumer: Consumer) -> None:
         await asyncio.sleep(self._random.expovariate(1 / (8 * self._plan.pause_s)))
         try:
-            messages = await consumer.receive_many(self._random.randrange(1, 12), timeout=1.0)
+            messages = await self._careless.call(consumer.receive_many(self._random.randrange(1, 12), timeout=1.0))
             back = [message for message in messages if self._random.random() < GIVEN_UP_SHARE]
             kept = [message for message in messages if message not in back]
             if back:
-                await consumer.nack(back, delay=self._random.choice((0.0, 0.5)))
+                await self._careless.call(consumer.nack(back, delay=self._random.choice((0.0, 0.5))))
             if kept:
                 self._log.acked.update((message.value.decode(), None) for message in kept)
-                await consumer.ack(kept)
+                await self._careless.call(consumer.ack(kept))
         except TxnError as error:
             self._plan.met(self._name, error)
             if error.fatal:

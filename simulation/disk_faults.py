@@ -26,6 +26,22 @@ async def failing(scene: Scene) -> None:
     await _with(scene, DiskFaults(failing_share=scene.chance.choice((0.02, 0.1, 0.5))))
 
 
+async def failing_silently(scene: Scene) -> None:
+    """Syncs fail, and the disk does not take either where a ledger ends: ▲ a successor would count what only the
+    kernel has. What it has of that is gone with the next power failure."""
+    await _with(scene, DiskFaults(failing_share=0.1, unrecorded_share=scene.chance.choice((0.5, 1.0))))
+
+
+async def folder_gone(scene: Scene) -> None:
+    """▲ Its folder is moved away, or unmounted, and comes back: nothing that was acknowledged counts as never made. The
+    writers of open ledgers go on without seeing a fence; brokers that start meanwhile refuse."""
+    over = scene.world.disk(DATA).befall(DiskFaults(gone=True))
+    if scene.chance.random() < 0.5:
+        scene.any_of(scene.brokers).kill()
+    await scene.for_a_while(0.5, 12.0)
+    over()
+
+
 async def full(scene: Scene) -> None:
     await _with(scene, DiskFaults(full=True))
 
@@ -69,6 +85,8 @@ KINDS = {
     "slow disk": Kind(slow),
     "stalled disk": Kind(stalled),
     "failing disk": Kind(failing),
+    "disk failing silently": Kind(failing_silently),
+    "folder gone": Kind(folder_gone),
     "full disk": Kind(full),
     "failing reads": Kind(failing_reads),
     "wrong reads": Kind(wrong_reads),

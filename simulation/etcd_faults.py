@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from simulation.scene import Kind, Scene
 from simulation.store_faults import APPLIED, LATE, LOST, USUAL_LATE_S, Trouble
+from simulation.world import World
 from txnstore.memory_etcd import DEFAULT_QUOTA_BYTES
 
 REQUESTS = ("commit", "fence", "grant", "keep_alive", "revoke", "read", "watch", "compact", "defragment", "disarm")
 FAR_LATE_S = (4.0, 20.0)
 """From as long as a lease to much longer."""
+RENEWED_AFTER_S, RENEWED_WITHIN_S, LOOKS_EVERY_S = 1.0, 3.2, 0.1
+LEAST_LEFT_S = 2.0
+"""What is left of a lease for one more renewal to be due after one that is under way is given up."""
 
 
 async def lose_etcd(scene: Scene) -> None:
@@ -44,6 +50,43 @@ async def unanswered(scene: Scene) -> None:
     await _with(scene, trouble, 0.5, 8.0)
     if LATE in fates and late_s == FAR_LATE_S:
         await scene.for_a_while(FAR_LATE_S[1], FAR_LATE_S[1])  # ▲ it is not over before the last of it has landed
+
+
+async def renews_only(scene: Scene) -> None:
+    """▲ It renews leases and answers nothing else, as while it is defragmented: what was asked is lost, or lands later.
+    Nobody may lose a lease by that."""
+    fates = scene.chance.choice(((LOST,), (LATE,), (LOST, APPLIED, LATE)))
+    scene.told.append(" or ".join(fates))
+    others = (*(request for request in REQUESTS if request != "keep_alive"), "admission", "status")
+    trouble = Trouble(None, others, 1.0, fates, watch_share=1.0, watch_s=(2.0, 10.0))
+    over = scene.world.store_faults.befall(trouble)
+    async with asyncio.TaskGroup() as watching:
+        for name in scene.servers:
+            watching.create_task(must_renew(scene.world, name))
+        await scene.for_a_while(RENEWED_AFTER_S + RENEWED_WITHIN_S, 14.0)
+        over()
+
+
+async def must_renew(world: World, name: str) -> None:
+    """A server that holds a lease for a while yet, and that nothing else keeps from it, asks for it to be renewed."""
+    process, sent = world.processes[name], [0]
+
+    def saw(request: str, client: str) -> None:
+        sent[0] += request == "keep_alive" and client == name
+
+    await asyncio.sleep(RENEWED_AFTER_S)  # until what it asks for has gone unanswered
+    if process.leases_good_until < process.clock.monotonic() + LEAST_LEFT_S:
+        return
+    life, undisturbed = process.life, True
+    world.store_faults.witnesses.append(saw)
+    try:
+        for _ in range(int(RENEWED_WITHIN_S / LOOKS_EVERY_S)):
+            undisturbed = undisturbed and process.undisturbed and process.life == life
+            await asyncio.sleep(LOOKS_EVERY_S)
+    finally:
+        world.store_faults.witnesses.remove(saw)
+    if undisturbed and not sent[0]:
+        world.findings.append(f"{name} asked for no renewal of its leases while etcd answered nothing else")
 
 
 async def one_way(scene: Scene) -> None:
@@ -166,6 +209,7 @@ async def slow_watches(scene: Scene) -> None:
 KINDS = {
     "lose etcd": Kind(lose_etcd),
     "etcd unanswered": Kind(unanswered),
+    "etcd renews only": Kind(renews_only),
     "etcd restart": Kind(restart),
     "etcd pause": Kind(pause),
     "etcd compaction": Kind(compaction),

@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import hashlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import random
 import secrets
@@ -24,6 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, TypeVar
 
@@ -313,14 +316,32 @@ def guard_namespace(namespace: dict[str, Any]) -> dict[str, Any]:
     return namespace
 
 
+_CACHE = f".guarded-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}.pyc"
+"""How names of compiled files end: guarded code is not what Python keeps, and changes with this module too."""
+
+
 class _GuardedLoader(importlib.machinery.SourceFileLoader):
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        return guard_source(self.get_data(path).decode(), path)
+    """Compiled code is kept where Python keeps its own, and as long as the source is the same: guarding all of it anew
+    takes seconds in each process."""
+
+    def source_to_code(self, data: Any, path: Any, **_: object) -> CodeType:  # type: ignore[override]
+        return guard_source(importlib.util.decode_source(data), path)
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(_guarded_cache(path))
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        super().set_data(_guarded_cache(path), data, _mode=_mode)
 
     def exec_module(self, module: ModuleType) -> None:
         guard_namespace(module.__dict__)
-        exec(self.get_code(module.__name__), module.__dict__)
+        code = self.get_code(module.__name__)
+        assert code is not None
+        exec(code, module.__dict__)
+
+
+def _guarded_cache(path: str) -> str:
+    return path.removesuffix(".pyc") + _CACHE if path.endswith(".pyc") else path
 
 
 class _GuardedFinder(importlib.abc.MetaPathFinder):

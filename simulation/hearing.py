@@ -61,7 +61,7 @@ def quiet(trace: Trace, alarms: dict[str, int], heard: Callable[[object], None])
     before = structlog.get_config()
     structlog.configure(processors=[note], cache_logger_on_first_use=False)
     root = logging.getLogger()
-    handler = _TraceHandler(trace)
+    handler = _TraceHandler(trace, alarms)
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if trace.logging else logging.WARNING)
     try:
@@ -73,11 +73,16 @@ def quiet(trace: Trace, alarms: dict[str, int], heard: Callable[[object], None])
 
 
 class _TraceHandler(logging.Handler):
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, alarms: dict[str, int]) -> None:
         super().__init__()
         self._trace = trace
+        self._alarms = alarms
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR and record.name.startswith("txnclient"):
+            cause = record.exc_info[1] if record.exc_info else None
+            text = f"{_running_name().partition('.')[0]}: {record.getMessage()}: {cause!r}"
+            self._alarms[text] = self._alarms.get(text, 0) + 1
         if self._trace.logging:
             self._trace.note(f"    {_running_name()} {record.levelname.lower()}: {record.getMessage()}")
 

@@ -60,12 +60,28 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
+Ended = Literal["", "returned", "raised", "cut"]
+"""How a call ended: with success, by an error of its own, or because its caller has cancelled it; "" while it goes on,
+and for ever where its process was killed."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call and what it had promised. `what`: "accept" of a message that nobody has waited for yet, "flush" and
+    "close" of the producer that accepted it; anything else, as "send", is a call in a transaction. `values`: what it is
+    to send or to ack."""
+
+    what: str
+    values: list[str] = []
+    ended: Ended = ""
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One transaction, or one plain poll or send. `reports`: every outcome that any call or listing told of it.
     `acks` are those made in this transaction. `told`: when its process had been told that it failed, and its consumers
     had gone back, None where that is not known. `shared`: it is one writer's part of this transaction of several
     writers, whose parts happen together, but for those that the commit does not list: these have failed. `left`: its
-    process left it open and went on, so that nothing tells when it was aborted."""
+    process left it open and went on, so that nothing tells when it was aborted. `calls`: those whose promise is judged,
+    in the order in which they were made."""
 
     process: str
     invoked: float
@@ -79,6 +95,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shared: str = ""
     told: float | None = None
     left: bool = False
+    calls: list[Call] = []
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,14 +51,15 @@ class KeyedLife(ClientLife):
         together = self._random.random() < 0.5  # with the other one, if that waits as well
         await asyncio.sleep(4.0 - self._now() % 4.0 if together else self._random.expovariate(1 / 3.0))
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url,
                 transaction_key=KEY,
                 timeout=self._random.uniform(3.0, 12.0),
                 transport=ports.transport,
                 clock=ports.clock,
                 random=ports.random,
-            ) as client:
+            )
+            async with self._careless.within(opening) as client:
                 self._log.connected(self._now())
                 await self._hold(client)
         except ExpiredTransaction:
@@ -71,7 +72,7 @@ class KeyedLife(ClientLife):
 
     async def _hold(self, client: txnclient.Client) -> None:
         for topic in TOPICS:
-            await client.create_topic(topic, segments=self._plan.segments)
+            await self._careless.call(client.create_topic(topic, segments=self._plan.segments))
         producers = [await client.producer(topic, linger_ms=self._random.choice((0, 5))) for topic in TOPICS]
         consumer = await client.consumer(TOPIC, SUBSCRIPTION, name=self._name.partition(".")[0], start="earliest")
         while self._plan.active:

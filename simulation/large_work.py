@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import txnclient
+from simulation.careless import GivenUp
 from simulation.queue_work import outcomes_of
 from simulation.workload import Plan
 from simulation.world import Ports
@@ -108,18 +109,22 @@ class LargeLife:
         self._log = log
         self._random = ports.random
         self._name = ports.owner.name
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on: it is started anew."""
         ports = self._ports
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
-                await client.create_topic(TOPIC, segments=1, autoscale=AUTOSCALE)
+            )
+            async with self._careless.within(opening) as client:
+                await self._careless.call(client.create_topic(TOPIC, segments=1, autoscale=AUTOSCALE))
                 following = asyncio.ensure_future(self._follow(client))
                 try:
-                    async with client.producer(TOPIC, compression=None) as producer:
+                    room = self._random.choice((3 * PIECE_BYTES, 64 * 1024 * 1024))
+                    producing = client.producer(TOPIC, compression=None, buffer_bytes=room)
+                    async with self._careless.within(producing) as producer:
                         while self._plan.active:
                             await self._phase(client, producer)
                 finally:
@@ -136,12 +141,17 @@ class LargeLife:
         until = self._ports.clock.monotonic() + self._random.uniform(3.0, 15.0)
         while self._plan.active and self._ports.clock.monotonic() < until:
             await asyncio.sleep(self._random.expovariate(1 / pause_s))
-            txn = await client.begin(timeout=self._random.choice((1.0, 15.0)))
+            try:
+                txn = await self._careless.call(client.begin(timeout=self._random.choice((1.0, 15.0))))
+            except GivenUp:
+                continue
             try:
                 await self._transaction(txn, producer)
             except TxnError as error:
                 self._plan.met(self._name, error)
-                await txn.abort()
+                # ▲ A7: its caller may commit as if nothing had happened, and half a value must not be there then.
+                forgetful = isinstance(error, GivenUp) and self._random.random() < 0.5
+                await self._careless.call(txn.commit() if forgetful else txn.abort())
                 if error.fatal:
                     raise
 
@@ -152,22 +162,24 @@ class LargeLife:
             self._log.sends.append(send)
             data = content(send.value, pieces)
             if pieces == 1:
-                await producer.send(data, key=key, txn=txn)
+                await self._careless.call(producer.send(data, key=key, txn=txn))
             else:
                 head, overhead = checked(b"", key, None, None)
-                await send_large(producer, data, head, overhead, txn, piece_bytes=PIECE_BYTES)
+                sending = send_large(producer, data, head, overhead, txn, piece_bytes=PIECE_BYTES)
+                await self._careless.call(sending, weight=3)
             if self._random.random() < 0.2:
                 await asyncio.sleep(self._random.expovariate(1 / 0.3))
-        await (txn.abort() if self._random.random() < 0.15 else txn.commit())
+        await self._careless.call(txn.abort() if self._random.random() < 0.15 else txn.commit())
 
     async def _follow(self, client: txnclient.Client) -> None:
         """What a reader sees meanwhile is committed and whole."""
         while self._plan.active:
             try:
-                async with client.reader(TOPIC, start="latest") as reader:
+                async with self._careless.within(client.reader(TOPIC, start="latest")) as reader:
                     until = self._ports.clock.monotonic() + self._random.uniform(5.0, 30.0)
                     while self._plan.active and self._ports.clock.monotonic() < until:
-                        came = self._log.received(await reader.receive_many(20, timeout=1.0))
+                        receiving = reader.receive_many(20, timeout=1.0)
+                        came = self._log.received(await self._careless.call(receiving, weight=0.3))
                         self._log.seen += [value for _, value in came]
             except TxnError as error:
                 self._plan.met(self._name, error)

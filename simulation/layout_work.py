@@ -46,6 +46,7 @@ class LayoutLife:
         self._topics = topics
         self._pace_s = pace_s
         self._random = ports.random
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on: it is started anew."""
@@ -87,9 +88,9 @@ class LayoutLife:
         active = layout.active
         if len(active) > 1 and self._random.random() < len(active) / (MOST_SEGMENTS + 1):
             lower = self._random.randrange(len(active) - 1)
-            return await client.merge(active[lower].name, active[lower + 1].name)
+            return await self._careless.call(client.merge(active[lower].name, active[lower + 1].name))
         parent = self._random.choice(active)
-        return await client.split(parent.name, at=self._middle(parent))
+        return await self._careless.call(client.split(parent.name, at=self._middle(parent)))
 
     def _middle(self, parent: SegmentInfo) -> int | None:
         lo, hi = parent.range

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simulation import disk_faults, etcd_faults, network_faults, process_faults
+from simulation import disk_faults, etcd_faults, network_faults, process_faults, term_faults
 from simulation.faults import Fault, Schedule, draw_schedule
 from simulation.scene import Kind, Scene
 from simulation.strikes import Strikes
@@ -23,6 +23,7 @@ KINDS: dict[str, Kind] = {
     **network_faults.KINDS,
     **etcd_faults.KINDS,
     **disk_faults.KINDS,
+    **term_faults.KINDS,
 }
 """▲ In this order they are drawn: the same everywhere."""
 

@@ -117,14 +117,16 @@ class PassingLife:
         self._log = log
         self._random = ports.random
         self._name = ports.owner.name
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on: it is started anew."""
         ports = self._ports
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
+            )
+            async with self._careless.within(opening) as client:
                 while self._plan.active:
                     await self._one_topic(client)
         except (TopicNotFound, SubscriptionNotFound):
@@ -140,16 +142,17 @@ class PassingLife:
         if not log.generations or log.current.deleting:
             if log.generations:
                 with suppress(TopicNotFound):
-                    await client.delete_topic(TOPIC, force=True)
+                    await self._careless.call(client.delete_topic(TOPIC, force=True), weight=3)
             log.generations.append(
                 Generation(
                     len(log.generations), self._random.choice((1, 2)), self._random.choice((None, None, RETENTION_MS))
                 )
             )
         one = log.current
-        await client.create_topic(TOPIC, segments=one.segments, retention_ms=one.retention_ms)
+        creating = client.create_topic(TOPIC, segments=one.segments, retention_ms=one.retention_ms)
+        await self._careless.call(creating)
         until = self._ports.clock.monotonic() + self._random.uniform(2.0, 25.0)
-        async with client.producer(TOPIC) as producer:
+        async with self._careless.within(client.producer(TOPIC)) as producer:
             while self._plan.active and self._ports.clock.monotonic() < until:
                 await self._one_subscription(client, one, producer)
         if self._plan.active:
@@ -158,13 +161,14 @@ class PassingLife:
     async def _one_subscription(self, client: txnclient.Client, one: Generation, producer: Producer) -> None:
         if one.unsubscribing:
             with suppress(SubscriptionNotFound):
-                await client.delete_subscription(TOPIC, SUBSCRIPTION, force=True)
+                await self._careless.call(client.delete_subscription(TOPIC, SUBSCRIPTION, force=True), weight=3)
             one.unsubscribing = False
             one.joined = False
         if not one.joined:
             self._log.subscriptions += 1
             one.subscription = self._log.subscriptions
-        async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
+        consuming = client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest")
+        async with self._careless.within(consuming) as consumer:
             one.joined = True
             until = self._ports.clock.monotonic() + self._random.uniform(1.0, 10.0)
             while self._plan.active and self._ports.clock.monotonic() < until:
@@ -182,31 +186,32 @@ class PassingLife:
 
     async def _send_plain(self, one: Generation, producer: Producer) -> None:
         value = self._value(one)
-        await producer.send(value.encode(), key=value)
+        await self._careless.call(producer.send(value.encode(), key=value))
         one.certain[value] = one.subscription
 
     async def _transaction(
         self, client: txnclient.Client, one: Generation, producer: Producer, consumer: Consumer
     ) -> None:
-        txn = await client.begin(timeout=self._random.choice((1.0, 10.0)))
+        txn = await self._careless.call(client.begin(timeout=self._random.choice((1.0, 10.0))))
         self._log.attempts[str(txn.id)] = None
         try:
             for _ in range(self._random.randrange(1, 4)):
                 value = self._value(one)
-                await producer.send(value.encode(), key=value, txn=txn)
+                await self._careless.call(producer.send(value.encode(), key=value, txn=txn))
                 one.in_txn[value] = (str(txn.id), one.subscription)
             messages: list[Message] = []
             if self._random.random() < 0.5:
-                messages = await consumer.receive_many(self._random.randrange(1, 8), timeout=0.5)
+                receiving = consumer.receive_many(self._random.randrange(1, 8), timeout=0.5)
+                messages = await self._careless.call(receiving)
             values = [message.value.decode() for message in messages]
             one.delivered += [(value, one.subscription) for value in values]
             if messages:
                 one.acked += [(str(txn.id), one.subscription, value) for value in values]
-                await consumer.ack(messages, txn=txn)
-            await (txn.abort() if self._random.random() < ABORTED_SHARE else txn.commit())
+                await self._careless.call(consumer.ack(messages, txn=txn))
+            await self._careless.call(txn.abort() if self._random.random() < ABORTED_SHARE else txn.commit())
         except TxnError as error:
             self._plan.met(self._name, error) if not isinstance(error, TopicNotFound | SubscriptionNotFound) else None
-            await txn.abort()
+            await self._careless.call(txn.abort())
             raise
 
 

@@ -71,19 +71,21 @@ class QueueLife:
         self._log = log
         self._random = ports.random
         self._name = ports.owner.name
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on, or a while has passed: it is started anew, as under a supervisor."""
         ports = self._ports
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
-                await client.create_topic(TOPIC, segments=self._plan.segments)
+            )
+            async with self._careless.within(opening) as client:
+                await self._careless.call(client.create_topic(TOPIC, segments=self._plan.segments))
                 until = ports.clock.monotonic() + self._random.uniform(5.0, 60.0)
-                async with client.consumer(
-                    TOPIC, SUBSCRIPTION, type="queue", prefetch=self._random.choice((1, 10, 200))
-                ) as consumer:
+                prefetch = self._random.choice((1, 10, 200))
+                consuming = client.consumer(TOPIC, SUBSCRIPTION, type="queue", prefetch=prefetch)
+                async with self._careless.within(consuming) as consumer:
                     while self._plan.active and ports.clock.monotonic() < until:
                         await self._turn(client, consumer)
         except TxnError as error:
@@ -92,7 +94,8 @@ class QueueLife:
     async def _turn(self, client: txnclient.Client, consumer: Consumer) -> None:
         await asyncio.sleep(self._random.expovariate(1 / (8 * self._plan.pause_s)))
         try:
-            messages = await consumer.receive_many(self._random.randrange(1, 20), timeout=1.0)
+            receiving = consumer.receive_many(self._random.randrange(1, 20), timeout=1.0)
+            messages = await self._careless.call(receiving)
             self._log.delivered += len(messages)
             self._log.again += sum(1 for message in messages if message.redelivery_count)
             if messages:
@@ -106,18 +109,18 @@ class QueueLife:
         kept = [message for message in messages if self._random.random() > GIVEN_UP_SHARE]
         back = [message for message in messages if message not in kept]
         if back:
-            await consumer.nack(back, delay=self._random.choice((0.0, 0.5, 3.0)))
-        txn = await client.begin(timeout=self._random.choice((1.0, 15.0)))
+            await self._careless.call(consumer.nack(back, delay=self._random.choice((0.0, 0.5, 3.0))))
+        txn = await self._careless.call(client.begin(timeout=self._random.choice((1.0, 15.0))))
         self._log.taken.append(Taken(self._name, str(txn.id), tuple(message.value.decode() for message in kept)))
         try:
             if kept:
-                await consumer.ack(kept, txn=txn)
+                await self._careless.call(consumer.ack(kept, txn=txn))
             if self._random.random() < GIVEN_UP_SHARE:
-                await txn.abort()
+                await self._careless.call(txn.abort())
             else:
-                await txn.commit()
+                await self._careless.call(txn.commit())
         except TxnError:
-            await txn.abort()
+            await self._careless.call(txn.abort())
             raise
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from simulation.transaction_records import Kept, Participant, Records
 from txnstore import keys
+from txnstore.backend import Reason, Refused
 from txnstore.memory_etcd import Arrival
 from txnstore.records import (
     ABORTED,
@@ -40,6 +41,9 @@ class RecordJudge:
         self._made: tuple[int, str] = (0, "")
 
     def met(self, arrival: Arrival) -> None:
+        """No write of ours may be refused for its size, or its form: it would be refused for good."""
+        if isinstance(arrival.outcome, Refused) and arrival.outcome.reason is Reason.MALFORMED:
+            self.findings.append(f"a {arrival.request} of {arrival.client} is refused: {arrival.outcome}")
         if arrival.request == "commit" and isinstance(arrival.outcome, list):
             last: CommitResult = arrival.outcome[-1]
             self._made = (last.revision, arrival.client)
@@ -201,11 +205,29 @@ class RecordJudge:
         after = now.names.get(name)
         if before is None:
             return
+        if after is None:
+            yield from self._forgotten(name, before)
+            return
         header = now.headers.get(keys.txn(TxnId.parse(before.txn_id)))
-        if after is not None and after.txn_id == before.txn_id:
+        if after.txn_id == before.txn_id:
             if header is not None:
                 yield f"the name {name!r} is told of an outcome of {after.txn_id}, which is not collected"
             return
         state = before.outcome if header is None else header.header.state
-        if after is not None and state != ABORTED:
+        if state != ABORTED:
             yield f"the name {name!r} goes from {before.txn_id}, which is {state}, to {after.txn_id}"
+
+    def _forgotten(self, name: str, before: TxnName) -> Iterable[str]:
+        """How long it was to be kept is told by wall clocks, which are stepped here; what it keeps for ever is not."""
+        if before.outcome is None:
+            yield f"the name {name!r} is forgotten, and {before.txn_id} is not collected"
+        if before.outcome == COMMITTED and before.keep_newest:
+            made, prefix = self._now.names_made, name.rpartition("/")[0]
+            newer = (
+                other
+                for other, named in self._now.names.items()
+                if named.outcome == COMMITTED and named.keep_newest and other.rpartition("/")[0] == prefix
+                if (made[other], other) > (made[name], name)
+            )
+            if next(newer, None) is None:
+                yield f"the name {name!r} is forgotten, the newest commit of its prefix"

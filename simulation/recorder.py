@@ -6,10 +6,14 @@ In the simulation it is kept in memory beside the clients; real processes write 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from simulation.history import Ack, History, Operation, Outcome, Place, Poll, Read, Report, Send
+import msgspec
+
+from simulation.careless import GivenUp
+from simulation.history import Ack, Call, Ended, History, Operation, Outcome, Place, Poll, Read, Report, Send
 from txnclient.message import Message
 from txnwire.ids import MessageId, TxnId
 from txnwire.names import SegmentName
@@ -44,6 +48,9 @@ class Draft:
     shared: str = ""
     told: float | None = None
     left: bool = False
+    calls: list[Call] = field(default_factory=list)
+    asked: bool = False
+    """Whether somebody was asked to commit it."""
 
     def begun(self, txn_id: TxnId) -> None:
         self.name = f"{self.name} {txn_id}"
@@ -70,6 +77,23 @@ class Draft:
         self.reports.append(report)
         self.changed(self)
 
+    @contextmanager
+    def call(self, what: str, values: Iterable[str] = ()) -> Iterator[None]:
+        """A call whose promise is judged. It has no end where the process itself was cancelled amid it."""
+        number = len(self.calls)
+        self.calls.append(Call(what=what, values=list(values)))
+        self.changed(self)
+        try:
+            yield
+        except Exception as error:
+            self._call_ended(number, "cut" if isinstance(error, GivenUp) else "raised")
+            raise
+        self._call_ended(number, "returned")
+
+    def _call_ended(self, number: int, ended: Ended) -> None:
+        self.calls[number] = msgspec.structs.replace(self.calls[number], ended=ended)
+        self.changed(self)
+
     def aborted(self, at: float) -> None:
         """Its process has been told so, at this time."""
         self.told = at
@@ -89,6 +113,7 @@ class Draft:
             shared=self.shared,
             told=self.told,
             left=self.left,
+            calls=list(self.calls),
         )
 
 

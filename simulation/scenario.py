@@ -13,6 +13,7 @@ from typing import TextIO
 
 from simulation import guards
 from simulation.acking_work import AckingDrain, AckingLife, AckingLog
+from simulation.careless import share_of
 from simulation.checker import check
 from simulation.damage import names_a_file
 from simulation.dead_work import DeadDrain, DeadLife, DeadLog
@@ -27,6 +28,7 @@ from simulation.keyed_work import KeyedLife, KeyedLog
 from simulation.large_work import TOPIC as LARGE_TOPIC
 from simulation.large_work import LargeDrain, LargeLife, LargeLog
 from simulation.layout_work import LayoutJudge, LayoutLife, placed
+from simulation.let_go import LetGoJudge
 from simulation.loop import SimLoop, SimulationStuck
 from simulation.nemesis import Nemesis, schedule_of
 from simulation.operator_work import OperatorLife
@@ -43,10 +45,12 @@ from simulation.settling import Settling
 from simulation.sim_disk import DiskFaults
 from simulation.sim_ledger import SimLedgerStore
 from simulation.sometimes import Sometimes
+from simulation.staying_work import StayingLife, StayingLog
 from simulation.stream_work import StreamDrain, StreamLife, StreamLog
+from simulation.terms import Terms
 from simulation.trace import Trace
 from simulation.workload import SUBSCRIPTION, TOPICS, ClientLife, Drain, Plan
-from simulation.world import Ports, World
+from simulation.world import Ports, World, pages_divided_by
 from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import Now, broken_ledgers
 from txnctl.checking.picture import picture_of, take_picture
@@ -54,7 +58,9 @@ from txnctl.server import Server
 from txnstore import keys
 from txnstore.memory_etcd import Arrival
 from txnwire.entry import parse_metadata
-from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
+from txnwire.errors import DataCorrupt, NotAllowed, OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
+from txnwire.tasks import TaskEnd
+from txnwire.turns import turns_divided_by
 
 CONTROLS = ("control-1", "control-2")
 PASSING = "client-passing"
@@ -67,6 +73,7 @@ LAYOUTS = "client-layouts"
 LARGE = "client-large"
 GIVING_UP = "client-giving-up"
 STREAM = "client-stream"
+STAYING = "client-staying"
 EXTRA_SHARE = 0.5
 """Of runs, that have large values; and as many that have dead letters, and that have a stream from cut to cut."""
 LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
@@ -76,6 +83,7 @@ QUIET_S = 40.0
 """After healing: longer than any transaction's time limit, the client grace and a lease together."""
 DRAIN_S = 120.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
+NO_FOLDER = "is no data folder yet"
 OBSERVED_S = 1.0
 """Virtual seconds between two looks at what asks for the time."""
 RELIEF_S = 20.0
@@ -121,6 +129,7 @@ class Scenario:
             segments=shape.choice((1, 2, 2)),
             pause_s=pause_s,
             subscriptions=((TOPICS[0], SUBSCRIPTION), (KEYED_TOPIC, KEYED_SUBSCRIPTION)),
+            careless=share_of(seed),
         )
         self.plan.damaged = lambda: self._world.disk(DATA).flips > 0
         self.plan.unreadable = lambda: self._world.disk(DATA).unreadable
@@ -131,14 +140,19 @@ class Scenario:
         self.large = LargeLog()
         self.dead = DeadLog()
         self.stream = StreamLog(TOPICS)
+        self.staying = StayingLog()
         self.layouts = LayoutJudge()
         self.keys = KeyJudge()
         self.held = KeyedLog()
         self.sometimes = Sometimes(self._world.etcd)
         self.records = RecordJudge()
+        self.terms = Terms(self._world, STAYING)
         self._world.etcd.on_arrival = self._met
         self._world.witnesses += [self.layouts.saw, self.sometimes.saw, lambda _, events: self.keys.saw(events)]
-        self._world.witnesses.append(lambda _, events: self.records.saw(events))
+        self._world.witnesses += [
+            lambda _, events: self.records.saw(events),
+            lambda _, events: self.terms.saw(events),
+        ]
         self._servers: dict[str, Server | None] = {}
         """Those that serve, of each process' present life, or the one before"""
         self._add_processes()
@@ -149,7 +163,8 @@ class Scenario:
             calm_since=lambda: self.nemesis.calm_since,
             clocks_differ=lambda: any("clock" in kind for kind in self.nemesis.counts),
         )
-        self._world.witnesses.append(self.invariants.saw)
+        self.let_go = LetGoJudge(self.plan.lifetimes, lambda: self.nemesis.calm_since)
+        self._world.witnesses += [self.invariants.saw, lambda at, events: self.let_go.saw(at, events)]
         self.settling = Settling()
         self._stopped_at = float("inf")
         self.findings: list[str] = []
@@ -190,9 +205,22 @@ class Scenario:
             if LARGE in self._world.processes:
                 self.stream.topics = (*TOPICS, LARGE_TOPIC)
             self._world.add(STREAM, lambda ports: StreamLife(ports, self.plan, self.stream).live())
+        if self._shape.random() < EXTRA_SHARE:
+            self._world.add(STAYING, lambda ports: StayingLife(ports, self.plan, self.staying).live())
 
     def _running(self, name: str) -> Callable[[Server | None], None]:
-        return lambda server: self._servers.update({name: server})
+        def running(server: Server | None) -> None:
+            self._servers[name] = server
+            if server is not None:
+                server.tasks.witnesses.append(lambda end: self._task_ended(name, end))
+
+        return running
+
+    def _task_ended(self, name: str, end: TaskEnd) -> None:
+        """▲ Whether it was begun anew or its process ended by it: no task of ours ends but by a defect."""
+        if not isinstance(end.error, DataCorrupt):  # of records and ledgers that a fault has damaged
+            of = f" of {end.of}" if end.of else ""
+            self.findings.append(f"dead task: {name}: {end.name}{of} ended: {end.error!r}")
 
     async def _observe(self) -> None:
         """The invariants that ask for the time; once clients have stopped, also what is left to be done."""
@@ -201,6 +229,7 @@ class Scenario:
             await asyncio.sleep(OBSERVED_S)
             now = self._loop.time()
             self.invariants.look_at_the_time(now)
+            self.let_go.look_at_the_time(now)
             if now > self._stopped_at:
                 picture = picture_of(mvcc.revision, lambda start, end: mvcc.range(start, end)[0])
                 self.settling.look(now - self._stopped_at, picture)
@@ -228,6 +257,7 @@ class Scenario:
         for process in clients:
             process.keep_down()
         await asyncio.sleep(QUIET_S)
+        self.findings += self.staying.findings()
         for process in clients:
             process.kill()
         observing.cancel()
@@ -323,6 +353,13 @@ class Scenario:
         self.sometimes.reached("message moved to the dead letters", len(self.dead.dead))
         self.sometimes.reached("step of a stream read again", self.stream.again)
         self.sometimes.reached("shown by the step behind the one that had it pending", self.stream.late)
+        self.sometimes.reached(
+            "controller again behind the term of another one, with a consumer connected all along",
+            self.terms.behind_another,
+        )
+        self.sometimes.reached("subscription used again while it was deleted", self.staying.made_again)
+        self.sometimes.reached("call cancelled by its caller", self.plan.cut)
+        self.sometimes.reached("let go of while it was open", self.let_go.ended)
         self.sometimes.reached("outcome told by the last question alone", self.plan.resolved)
         for disk in self._world.disks.values():
             self.sometimes.disk_did(disk.did)
@@ -337,10 +374,12 @@ class Scenario:
         return [
             *(f"anomaly: {anomaly}" for anomaly in check(history)),
             *self.findings,
+            *(f"fault: {text}" for text in self._world.findings),
             *(f"invariant: {text}" for text in self.invariants.findings),
             *(f"settling: {text}" for text in self.settling.findings()),
             *self._ended_processes(),
             *(f"layout: {text}" for text in (*self.layouts.findings, *self.layouts.misplaced(placed(history)))),
+            *(f"let go: {text}" for text in self.let_go.findings),
             *(f"transaction key: {text}" for text in self.keys.findings),
             *(f"records: {text}" for text in self.records.findings),
             *(f"unexpected error: {text}" for text in self.plan.unexpected),
@@ -351,10 +390,15 @@ class Scenario:
         """A server may end because its roles could not be taken up while faults went on; never because of a bug."""
         found: dict[str, int] = {}
         for broken in self._world.broken:
-            if not (broken.at < self._healed_at + RELIEF_S and isinstance(broken.error, EXCUSED)):
+            if not (broken.at < self._healed_at + RELIEF_S and _excused(broken.error)):
                 text = f"{broken.process} ended: {type(broken.error).__name__}: {broken.error}"
                 found[text] = found.get(text, 0) + 1
         return [f"{text} ({count} times)" for text, count in found.items()]
+
+
+def _excused(error: BaseException) -> bool:
+    """▲ A broker that starts while its data folder is away refuses to."""
+    return isinstance(error, EXCUSED) or (isinstance(error, NotAllowed) and NO_FOLDER in str(error))
 
 
 def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> Report:
@@ -362,6 +406,11 @@ def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, 
     arguments give the same report, hash included."""
     if schedule is None:
         schedule = schedule_of(seed, work_s=work_s)
+    with turns_divided_by(pages_divided_by(seed)):
+        return _run(seed, work_s, schedule, log)
+
+
+def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Report:
     trace = Trace(log)
     loop = SimLoop(seed, trace)  # type: ignore[abstract]
     alarms: dict[str, int] = {}

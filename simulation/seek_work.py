@@ -84,18 +84,21 @@ class SeekLife:
         self._plan = plan
         self._log = log
         self._random = ports.random
+        self._careless = plan.caller(ports.random)
         self._ids: list[MessageId] = []
 
     async def live(self) -> None:
         """Returns when it cannot go on, or a while has passed: it is started anew."""
         ports = self._ports
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url, timeout=15.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
+            )
+            async with self._careless.within(opening) as client:
                 await client.create_topic(TOPIC, segments=self._plan.segments)
                 until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
-                async with client.consumer(TOPIC, SUBSCRIPTION, name="seeker", start="earliest") as consumer:
+                consuming = client.consumer(TOPIC, SUBSCRIPTION, name="seeker", start="earliest")
+                async with self._careless.within(consuming) as consumer:
                     while self._plan.active and ports.clock.monotonic() < until:
                         await self._read_on(consumer)
                         await self._seek(consumer)
@@ -107,7 +110,8 @@ class SeekLife:
         until = self._ports.clock.monotonic() + self._random.expovariate(1 / 5.0)
         while self._plan.active and self._ports.clock.monotonic() < until:
             await asyncio.sleep(self._random.expovariate(1 / self._plan.pause_s))
-            messages = await consumer.receive_many(self._random.choice((3, 50, 500)), timeout=1.0)
+            receiving = consumer.receive_many(self._random.choice((3, 50, 500)), timeout=1.0)
+            messages = await self._careless.call(receiving)
             self._ids = [*self._ids, *(one.id for one in messages)][-200:]
             for text in out_of_order(_seen(messages)):
                 self._log.breaches.append(f"sought: {self._ports.owner.name}: {text}")
@@ -119,18 +123,18 @@ class SeekLife:
                 for answer in consumer.ack_nowait(messages):
                     answer.add_done_callback(_heard)  # a seek may overtake it
             else:
-                await consumer.ack(messages)
+                await self._careless.call(consumer.ack(messages))
 
     async def _seek(self, consumer: Consumer) -> None:
         drawn, log = self._random.random(), self._log
         log.since, in_doubt, log.unanswered = None, log.unanswered, True
         if drawn < 0.4:
-            await consumer.seek("earliest")
+            await self._careless.call(consumer.seek("earliest"), weight=3)
             log.since = {}
         elif drawn < 0.5:
-            await consumer.seek("latest")
+            await self._careless.call(consumer.seek("latest"), weight=3)
         elif self._ids:
-            await consumer.seek(self._random.choice(self._ids))
+            await self._careless.call(consumer.seek(self._random.choice(self._ids)), weight=3)
         log.unanswered = in_doubt
         log.seeks += 1
 

@@ -10,6 +10,7 @@ from segments.settings import BrokerSettings
 from simulation.world import Ports
 from txnctl.server import Server
 from txnctl.settings import ServerSettings
+from txnctl.sweeper import SweeperSettings
 
 LAYOUT_PATIENCE_S = 2.5
 """So short that changes are given up now and then, behind a seal, too."""
@@ -34,6 +35,7 @@ def broker_settings(ledger_roll_bytes: int) -> BrokerSettings:
     what is behind one that is refused must not pass it (L8)."""
     return BrokerSettings(
         ledger_roll_bytes=ledger_roll_bytes,
+        ledger_page=2,
         segment_inflight_bytes=ledger_roll_bytes * 3 // 2,
         housekeeping_s=1.5,
         roll_least_age_ms=400,
@@ -62,6 +64,7 @@ async def serve(
         random=ports.random,
         broker_settings=brokers,
         controller_settings=ControllerSettings(layout_patience_s=LAYOUT_PATIENCE_S),
+        sweeper_settings=SweeperSettings(names_first_s=2.0, names_every_s=5.0),
     )
     try:
         await server.start()

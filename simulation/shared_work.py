@@ -11,8 +11,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import txnclient
+from simulation.careless import Careless
 from simulation.recorder import Draft, Recorder
 from txnclient.transaction import Transaction, TransactionState
 from txnwire.errors import InvalidTxnState, TxnError
@@ -25,6 +27,13 @@ JOBS = 2
 TIMEOUTS_S = (1.0, 15.0)
 RUSH_SHARE = 0.1
 """Of all parts: so many wait for the next full second and begin its name, at one moment with whoever else waits."""
+
+BRIEF = "brief"
+BRIEF_SHARE = 0.15
+BRIEF_KEEP = timedelta(minutes=1)
+"""As little as there may be: what is collected early in a run is forgotten within it."""
+NEWEST_SHARE = 0.3
+"""Of all begins: so many ask to be known while nothing newer is, which counts where they are the first."""
 
 Step = Callable[[Draft, Transaction], Awaitable[None]]
 
@@ -73,12 +82,14 @@ class SharedWork:
         random: random.Random,
         now: Callable[[], float],
         met: Callable[[str, TxnError], None],
+        careless: Careless,
     ) -> None:
         self._parts = parts
         self._process = process
         self._random = random
         self._now = now
         self._met = met
+        self._careless = careless
 
     async def take_part(self, client: txnclient.Client, step: Step) -> None:
         """Join, do some steps, and end the transaction or leave it to others."""
@@ -88,14 +99,20 @@ class SharedWork:
             second = int(self._now()) + 1
             await asyncio.sleep(second - self._now())
             job = f"rush/{second}"
-        txn = await client.begin(name=job, timeout=chance.choice(TIMEOUTS_S))
+        keep = None
+        if chance.random() < BRIEF_SHARE:
+            job, keep = f"{BRIEF}/{job}", BRIEF_KEEP
+        begin = client.begin(
+            name=job, timeout=chance.choice(TIMEOUTS_S), keep=keep, keep_newest=chance.random() < NEWEST_SHARE
+        )
+        txn = await self._careless.call(begin)
         if txn.state is TransactionState.COMMITTED:
             self._parts.decided(txn)
             return
         draft = self._parts.begin(self._process, txn)
         for _ in range(chance.randrange(4)):
             await step(draft, txn)
-        await txn.flush()
+        await self._careless.call(txn.flush())
         self._parts.complete.setdefault(txn.id, []).append(txn.writer_id)
         drawn = chance.random()
         if drawn < 0.35:
@@ -107,7 +124,7 @@ class SharedWork:
         complete = self._parts.complete[txn.id]
         writers = [writer for writer in complete if self._random.random() < 0.75]
         try:
-            await txn.commit(writers=writers)
+            await self._careless.call(txn.commit(writers=writers))
         except InvalidTxnState as error:
             self._met(self._process, error)
         if txn.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
@@ -115,7 +132,7 @@ class SharedWork:
 
     async def _abort(self, txn: Transaction) -> None:
         try:
-            await txn.abort()
+            await self._careless.call(txn.abort())
         except InvalidTxnState as error:
             self._met(self._process, error)
         if txn.state is TransactionState.ABORTED or txn.writers is not None:
@@ -123,10 +140,12 @@ class SharedWork:
 
 
 async def ask_shared(client: txnclient.Client, drafts: list[Draft], told: Callable[[Draft, str], None]) -> list[str]:
-    """At the end: how each part ended, by the outcome that its name still tells; returned is what is wrong with it."""
+    """At the end: how each part ended, by the outcome that its name still tells; returned is what is wrong with it.
+
+    Of a name that was kept briefly nobody is asked: what nobody was told of it may have happened or not."""
     by_job: dict[str, list[Draft]] = {}
     for draft in drafts:
-        if draft.shared:
+        if draft.shared and not draft.shared.startswith(f"{BRIEF}/"):
             by_job.setdefault(draft.shared.partition(" ")[0], []).append(draft)
     findings = []
     for job, parts in by_job.items():

@@ -21,19 +21,24 @@ Part = Literal["data", "footer", "sidecar"]
 
 IO_ERROR = "input/output error"
 NO_SPACE = "no space left on device"
+GONE = "the data folder is not there any more"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFaults:
     """Shares of syncs and of reads. Slow syncs take up to `slow_s`; failing ones kill their ledger. `stalled`: nothing
-    that is to be synced gets anywhere while it lasts. `full`: nothing can be written, all can be read."""
+    that is to be synced gets anywhere while it lasts. `full`: nothing can be written, all can be read. `gone`: the
+    folder is not there, only what is open goes on."""
 
     sync_s: tuple[float, float] = (0.0, 0.0)
     slow_s: tuple[float, float] = (0.1, 2.0)
     slow_share: float = 0.0
     failing_share: float = 0.0
+    unrecorded_share: float = 0.0
+    """Of failed syncs: the disk does not take either where the ledger ends."""
     stalled: bool = False
     full: bool = False
+    gone: bool = False
     read_s: tuple[float, float] = (0.0, 0.0)
     read_failing_share: float = 0.0
     flip_share: float = 0.0
@@ -42,10 +47,12 @@ class DiskFaults:
 
 @dataclass(slots=True)
 class SimFile:
-    """`data` is what the kernel has, `durable` how much of it is on the disk; `bound`: entries once counted."""
+    """`data` is what the kernel has, `durable` how much of it is on the disk; `bound`: entries once counted. `dropped`:
+    from there on a sync has failed: the kernel goes on telling what it has, and never writes it again."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: int = 0
+    dropped: int | None = None
     fenced: bool = False
     bound: int | None = None
     created: bool = False
@@ -73,8 +80,18 @@ class Damage:
 class SimDisk:
     """One host's files, and what befalls them. `faults` are its usual ways; `befall` adds to them for a while."""
 
-    def __init__(self, seed: int | str, *, faults: DiskFaults | None = None, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        faults: DiskFaults | None = None,
+        trace: Trace | None = None,
+        forgives_untold_ends: bool = False,
+    ) -> None:
+        """`forgives_untold_ends`: where an owner has ended before this disk or etcd took a note of where its ledger
+        ends, what the kernel has of it gets to the disk after all (docs/limits.md, *Repairs*, says what else may be)."""
         self.random = random.Random(f"{seed}/disk")
+        self._forgives_untold_ends = forgives_untold_ends
         self.faults = faults or DiskFaults()
         self.files: dict[Key, SimFile] = {}
         self.trace = trace or Trace()
@@ -128,6 +145,9 @@ class SimDisk:
             self.trace.record(0.0, "power", *key, len(file.data))
 
     def _tear(self, file: SimFile) -> None:
+        if file.dropped is not None:
+            del file.data[file.dropped :]
+            file.dropped = None
         suffix = bytes(file.data[file.durable :])
         if not suffix:
             return
@@ -202,6 +222,19 @@ class SimDisk:
                 ):  # fmt: skip
                     yield segment, entry
 
+    def counted_by_another(self, file: SimFile) -> None:
+        """Somebody who cannot know where it ends counts what it holds."""
+        if self._forgives_untold_ends and file.bound is None:
+            file.dropped = None
+
+    def forget_unwritten(self, file: SimFile) -> None:
+        """A sync of it has failed, and the kernel drops what it could not write."""
+        self._lose_sectors(file)
+
+    def sync_to(self, file: SimFile, end: int) -> None:
+        """A sync of it has succeeded, as the kernel says."""
+        file.durable = max(file.durable, end if file.dropped is None else min(end, file.dropped))
+
     def _all_faults(self) -> Iterator[DiskFaults]:
         yield self.faults
         yield from self._troubles.values()
@@ -214,6 +247,24 @@ class SimDisk:
 
     # --- used by the ledger stores ---
 
+    @property
+    def gone(self) -> bool:
+        return any(faults.gone for faults in self._all_faults())
+
+    def expect_here(self, what: str) -> None:
+        """Raises `LedgerFailed`."""
+        if self.gone:
+            raise LedgerFailed(f"{what}: {GONE}")
+
+    def takes_the_end(self) -> bool:
+        """Whether it takes, after a failed sync, where the ledger ends."""
+        fails = [self.random.random() < faults.unrecorded_share for faults in self._all_faults()]
+        return not any(fails)
+
+    @property
+    def is_full(self) -> bool:
+        return any(faults.full for faults in self._all_faults())
+
     async def sync_pause(self) -> str | None:
         """As long as a sync takes; why it failed, if it did."""
         pause_s = 0.0
@@ -222,7 +273,7 @@ class SimDisk:
             pause_s = max(pause_s, self.random.uniform(*(faults.slow_s if slow else faults.sync_s)))
         await asyncio.sleep(pause_s)
         await self._moving.wait()
-        if any(faults.full for faults in self._all_faults()):
+        if self.is_full:
             return NO_SPACE
         fails = [self.random.random() < faults.failing_share for faults in self._all_faults()]
         return IO_ERROR if any(fails) else None
@@ -230,23 +281,25 @@ class SimDisk:
     async def put_in_place(self, what: str, put: Callable[[], None]) -> None:
         """A file that appears whole under its name, or replaces one. Raises `LedgerFailed`; it may be there then, or
         when its writer dies waiting: it has its name before its folder is synced."""
-        early = self.random.random() < 0.5 and not any(faults.full for faults in self._all_faults())
+        self.expect_here(what)
+        early = self.random.random() < 0.5 and not self.is_full
         if early:
             put()
         failed = await self.sync_pause()
         if failed is not None:
             raise LedgerFailed(f"{what}: {failed}")
+        self.expect_here(what)
         if not early:
             put()
 
-    async def read_pause(self, what: str) -> None:
-        """As long as a read takes. Raises `LedgerUnreadable`."""
+    async def read_pause(self, what: str, *, by_name: bool = False) -> None:
+        """As long as a read takes, of an open file or one that is looked for `by_name`. Raises `LedgerUnreadable`."""
         pause_s = max(self.random.uniform(*faults.read_s) for faults in list(self._all_faults()))
         await asyncio.sleep(pause_s)
         fails = [self.random.random() < faults.read_failing_share for faults in self._all_faults()]
-        if any(fails):
+        if any(fails) or (by_name and self.gone):
             self.unreadable[what] = None
-            raise LedgerUnreadable(f"reading {what}: {IO_ERROR}")
+            raise LedgerUnreadable(f"reading {what}: {IO_ERROR if any(fails) else GONE}")
 
     def reader(self, file: SimFile) -> ledger_format.ReadAt:
         return lambda offset, length: self.as_read(bytes(file.data[offset : offset + length]))

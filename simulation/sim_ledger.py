@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Sequence
 
 from segments import ledger_format
-from segments.ledger import LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
+from segments.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
 from segments.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan, SparseIndex
-from simulation.sim_disk import NO_SPACE, Key, SimDisk, SimFile
+from simulation.sim_disk import GONE, NO_SPACE, Key, SimDisk, SimFile
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.names import SegmentName
+
+LARGE_BYTES = 1 << 50
 
 
 def _name(key: Key) -> str:
@@ -44,6 +46,8 @@ class SimLedgerWriter:
         self._rounds = asyncio.Lock()
         self._dead: LedgerFenced | LedgerFailed | None = None
         self._closed = False
+        self._confirmed_bytes = 0
+        self._unrecorded: Recovered | None = None
 
     @property
     def ledger_id(self) -> int:
@@ -96,21 +100,33 @@ class SimLedgerWriter:
         failed = await self._disk.sync_pause() if entries else None
         if failed is not None:
             self._disk.did["failed"] += 1
-            # ▲ The ledger ends at what was acknowledged; nobody may take the unsynced rest for durable later on.
-            if not self._file.fenced:
-                self._file.fenced, self._file.bound = True, self._last_confirmed + 1
+            self._file.dropped = offset
+            self._end_here()
             self._dead = LedgerFailed(f"{_name(self._key)}: writing or syncing failed ({failed})")
             return
-        self._file.durable = max(self._file.durable, offset + len(encoded.data))
+        self._disk.sync_to(self._file, offset + len(encoded.data))
         if self._file.fenced or self._file.deleted:
             self._disk.did["refused"] += bool(entries)
             self._dead = LedgerFenced(f"{_name(self._key)}: another owner has taken the ledger over")
+        elif self._disk.gone:  # ▲ nobody could see the fence here
+            self._dead = LedgerFailed(f"{_name(self._key)}: {GONE}")
         if self._dead is None:
             for group, at in encoded.starts:
                 self._index.add(group, offset + at)
             self._last_confirmed += len(entries)
+            self._confirmed_bytes += sum(map(len, entries))
             self._disk.trace.record(self._disk.now(), "synced", *self._key, self._last_confirmed, data=encoded.data)
             self._disk.tell("sync", self._key[0])
+
+    def _end_here(self) -> None:
+        """▲ The ledger ends at what was acknowledged; nobody may take the unsynced rest for durable later on."""
+        if self._disk.gone or not self._disk.takes_the_end():
+            self._unrecorded = Recovered(self._last_confirmed + 1, self._confirmed_bytes)
+            self._store.ends[self._key] = self._last_confirmed + 1
+            return
+        self._file.fenced = True
+        if self._file.bound is None:
+            self._file.bound = self._last_confirmed + 1
 
     async def _write(self, data: bytes) -> None:
         """In two parts, with a moment between them in which the process may be killed."""
@@ -157,6 +173,10 @@ class SimLedgerWriter:
         if self._dead is None:
             self._dead = LedgerFailed(f"{_name(self._key)} has been given up by this process")
 
+    async def unrecorded_end(self) -> Recovered | None:
+        async with self._rounds:
+            return self._unrecorded
+
 
 class SimLedgerStore:
     """See `segments.ledger.LedgerStore`: one process's view of its host's disk."""
@@ -165,14 +185,24 @@ class SimLedgerStore:
         self._disk = disk
         self._writers: dict[SimLedgerWriter, None] = {}
         self._closed = False
+        self.ends: dict[Key, int] = {}
+        """Of ledgers whose writer could not record where they end."""
 
     @property
     def kind(self) -> str:
         return "memory"
 
     async def identity(self, mark: str | None) -> LedgerPlace:
+        if self._disk.gone:
+            return LedgerPlace(None, "a simulated disk")
         self._disk.mark = self._disk.mark or mark
         return LedgerPlace(self._disk.mark, "a simulated disk")
+
+    async def room(self) -> DiskRoom:
+        return DiskRoom(0 if self._disk.is_full else LARGE_BYTES, LARGE_BYTES)
+
+    async def keep_reserve(self, size: int) -> None:
+        """A simulated disk that is full takes nothing at all."""
 
     def _check(self, segment: str, ledger_id: int) -> Key:
         if self._closed:
@@ -209,20 +239,52 @@ class SimLedgerStore:
 
     async def fence(self, segment: str, ledger_id: int) -> Recovered:
         key = self._check(segment, ledger_id)
+        self._disk.expect_here(f"fencing {_name(key)}")
         file = self._disk.files.setdefault(key, SimFile())
         file.fenced = True
-        failed = await self._disk.sync_pause()
-        if failed is not None:
-            raise LedgerFailed(f"fencing {_name(key)}: {failed}")
+        if (end := self.ends.get(key)) is not None and file.bound is None:
+            file.bound = end
+        self._disk.counted_by_another(file)
+        await self._sync(f"fencing {_name(key)}")
         self._disk.trace.record(self._disk.now(), "fenced", *key)
+        self._disk.tell("fence", segment)
+        self.ends.pop(key, None)
         if not file.created:
             if file.bound:
                 raise DataCorrupt(f"{_name(key)} is gone; {file.bound} entries were counted in it")
-            return Recovered(entries=0, bytes=0)
+            return Recovered(entries=0, bytes=0, present=False)
+        return await self._count(key, file)
+
+    async def _count(self, key: Key, file: SimFile) -> Recovered:
+        """What others do to the ledger while this is synced it does not know of."""
         found = self._scan(key, file)
-        file.durable = max(file.durable, found.end)  # ▲ what is counted is synced first
-        file.bound = found.entries
+        try:
+            await self._sync(f"fencing {_name(key)}")  # ▲ what is counted is synced first
+        except LedgerFailed:
+            self._disk.forget_unwritten(file)
+            raise
+        self._disk.sync_to(file, found.end)
+        if file.bound is None:
+            file.bound = found.entries
+        if file.bound != found.entries:
+            found = self._scan(key, file)  # ▲ somebody else has counted meanwhile: that count stands
         return Recovered(entries=found.entries, bytes=found.bytes)
+
+    async def _sync(self, what: str) -> None:
+        failed = await self._disk.sync_pause()
+        if failed is not None:
+            raise LedgerFailed(f"{what}: {failed}")
+        self._disk.expect_here(what)
+
+    async def look_at(self, segment: str, ledger_id: int) -> Recovered | None:
+        key = self._check(segment, ledger_id)
+        await self._disk.read_pause(_name(key), by_name=True)
+        file = self._disk.files.get(key)
+        if file is None or not file.created:
+            return None
+        read_at = self._disk.reader(file)
+        found = ledger_format.scan(read_at, len(file.data), _opened(read_at, key), _name(key))
+        return Recovered(found.entries, found.bytes)
 
     def _scan(self, key: Key, file: SimFile) -> Scan:
         read_at = self._disk.reader(file)
@@ -236,7 +298,7 @@ class SimLedgerStore:
             raise InvalidArgument(f"first entry {first}: 0 or more expected")
         if first > last:
             return []
-        await self._disk.read_pause(_name(key))
+        await self._disk.read_pause(_name(key), by_name=True)
         file = self._disk.files.get(key)
         if file is None or not file.created:
             raise InvalidArgument(f"{_name(key)} is not there: no such ledger, or deleted")
@@ -252,7 +314,7 @@ class SimLedgerStore:
 
     async def read_footer(self, segment: str, ledger_id: int) -> bytes | None:
         key, name = self._check(segment, ledger_id), f"{segment}/{ledger_id}.footer"
-        await self._disk.read_pause(name)
+        await self._disk.read_pause(name, by_name=True)
         file = self._disk.files.get(key)
         if file is None or file.footer is None:
             return None
@@ -270,7 +332,7 @@ class SimLedgerStore:
 
     async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
         key, name = self._check(segment, ledger_id), f"{segment}/{ledger_id}.sidecar"
-        await self._disk.read_pause(name)
+        await self._disk.read_pause(name, by_name=True)
         file = self._disk.files.get(key)
         if file is None or file.sidecar is None:
             return None
@@ -295,9 +357,11 @@ class SimLedgerStore:
 
     async def _unlinked(self, what: str) -> None:
         """There is always room for that."""
+        self._disk.expect_here(f"deleting {what}")
         failed = await self._disk.sync_pause()
         if failed not in (None, NO_SPACE):
             raise LedgerFailed(f"deleting {what}: {failed}")
+        self._disk.expect_here(f"deleting {what}")
 
     def _delete(self, key: Key) -> None:
         file = self._disk.files.get(key)
@@ -317,6 +381,7 @@ class SimLedgerStore:
 
     async def list(self) -> Sequence[tuple[str, int]]:
         await asyncio.sleep(0)
+        self._disk.expect_here("listing ledgers")
         return sorted(key for key, file in self._disk.files.items() if file.present)
 
     async def close(self) -> None:

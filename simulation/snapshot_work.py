@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 import txnclient
+from simulation.careless import Careless
 from simulation.history import Poll
 from simulation.recorder import Positions, Recorder
 from txnclient.message import Message
@@ -41,6 +42,7 @@ class SnapshotWork:
         topics: Sequence[str],
         keys: Sequence[str],
         found: Callable[[str], None],
+        careless: Careless,
     ) -> None:
         self._recorder = recorder
         self._process = process
@@ -48,6 +50,7 @@ class SnapshotWork:
         self._topics = list(topics)
         self._keys = keys
         self._found = found
+        self._careless = careless
         self._last: Snapshot | None = None
         self._held: Counter[str] = Counter()
         self._taken = 0
@@ -59,7 +62,7 @@ class SnapshotWork:
         while active():
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
             try:
-                await self._take(client)
+                await self._careless.call(self._take(client), awaits=20)
             except TxnError as error:
                 met(error)
 

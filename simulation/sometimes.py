@@ -56,6 +56,7 @@ CHANGES = (
     "open longer than a second: deadline key",
     "name begun afresh after an abort",
     "name took over the outcome of a collected header",
+    "name forgotten when its time was over",
     "aborted record of a segment without an owner",
     "aborted record of one writer",
     "sidecar written",
@@ -63,6 +64,8 @@ CHANGES = (
     "part of an entry acked",
     "sealed segment taken by a later owner",
     "open ledger taken over",
+    "ledgers given up to a page",
+    "page of ledgers trimmed",
     "topic deleted with open transactions",
     "subscription deleted with acks pending",
     "changed hands with an open transaction in it",
@@ -108,11 +111,18 @@ DISK = {
 }
 """What befell files → the branch."""
 
+AGAIN = "name used again while its deletion went on, of whose last step nobody had heard"
+UNHEARD_S = 1.5
+"""So long at most nobody hears that a request whose answer was lost has been applied."""
+
 BRANCHES: tuple[str, ...] = (
     *ARRIVALS, *REFUSALS, *CHANGES, *LOGGED.values(), *MET.values(), *DISK.values(),
     "op whose entry was never stored", "outcome told by the last question alone", "large value in pieces",
     "message moved to the dead letters", "step of a stream read again",
-    "shown by the step behind the one that had it pending",
+    "shown by the step behind the one that had it pending", "call cancelled by its caller",
+    "let go of while it was open", "subscription used again while it was deleted",
+    "controller again behind the term of another one, with a consumer connected all along",
+    AGAIN,
 )  # fmt: skip
 """What `Sometimes` counts. Those of layouts are `layout_work.RARE`, told by their judge."""
 
@@ -144,6 +154,8 @@ class Sometimes:
         self._open: dict[TxnId, _Txn] = {}
         self._names: dict[bytes, str] = {}
         self._ledgers: dict[str, LedgerRecord] = {}
+        self._gone_unheard: dict[bytes, float] = {}
+        """Records of topics and subscriptions that were deleted by a request whose answer was lost → when"""
         self._put_ops: dict[tuple[str, str, int], None] = {}
         """(segment, producer, sequence id) of every write op that was put"""
 
@@ -203,6 +215,9 @@ class Sometimes:
                 failing = self._etcd.mvcc.failing(commit)
                 if (branch := refusal(commit, failing, self._etcd.mvcc.get)) is not None:
                     self.reached(branch)
+            elif arrival.unheard and commit.deletes:
+                names = [one.key for one in commit.deletes if one.key.startswith((keys.SUBSCRIPTION, keys.TOPIC))]
+                self._gone_unheard |= dict.fromkeys(names, at)
             elif commit.puts and commit.puts[0].key.startswith(keys.TXN_OP):
                 txn = self._open.get(keys.op_parts(commit.puts[0].key)[0])
                 if txn is not None:
@@ -216,9 +231,15 @@ class Sometimes:
         self._now = at
         for event in events:
             key = event.record.key
+            if key in self._gone_unheard and event.kind is EventKind.PUT:
+                self.counts[AGAIN] += at - self._gone_unheard.pop(key) < UNHEARD_S
             if event.kind is EventKind.DELETE:
+                self.counts["name forgotten when its time was over"] += key.startswith(keys.TXN_NAME)
                 if key.startswith(keys.LEDGER):
                     self._ledgers.pop(key[len(keys.LEDGER) :].decode(), None)
+                elif key.startswith(keys.LEDGER_PAGE):
+                    trimmed = self._ledgers.get(keys.ledger_page_parts(key)[0])
+                    self.counts["page of ledgers trimmed"] += trimmed is not None and trimmed.paged > 0
             elif key.startswith(keys.TXN_OP):
                 self._op(event.record)
             elif key.startswith(keys.TXN):
@@ -227,7 +248,7 @@ class Sometimes:
                 self.reached("open longer than a second: deadline key")
             elif key.startswith(keys.TXN_NAME):
                 self._name(event.record)
-            elif key.startswith(keys.SEGMENT_STATE) and b"/aborted/" in key:
+            elif key.startswith(keys.SEGMENT_STATE) and keys.segment_state_parts(key)[1] != "watermark":
                 self._aborted(event.record)
             elif key.startswith(keys.LEDGER):
                 self._ledger(event.record)
@@ -295,6 +316,7 @@ class Sometimes:
         if before is not None:
             had = {one.ledger_id for one in before.ledgers if one.aborted}
             self.counts["sidecar written"] += any(one.aborted and one.ledger_id not in had for one in now.ledgers)
+            self.counts["ledgers given up to a page"] += now.paged > before.paged
             self.counts["trimmed"] += now.trimmed_below != before.trimmed_below
 
     def _owner(self, path: str) -> None:

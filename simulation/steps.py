@@ -40,7 +40,7 @@ IN_ETCD = (
     "transaction key",
     "transaction name",
 )
-ON_DISK = {"sync": "sync", "footer": "footer", "sidecar": "sidecar", "create": "new ledger"}
+ON_DISK = {"sync": "sync", "footer": "footer", "sidecar": "sidecar", "create": "new ledger", "fence": "ledger fenced"}
 """What `SimDisk.witnesses` are told → the step"""
 REQUESTS = {"commit": "a write is sent", "fence": "a fence is raised", "grant": "a lease is asked for"}
 """What `StoreFaults.witnesses` are told → the step"""

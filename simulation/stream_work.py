@@ -113,6 +113,7 @@ class StreamLife:
         self._log = log
         self._random = ports.random
         self._name = ports.owner.name
+        self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
         """Returns when it cannot go on: it is started anew."""
@@ -138,9 +139,9 @@ class StreamLife:
         while self._plan.active:
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
             try:
-                await self.step(client)
+                await self._careless.call(self.step(client), awaits=20)
                 if self._log.done and self._random.random() < AGAIN_SHARE:
-                    await self._read(client, self._random.randrange(self._log.done))
+                    await self._careless.call(self._read(client, self._random.randrange(self._log.done)), awaits=20)
             except TxnError as error:
                 self._plan.met(self._name, error)
                 if error.fatal:

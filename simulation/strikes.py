@@ -116,6 +116,10 @@ class Strikes:
 
     # --- who is struck ---
 
+    def leader(self, role: str) -> str:
+        """Who was elected last."""
+        return self._leaders.get(role, self._controls[0])
+
     @property
     def _servers(self) -> list[str]:
         return [*self._controls, *self._brokers]
@@ -127,14 +131,14 @@ class Strikes:
         if step.tcid is not None:
             return self._coordinators.get(step.tcid, self._controls[0])
         if step.leads is not None:
-            return self._leaders.get(step.leads, self._controls[0])
+            return self.leader(step.leads)
         return chance.choice(self._controls)
 
     def _part_in(self, step: Step, doer: str, chance: random.Random) -> list[str]:
         """Its doer most of the time; whoever leads the controllers; others that do the like; both at once."""
         peers = self._brokers if doer in self._brokers else self._controls
         others = [name for name in peers if name != doer]
-        leader = self._leaders.get("controller", self._controls[0])
+        leader = self.leader("controller")
         if step.name in CHANGE_OF_LAYOUT:
             return chance.choice(([doer], [leader], [doer, leader], others))
         return chance.choice(([doer], [doer], [doer], others, [chance.choice(self._servers)]))

@@ -90,6 +90,8 @@ class Records:
         self.seqs: dict[int, TxnSeq] = {}
         self.deadlines: dict[TxnId, int] = {}
         self.names: dict[str, TxnName] = {}
+        self.names_made: dict[str, int] = {}
+        """Create revision, of those that went, too."""
         self.aborted: dict[tuple[str, TxnId], None] = {}
         """Every transaction that ever had an aborted record in a segment."""
         self.horizon = 0
@@ -209,6 +211,7 @@ class Records:
         changed.names[name] = self.names.get(name)
         if event.kind is EventKind.PUT:
             self.names[name] = decode(TxnName, event.record.value, key=event.record.key)
+            self.names_made[name] = event.record.create_revision
         else:
             self.names.pop(name, None)
 
@@ -219,8 +222,8 @@ class Records:
         self._outcomes[key] = read_outcomes(int(tcid, 16), int(block, 16), found)
 
     def _state(self, changed: Changed, event: Event) -> None:
-        segment, _, what = event.record.key[len(keys.SEGMENT_STATE) :].decode().partition("/aborted/")
-        if not what or event.kind is EventKind.DELETE:
+        segment, what = keys.segment_state_parts(event.record.key)
+        if what == "watermark" or event.kind is EventKind.DELETE:
             return
         txn_id, _ = keys.aborted_parts(event.record.key)
         self.aborted[segment, txn_id] = None

@@ -12,8 +12,11 @@ from functools import partial
 from typing import Protocol
 
 import txnclient
+from simulation.careless import Careless, GivenUp
+from simulation.careless_work import CarelessWork, Names
 from simulation.damage import invents_a_failure, names_a_file
 from simulation.history import Ack
+from simulation.let_go import Lifetimes
 from simulation.recorder import Draft, Positions, Recorder, key_of
 from simulation.shared_work import SharedParts, SharedWork, ask_shared
 from simulation.snapshot_work import SnapshotWork
@@ -39,10 +42,13 @@ from txnwire.errors import (
 from txnwire.ids import MessageId, TxnId
 from txnwire.ports import Clock, Transport
 
-TOPICS = ("topic://public/sim/in", "topic://public/sim/out")
+TOPICS = ("topic://public/sim/in", "topic://aborted/watermark/out")
+"""The second one's names look like parts of keys."""
 SUBSCRIPTION = "workers"
 KEYS = 6
 ABORT_SHARE = 0.1
+FORGETFUL_SHARE = 0.5
+"""Of acks that were cancelled: the caller aborts; otherwise it goes on and commits."""
 COMMIT_TRIES = 3
 TXN_TIMEOUT_S = 15.0
 DRAIN_SILENCE_S = 8.0
@@ -53,7 +59,7 @@ LONG_BYTES = 1500
 
 
 EXPECTED = (InvalidTxnState, TxnConflict, NotAllowed, WouldBlock, NotOwner, StoreUnavailable, StoreFull, Overloaded,
-            ConnectionLost, Timeout)  # fmt: skip
+            ConnectionLost, Timeout, GivenUp)  # fmt: skip
 """What clients may meet while faults go on. Anything else is a finding: corrupt data, internal errors, lost ids."""
 
 
@@ -70,6 +76,11 @@ class Plan:
     pause_s: float = 0.15
     """Mean pause of a client between two operations."""
     active: bool = True
+    careless: float = 0.0
+    """Share of their calls that clients let go of (`simulation.careless`)."""
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    cut: int = 0
+    """Calls that were let go of."""
     next_value: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     """How often clients met which error, for the report."""
@@ -88,6 +99,12 @@ class Plan:
     def value(self, process: str) -> str:
         self.next_value += 1
         return f"{process}-{self.next_value}"
+
+    def caller(self, chance: random.Random) -> Careless:
+        return Careless(chance, self.careless, self._was_cut)
+
+    def _was_cut(self) -> None:
+        self.cut += 1
 
     def met(self, process: str, error: TxnError) -> None:
         name = type(error).__name__
@@ -128,26 +145,39 @@ class ClientLife:
         self._subscription = subscription
         self._positions = Positions(self._now, subscription)
         self._failures = 0
-        self._shared = SharedWork(plan.shared, self._name, self._random, self._now, plan.met)
+        self._careless = plan.caller(self._random)
+        self._shared = SharedWork(plan.shared, self._name, self._random, self._now, plan.met, self._careless)
+        self._thoughtless = CarelessWork(
+            self._careless,
+            plan.recorder,
+            self._name,
+            self._random,
+            Names(TOPICS, self._key, lambda: plan.value(self._name)),
+            plan.lifetimes,
+            commit=self._commit,
+            abort=self._abort,
+            met=lambda error: plan.met(self._name, error),
+        )
 
     async def live(self) -> None:
         """Returns when it cannot go on: the process is started anew, as under a supervisor."""
         try:
-            async with txnclient.connect(
+            opening = txnclient.connect(
                 self._plan.url,
                 client_name=self._name.partition(".")[0],
                 timeout=self._random.uniform(3.0, 12.0),
                 transport=self._ports.transport,
                 clock=self._ports.clock,
                 random=self._ports.random,
-            ) as client:
+            )
+            async with self._careless.within(opening) as client:
                 await self._work(client)
         except TxnError as error:
             self._plan.met(self._name, error)
 
     async def _work(self, client: txnclient.Client) -> None:
         for topic in TOPICS:
-            await client.create_topic(topic, segments=self._plan.segments)
+            await self._careless.call(client.create_topic(topic, segments=self._plan.segments))
         beside = [asyncio.ensure_future(self._follow(client)), asyncio.ensure_future(self._take_snapshots(client))]
         try:
             await self._transact(client)
@@ -167,7 +197,7 @@ class ClientLife:
         while self._plan.active:
             positions = Positions(self._now, None)
             try:
-                async with client.reader(list(TOPICS), start="earliest") as reader:
+                async with self._careless.within(client.reader(list(TOPICS), start="earliest")) as reader:
                     await self._follow_one(process, reader, positions, until=self._now() + self._random.uniform(5, 60))
             except TxnError as error:
                 self._plan.met(self._name, error)
@@ -176,7 +206,7 @@ class ClientLife:
 
     async def _follow_one(self, process: str, reader: Reader, positions: Positions, *, until: float) -> None:
         while self._plan.active and self._now() < until:
-            messages = await reader.receive_many(50, timeout=1.0)
+            messages = await self._careless.call(reader.receive_many(50, timeout=1.0), weight=0.3)
             if messages:
                 draft = self._plan.recorder.begin(process, "read")
                 draft.polled(positions.polls(messages))
@@ -190,6 +220,7 @@ class ClientLife:
             topics=TOPICS,
             keys=[key_of(topic, b"k%d" % number) for topic in TOPICS for number in range(2 * KEYS)],
             found=self._plan.unexpected.append,
+            careless=self._careless,
         )
         await work.go_on(client, lambda: self._plan.active, lambda error: self._plan.met(self._name, error))
 
@@ -214,7 +245,9 @@ class ClientLife:
                     await self._plain_sends(producers, self._random.randrange(2, 20))
                 elif step < 0.25:
                     await self._plain_ack(consumer)
-                elif step < 0.4:
+                elif step < 0.37:
+                    await self._thoughtless.step(client)
+                elif step < 0.49:
                     await self._shared.take_part(client, partial(self._step, producers=producers, consumer=consumer))
                 else:
                     await self._transaction(client, producers, consumer)
@@ -226,6 +259,8 @@ class ClientLife:
 
     def _judge_fitness(self, error: TxnError) -> None:
         """Raises `error` where this client cannot go on, or has failed too often in a row."""
+        if isinstance(error, GivenUp):
+            return
         self._failures += 1
         if self._failures > 8 or (error.fatal and not isinstance(error, NotAllowed)):
             raise error
@@ -268,16 +303,17 @@ class ClientLife:
 
     async def _plain_ack(self, consumer: Consumer) -> None:
         draft = self._plan.recorder.begin(self._name, "ack")
-        messages = await consumer.receive_many(self._random.randrange(1, 5), timeout=3 * self._plan.pause_s)
+        receiving = consumer.receive_many(self._random.randrange(1, 5), timeout=3 * self._plan.pause_s)
+        messages = await self._careless.call(receiving)
         draft.polled(self._positions.polls(messages))
         if messages:
             # Its outcome stays unknown, for a crash may forget plain acks (DESIGN §6).
             draft.acking(self._acks(messages))
-            await consumer.ack(messages)
+            await self._careless.call(consumer.ack(messages))
 
     async def _transaction(self, client: txnclient.Client, producers: list[Producer], consumer: Consumer) -> None:
         draft = self._plan.recorder.begin(self._name, "txn")
-        txn = await client.begin(timeout=self._random.choice((1.0, TXN_TIMEOUT_S)))
+        txn = await self._careless.call(client.begin(timeout=self._random.choice((1.0, TXN_TIMEOUT_S))))
         draft.begun(txn.id)
         try:
             for _ in range(self._random.randrange(1, 5)):
@@ -299,11 +335,18 @@ class ClientLife:
         if self._random.random() < 0.5:
             await self._send(draft, txn, producers)
             return
-        messages = await consumer.receive_many(self._random.randrange(1, 6), timeout=2 * self._plan.pause_s)
+        receiving = consumer.receive_many(self._random.randrange(1, 6), timeout=2 * self._plan.pause_s)
+        messages = await self._careless.call(receiving)
         draft.polled(self._positions.polls(messages))
         if messages:
             draft.acking(self._acks(messages))
-            await consumer.ack(messages, txn=txn)
+            try:
+                with draft.call("ack", [message.value.decode() for message in messages]):
+                    await self._careless.call(consumer.ack(messages, txn=txn))
+            except GivenUp:
+                if self._random.random() < FORGETFUL_SHARE:
+                    raise
+                # ▲ C1: its caller goes on without it: that it commits is refused, or is a finding.
 
     def _acks(self, messages: list[Message]) -> list[Ack]:
         at = self._now()
@@ -320,15 +363,23 @@ class ClientLife:
 
     async def _commit(self, draft: Draft, txn: Transaction) -> None:
         """Asked again while its outcome is unknown; after some tries it stays so."""
+        draft.asked = True
+        failure: TxnError | None = None
         for _ in range(COMMIT_TRIES):
             try:
-                await txn.commit()
+                await self._careless.call(txn.commit())
+            except GivenUp as error:
+                failure = error
+                if self._random.random() < 0.5:
+                    break
             except InvalidTxnState:
+                if isinstance(failure, GivenUp) and txn.state is not TransactionState.ABORTED:
+                    raise  # what the one that was cut has come to is not known
                 draft.reported("aborted")
                 self._plan.recorder.end(draft, "failed")
                 raise
             except TxnError as error:
-                if txn.state is not TransactionState.COMMITTING:
+                if failure is None and txn.state is not TransactionState.COMMITTING:
                     self._plan.recorder.end(draft, "failed")  # it failed before anybody was asked to commit it
                     raise
                 failure = error
@@ -337,14 +388,17 @@ class ClientLife:
                 draft.reported("committed")
                 self._plan.recorder.end(draft, "ok")
                 return
-        raise failure
+        if failure is not None:
+            raise failure
 
     async def _abort(self, draft: Draft, txn: Transaction) -> None:
         """Nobody asked to commit it, so it has failed whether or not the abort is answered."""
-        if draft.completed is not None or txn.state is TransactionState.COMMITTING:
+        if draft.completed is not None or draft.asked:
             return
+        draft.left = True  # until it is known to be aborted
         self._plan.recorder.end(draft, "failed")
-        await txn.abort()
+        await self._careless.call(txn.abort())
+        draft.left = False
         draft.aborted(self._now())
 
 

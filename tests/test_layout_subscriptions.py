@@ -393,3 +393,16 @@ async def test_a_seek_passes_segments_that_leave_the_topic_meanwhile(
         await store.commit(Commit(puts=(Put(key, encode(pruned.record)),)))
         await seeking
         assert sorted(numbers(await receive(consumer, 16))) == list(range(16))
+
+
+async def test_c8_a_consumer_hears_of_layouts_when_its_predecessor_of_the_name_closes(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    """Both are of one client, over one connection."""
+    await client.create_topic(TOPIC, segments=1)
+    former = await client.consumer(TOPIC, "s", name="worker")
+    async with client.consumer(TOPIC, "s", name="worker") as consumer, client.producer(TOPIC) as producer:
+        await former.close()
+        await split(client)
+        await send(producer, range(16))
+        assert sorted(numbers(await receive(consumer, 16))) == list(range(16))

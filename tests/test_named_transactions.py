@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import txnclient
-from coordinator_v5.service import MAX_WRITERS
 from tests.cluster import InProcessCluster, running_cluster
 from tests.processes import read_all
 from txnclient import Transaction, TransactionState
 from txnctl.commands.asking import asking
+from txnstore.writer_lists import MAX_LISTED
 
 TOPIC = "topic://public/default/parts"
 NAME = "sink/query-7/42"
@@ -263,22 +263,47 @@ async def test_one_commits_exactly_the_transaction_that_others_tell_of(cluster: 
 
 async def test_twenty_thousand_writers_are_listed_and_kept_and_one_more_is_refused(etcd: str, tmp_path: Path) -> None:
     """A header and a name record of 380 KB, through a real etcd and its limits; and what they show once collected."""
-    writers = [number << 32 | 0xFFFF for number in range(MAX_WRITERS)]
+    writers = [number << 32 | 0xFFFF for number in range(MAX_LISTED)]
     async with (
         running_cluster(etcd, tmp_path, header_retention_s=0.5) as cluster,
         cluster.connect() as client,
     ):
         shared = await client.begin(name=NAME)
-        with pytest.raises(txnclient.InvalidArgument, match="20001 writers"):
+        with pytest.raises(txnclient.InvalidArgument, match="20001 runs of ids"):
             await shared.commit(writers=[*writers, 1])
         result = await shared.commit(writers=writers)
-        assert len(result.writers or ()) == MAX_WRITERS
+        assert len(result.writers or ()) == MAX_LISTED
         async with asyncio.timeout(30):
             while (told := await client.begin(name=NAME)) and (await told.commit(writers=writers)).revision:
                 await asyncio.sleep(0.1)
         assert told.writers == result.writers
         with pytest.raises(txnclient.InvalidTxnState, match="another list"):
             await told.commit()
+
+
+async def test_more_writers_are_listed_where_their_ids_follow_each_other(etcd: str, tmp_path: Path) -> None:
+    """A Spark batch of more tasks than a record can name one by one; what each writer showed, also once collected."""
+    writers = [7 << 28 | number for number in range(60_000)]
+    async with (
+        running_cluster(etcd, tmp_path, header_retention_s=0.5) as cluster,
+        cluster.connect() as client,
+    ):
+        await client.create_topic(TOPIC)
+        producer = await client.producer(TOPIC)
+        for number, value in ((59_999, b"last"), (60_000, b"no winner")):
+            txn = await client.begin(name=NAME, attempt=b"run", writer_id=7 << 28 | number)
+            assert not txn.joined, "all of one attempt are one begin"
+            await producer.send(value, txn=txn)
+            await txn.flush()
+        with pytest.raises(txnclient.InvalidArgument, match="200001 writers"):
+            await txn.commit(writers=range(1, 200_002))
+        result = await txn.commit(writers=writers)
+        assert result.writers == tuple(writers)
+        assert await read_all(client, TOPIC) == [b"last"]
+        async with asyncio.timeout(30):
+            while (told := await client.begin(name=NAME)) and (await told.commit(writers=writers)).revision:
+                await asyncio.sleep(0.1)
+        assert told.writers == result.writers
 
 
 async def test_the_example_runs_and_a_second_run_of_the_job_writes_nothing(cluster: InProcessCluster) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -437,3 +438,26 @@ async def test_without_await(cluster: InProcessCluster) -> None:
             next(forgotten)
 
     await asyncio.to_thread(scenario)
+
+
+async def test_without_await_too_a_read_that_was_given_up_does_not_look_as_if_it_were_through(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await client.create_topic(ORDERS, segments=1)
+    async with client.producer(ORDERS) as producer:
+        await producer.send(b"a")
+    cut = await client.snapshot(ORDERS)
+    ((path, bounds),) = cut.segments.items()
+    beyond = Position(bounds.end.ledger_id, bounds.end.entry_id + 1)  # not there yet
+
+    def work() -> None:
+        with (
+            txnclient.sync.connect(cluster.url) as same,
+            closing(same.read_entries(path, after=EARLIEST, end=beyond, timeout=1.0)) as entries,
+        ):
+            assert len(next(entries)) == 1
+            for _ in range(2):
+                with pytest.raises(txnclient.Timeout):
+                    next(entries, None)
+
+    await asyncio.to_thread(work)

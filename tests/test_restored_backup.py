@@ -4,6 +4,7 @@ what etcd knew as committed, and plain messages; nothing is torn, raised from th
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -227,3 +228,38 @@ async def test_e8_a_backup_restored_twice_gives_no_id_of_its_first_repair_again(
         layout = await made.cluster.servers["control"].store.get(b"/topic/public/default/made-later")
         assert layout is not None
         assert b'"segments":[{"id":0,' not in layout.value
+
+
+async def test_c12_a_data_folder_that_is_older_than_etcd_is_refused_and_repaired(tmp_path: Path) -> None:
+    """▲ What has a part in it is not read by halves, whether etcd was restored as well or went on all the time."""
+    async with world(tmp_path) as made:
+        data = tmp_path / "data"
+        async with made.cluster.connect() as client:
+            await client.create_topic(TOPIC, segments=2)
+            async with await client.producer(TOPIC) as producer:
+                await write(client, producer, "before", end="commit")
+                across = await client.begin(timeout=60)
+                await producer.send(b"across-1", key="k1", txn=across)
+                mark = StoreMark(data)
+                mark.write(*await mark.check(made.cluster.servers["broker"].store))
+                shutil.copytree(data, tmp_path / "older")
+                await producer.send_many([(f"k{n}", b"across-2") for n in range(8)], txn=across)
+                await across.commit()
+                await write(client, producer, "behind", end="commit")
+                assert set(await read(client)) == {"before", "across", "behind"}
+        await made.cluster.stop()
+        shutil.rmtree(data)
+        (tmp_path / "older").rename(data)
+        assert [text for rule, text in (await made.check()).findings if rule == "closed_ledgers_are_whole"]
+        repaired = await made.check(repair=True)
+        assert repaired.findings == [], repaired
+        told = "\n".join(text for _, text in repaired.repaired)
+        assert "the data folder lacks entries" in told
+        assert f"{across.id} was committed and is aborted everywhere" in told
+        assert (await made.check(repair=True)).repaired == [], "once"
+        await made.cluster.start()
+        async with made.cluster.connect() as client:
+            assert await read(client) == {"before": 8}
+            async with await client.producer(TOPIC) as producer:
+                await write(client, producer, "fresh", end="commit")
+            assert await read(client) == {"before": 8, "fresh": 8}

@@ -340,3 +340,40 @@ async def test_dead_letters_are_moved_beside_the_one_transaction_of_a_key(cluste
                 while await read_all(client, f"{TOPIC}-dead") != [b"poison"]:
                     await asyncio.sleep(0.05)
             await txn.commit()
+
+
+async def test_c5_a_keyed_begin_that_was_cancelled_is_aborted_and_keeps_nobody_from_the_next(
+    cluster: InProcessCluster,
+) -> None:
+    """Dies where it stays open until its deadline, or until the client begins again."""
+    async with cluster.connect() as other, cluster.connect(transaction_key="job") as client:
+
+        async def is_open() -> bool:
+            listed = await other.admin("transactions.list", state="OPEN")
+            return bool(listed["transactions"])
+
+        for turns in range(1, 6):
+            beginning = asyncio.create_task(client.begin(timeout=600.0))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            beginning.cancel()
+            await asyncio.wait((beginning,))
+            if turns % 2:
+                await (await client.begin(timeout=600.0)).commit()
+            async with asyncio.timeout(20):
+                while await is_open():
+                    await asyncio.sleep(0.01)
+
+
+async def test_of_begins_that_wait_for_one_abort_one_begins(cluster: InProcessCluster) -> None:
+    async with cluster.connect(transaction_key=KEY) as client:
+        txn = await client.begin()
+        aborting = asyncio.create_task(txn.abort())
+        await asyncio.sleep(0)
+        aborting.cancel()
+        await asyncio.wait((aborting,))
+        assert txn.state is TransactionState.ABORTING
+        found = await asyncio.gather(*(client.begin() for _ in range(3)), return_exceptions=True)
+        (begun,) = [one for one in found if isinstance(one, txnclient.Transaction)]
+        assert all("one at a time" in str(one) for one in found if one is not begun)
+        await begun.commit()

@@ -35,7 +35,21 @@ SOURCES = (
     Source(
         "Transaction",
         ("transaction",),
-        internal=("aborting", "check_open", "involves", "started", "failed", "finished"),
+        internal=(
+            "aborting",
+            "ask_again",
+            "check_goes_on",
+            "check_open",
+            "expect_here",
+            "committing",
+            "failed",
+            "finished",
+            "involves",
+            "settle_later",
+            "started",
+            "undecided",
+            "withdrawn",
+        ),
         attributes={"id": "TxnId", "name": "str | None", "writer_id": "int", "joined": "bool"},
     ),
     Source(
@@ -49,8 +63,16 @@ SOURCES = (
             "fenced",
             "held_back",
             "move_on",
+            "lost",
+            "divided",
+            "told_by",
+            "prepared",
+            "accepted",
+            "parts",
+            "send_pulled",
+            "groups",
+            "add_run",
             "channel_of",
-            "room",
             "add_piece",
         ),
         attributes={"name": "str", "topic": "str"},
@@ -77,14 +99,42 @@ BLOCK = """
         _refuse_name(name)
         txn = self.begin(timeout=timeout)
         try:
-            yield txn
-        except BaseException as error:
-            self._bridge.wait(self._inner._abort_because(txn._inner, error))
-            raise
-        if not txn._inner.aborting:
-            txn.commit()
+            try:
+                yield txn
+            except BaseException as error:
+                self._bridge.wait(self._inner._abort_because(txn._inner, error))
+                raise
+            if not txn._inner.aborting:
+                txn.commit()
+        finally:
+            if txn._inner.undecided:
+                self._bridge.call(txn._inner.settle_later)
 """
 """Of `transaction()`. The asynchronous block is not entered: an interrupt thrown into it would end the loop."""
+
+
+BODIES = {
+    "send_nowait": """
+        inner_txn = _inner_of(txn)
+        return self._bridge.sent(
+            self._inner,
+            lambda: self._inner.send_nowait(
+                value, key=key, properties=properties, event_time_ms=event_time_ms, txn=inner_txn
+            ),
+            inner_txn,
+        )
+""",
+    "send_many": """
+        with closing(self._inner.parts(messages)) as parts:
+            return self._bridge.serve(
+                lambda run_in_caller: self._inner.send_pulled(
+                    lambda: run_in_caller(lambda: next(parts, None)), txn=_inner_of(txn)
+                )
+            )
+""",
+}
+"""Of methods whose twins do more than wait. `send_many` pulls messages in the thread of its caller: they may come from
+the synchronous face themselves, and an interrupt meets them there."""
 
 
 class Names:
@@ -194,6 +244,8 @@ def method(function: Function) -> str:
         return f"    @property\n    {signature(function)}\n{docstring(function)}{body}"
     if "asynccontextmanager" in decorators(function):
         return f"    @contextmanager\n    {signature(function)}\n{docstring(function)}{BLOCK}"
+    if function.name in BODIES:
+        return f"    {signature(function)}\n{docstring(function)}{BODIES[function.name]}"
     call = f"self._inner.{function.name}({arguments(function)})"
     kind = ast.unparse(function.returns) if function.returns is not None else "None"
     give = "" if kind == "None" else "return "
@@ -219,8 +271,8 @@ def context(name: str) -> str:
     def __enter__(self) -> {name}:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
 """
 
 
@@ -294,9 +346,9 @@ def generate() -> str:
         "import txnclient.client", "import txnclient.consumer", "import txnclient.producer", "import txnclient.reader",
         "import txnclient.transaction", "from collections.abc import Generator, Iterator",
         "from concurrent.futures import Future",
-        "from contextlib import contextmanager", "from typing import Any, Generic, overload",
+        "from contextlib import closing, contextmanager", "from typing import Any, Generic, overload",
         "from txnclient.message import Message", "from txnclient.serializers import V",
-        "from txnclient.sync.bridge import Face, opened", "from txnwire.errors import InvalidArgument",
+        "from txnclient.sync.bridge import Face, closed_behind, opened", "from txnwire.errors import InvalidArgument",
         "from txnwire.ids import TxnId",
     }  # fmt: skip
     dropped = ("Opening", "AsyncIterator", "AsyncGenerator")

@@ -7,7 +7,11 @@
 
 Everything here is asynchronous and belongs to the event loop it was opened in. Every call is bounded by the client's
 timeout or its own; everything opened is an async context manager and has `close()`, which always terminates.
+
+The library logs through `logging`, to the logger `txnclient` and those below it, and never prints.
 """
+
+import logging
 
 from txnclient.client import Client, connect
 from txnclient.consumer import Consumer
@@ -54,6 +58,8 @@ from txnwire.errors import (
     WouldBlock,
 )
 from txnwire.ids import MessageId, Position, TxnId
+
+logging.getLogger("txnclient").addHandler(logging.NullHandler())
 
 __all__ = [
     "CallerError",

@@ -17,21 +17,28 @@ from txnclient.links import Link
 from txnclient.message import Message, ReceivedEntry
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import Transaction
-from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError
+from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError, again
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import turn_size
 
 MAX_POSITIONS = 4000
 """Of one command; a broker takes in at most 10 000."""
 
-MAX_BYTES = 1024 * 1024
-"""Of one command's bitmaps and positions, so that it fits a frame: an entry of 100 000 messages, acked in part, has a
-bitmap of 12 500 bytes."""
+MAX_BYTES = 350_000
+"""Of one command's bitmaps and positions, about: in a transaction they are stored as one record of twice as many bytes,
+of which the metadata store takes a million. An entry of 100 000 messages, acked in part, has a bitmap of 12 500."""
 
 POSITION_BYTES = 24
 
 EXPIRY_SLACK_S = 30.0
 """How long past its deadline a named transaction is taken to be undecided."""
+
+AGAIN_AT_ONCE = 1000
+"""Commands that are sent again in one turn of the loop, once there is a connection."""
+
+AGAIN_S = 0.01
+"""Until the next ones are."""
 
 RETRY_S = 0.1
 """Until an ack that the connected broker could not take just now is sent again."""
@@ -127,6 +134,8 @@ class Acks:
         self._gathering: dict[Transaction | None, AckBatch] = {}
         self._unanswered: dict[AckBatch, None] = {}
         """Closed batches, in order, under way or not."""
+        self._unanswered_of: dict[Transaction | None, dict[AckBatch, None]] = {}
+        """The same by transaction: very many may abort at once."""
         self._took_part: dict[Transaction, None] = {}
         self._link: Link | None = None
         self._consumer_id = 0
@@ -186,7 +195,7 @@ class Acks:
         position = entry.positions[-1]
         batch.add(position, all_bits(message.index + 1), entry.count)
         self._inbox.cumulative_ack_started(position, batch.bits[position])
-        self._unanswered[batch] = None
+        self._is_unanswered(batch)
         self._send(batch)
         return [batch.answered]
 
@@ -206,7 +215,7 @@ class Acks:
         """Raises what has closed this segment here; `TxnConflict` for an ack in a transaction of what was delivered
         anew since: the transaction may hold its other copy too, and would then have processed it twice."""
         if self._closed is not None:
-            raise self._closed
+            raise again(self._closed)
         if txn is None and not self._inbox.was_sought:
             return
         for message in messages:
@@ -258,8 +267,20 @@ class Acks:
         gathered, self._gathering = self._gathering, {}
         for batch in gathered.values():
             self._inbox.ack_started(batch.bits)
-            self._unanswered[batch] = None
+            self._is_unanswered(batch)
             self._send(batch)
+
+    def _is_unanswered(self, batch: AckBatch) -> None:
+        self._unanswered[batch] = None
+        self._unanswered_of.setdefault(batch.txn, {})[batch] = None
+
+    def _is_done(self, batch: AckBatch) -> None:
+        """It may have been gathering until now."""
+        self._unanswered.pop(batch, None)
+        batches = self._unanswered_of.get(batch.txn, {})
+        batches.pop(batch, None)
+        if not batches:
+            self._unanswered_of.pop(batch.txn, None)
 
     # ---- sending ----------------------------------------------------------------------------------------------------
 
@@ -297,16 +318,33 @@ class Acks:
             self._retry = self._session.loop.call_later(RETRY_S, self._send_again)
 
     def _send_again(self) -> None:
+        """What is not under way; of very many some now, and some more a moment later."""
         self._retry = None
+        done = 0
         for batch in list(self._unanswered):
-            if batch.txn is not None and batch.txn.aborting and not batch.under_way:
-                self._withdraw(batch, batch.txn)
-            elif batch.deadline.passed and not batch.under_way:
+            if batch.under_way or batch not in self._unanswered:
+                continue
+            txn = batch.txn if batch.txn is not None and batch.txn.aborting else None
+            ends = txn is not None or batch.deadline.passed
+            if not ends and not self._may_send:
+                continue
+            if done >= turn_size(AGAIN_AT_ONCE):
+                self._retry = self._retry or self._session.loop.call_later(AGAIN_S, self._send_again)
+                return
+            done += 1
+            if txn is not None:
+                self._withdraw(batch, txn)
+            elif ends:
                 self._finish(batch, batch.deadline.expired(f"acking messages of segment://{self._segment}"))
-            elif not batch.under_way:
+            else:
                 self._send(batch)
         if self._unanswered and self._link is None:
             self._retry_later()  # only to keep the deadlines while there is no connection
+
+    @property
+    def _may_send(self) -> bool:
+        """Not without a connection, nor while one takes no more in: then it is tried again."""
+        return self._retry is None and self._link is not None and not self._link.closed
 
     def attached(self, link: Link, consumer_id: int) -> None:
         """The feed is connected (again): send what is unanswered."""
@@ -323,7 +361,7 @@ class Acks:
     # ---- the end of an ack ------------------------------------------------------------------------------------------
 
     def _finish(self, batch: AckBatch, error: TxnError | None) -> None:
-        self._unanswered.pop(batch, None)
+        self._is_done(batch)
         self._inbox.ack_answered(batch.bits)
         txn = batch.txn
         if error is None:
@@ -357,12 +395,12 @@ class Acks:
     def withdraw(self, txn: Transaction) -> None:
         """As `Participant`: it is aborting, so what is not under way need not be sent."""
         gathering = self._gathering.pop(txn, None)
-        waiting = [batch for batch in self._unanswered if batch.txn is txn and not batch.under_way]
+        waiting = [batch for batch in self._unanswered_of.get(txn, ()) if not batch.under_way]
         for batch in [gathering, *waiting] if gathering is not None else waiting:
             self._withdraw(batch, txn)
 
     def _withdraw(self, batch: AckBatch, txn: Transaction) -> None:
-        self._unanswered.pop(batch, None)
+        self._is_done(batch)
         self._inbox.ack_answered(batch.bits)
         batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
         batch.answered.exception()

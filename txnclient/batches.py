@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from txnclient.deadlines import Deadline
 from txnclient.transaction import Transaction
+from txnclient.whole import cancelled_in
 from txnwire.entry import Columns, OutgoingMessage, Piece, decode_block
-from txnwire.errors import TxnError
+from txnwire.errors import InvalidTxnState, TxnError, again
 from txnwire.ids import MessageId, Position
 
 
 class Batch:
     """Messages of one transaction (or of none) for one segment. A subclass holds them and tells their senders."""
 
-    __slots__ = ("bytes", "deadline", "due", "entry", "first", "last", "parts", "piece", "txn")
+    __slots__ = (
+        "_end", "bytes", "deadline", "due", "entry", "failure", "first", "last", "over", "parts", "piece", "txn"
+    )  # fmt: skip
 
     def __init__(self, txn: Transaction | None, deadline: Deadline, size: int = 0, piece: Piece | None = None) -> None:
         self.txn = txn
@@ -31,6 +34,11 @@ class Batch:
         self.last = -1
         self.parts: Sequence[Batch] = ()
         """What it was divided into when its segment was sealed: their ends are its end."""
+        self.failure: TxnError | None = None
+        """Why it is not stored, or not known to be; None as well where its transaction aborted before it was sent."""
+        self.over = False
+        """It is stored, or has failed, or was withdrawn or divided."""
+        self._end: asyncio.Future[None] | None = None
 
     @property
     def count(self) -> int:
@@ -59,29 +67,41 @@ class Batch:
         self.parts = [
             self._part(columns.select(indexes), indexes, size) for indexes, size in zip(groups, sizes, strict=True)
         ]
+        self.ended()
         return self.parts
 
     def _part(self, columns: Columns, indexes: Sequence[int], size: int) -> Batch:
         raise NotImplementedError
 
-    def unsettled(self) -> Sequence[asyncio.Future[MessageId] | asyncio.Future[Position]]:
-        """Futures that end with this batch, none where nobody waits for it any more."""
+    def leaves(self) -> Iterator[Batch]:
+        """Itself, or all that it was divided into."""
         if self.parts:
-            return [future for part in self.parts for future in part.unsettled()]
-        own = self._unsettled()
-        return () if own is None else (own,)
+            for part in self.parts:
+                yield from part.leaves()
+        else:
+            yield self
 
-    def _unsettled(self) -> asyncio.Future[MessageId] | asyncio.Future[Position] | None:
-        raise NotImplementedError
+    def end(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Done once it is over. Nobody but a flush asks, so it is made only then."""
+        if self._end is None:
+            self._end = loop.create_future()
+        return self._end
+
+    def ended(self) -> None:
+        """It is over; called once."""
+        self.over = True
+        if self._end is not None:
+            self._end.set_result(None)
 
     def stored(self, segment: str, position: Position) -> None:
         raise NotImplementedError
 
-    def failed(self, error: TxnError) -> None:
+    def failed(self, error: TxnError) -> Sequence[asyncio.Future[MessageId]]:
+        """Returns the futures of its messages that were failed, of those that were sent one by one."""
         raise NotImplementedError
 
-    def cancelled(self) -> None:
-        """It was withdrawn before it was sent, because its transaction aborts."""
+    def withdrawn(self, error: InvalidTxnState) -> None:
+        """It is not sent, because of how its transaction ends."""
         raise NotImplementedError
 
 
@@ -119,26 +139,26 @@ class GatheringBatch(Batch):
         part._take(columns)
         return part
 
-    def _unsettled(self) -> asyncio.Future[MessageId] | None:
-        """They end together, so any that nobody has cancelled will do."""
-        alive = [future for future in self.futures if not future.done()]
-        return alive[-1] if alive else None
-
     def stored(self, segment: str, position: Position) -> None:
         for index, future in enumerate(self.futures):
             if not future.done():
                 future.set_result(MessageId(segment, position, index))
+            elif self.txn is not None:
+                # ▲ C1: whoever cancels a send is told nothing of it, so nothing of it may count.
+                self.txn.failed(cancelled_in(self.txn, "a send"))
 
-    def failed(self, error: TxnError) -> None:
+    def failed(self, error: TxnError) -> Sequence[asyncio.Future[MessageId]]:
+        self.failure = error
+        failed = [future for future in self.futures if not future.done()]
+        for future in failed:
+            future.set_exception(again(error))
+        return failed
+
+    def withdrawn(self, error: InvalidTxnState) -> None:
         for future in self.futures:
             if not future.done():
-                future.set_exception(error)
-                if self.txn is not None:
-                    future.exception()  # its commit reports it, whoever looks at the future or not
-
-    def cancelled(self) -> None:
-        for future in self.futures:
-            future.cancel()
+                future.set_exception(again(error))
+                future.exception()  # whoever has ended the transaction knows
 
 
 class BulkBatch(Batch):
@@ -184,14 +204,11 @@ class BulkBatch(Batch):
         return part
 
     def _part_settled(self, part: asyncio.Future[Position]) -> None:
-        """It ends with the last of its parts, like the first of those that failed; one that was withdrawn stands for
-        all, as its transaction aborts."""
+        """It ends with the last of its parts, like the first of those that failed."""
         ends = [one.settled for one in self.parts if isinstance(one, BulkBatch)]
         if self.settled.done() or not all(end.done() for end in ends):
             return
-        if any(end.cancelled() for end in ends):
-            self.settled.cancel()
-            return
+        self._let_go()
         failures = [error for end in ends if (error := end.exception()) is not None]
         if failures:
             self.settled.set_exception(failures[0])
@@ -206,16 +223,24 @@ class BulkBatch(Batch):
             return part.id_of(rank)
         return MessageId(self.segment, self.settled.result(), index)
 
-    def _unsettled(self) -> asyncio.Future[Position] | None:
-        return None if self.settled.done() else self.settled
-
     def stored(self, segment: str, position: Position) -> None:
+        self._let_go()
         self.segment = segment
         self.settled.set_result(position)
 
-    def failed(self, error: TxnError) -> None:
-        self.settled.set_exception(error)
+    def failed(self, error: TxnError) -> Sequence[asyncio.Future[MessageId]]:
+        self._let_go()
+        self.failure = error
+        self.settled.set_exception(again(error))
         self.settled.exception()  # its sender looks at it, unless it was cancelled itself
+        return ()
 
-    def cancelled(self) -> None:
-        self.settled.cancel()
+    def withdrawn(self, error: InvalidTxnState) -> None:
+        self._let_go()
+        self.settled.set_exception(again(error))
+        self.settled.exception()
+
+    def _let_go(self) -> None:
+        """Of its messages: the ids of all that was sent in bulk are kept for as long as the sender likes."""
+        self.entry = b""
+        self._columns = None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from operator import add
 from typing import Any, overload
 
 from txnclient.batches import BulkBatch
-from txnclient.outgoing import MESSAGE_OVERHEAD_BYTES, checked
+from txnclient.outgoing import MESSAGE_OVERHEAD_BYTES, check_size, checked
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, MessageTooLarge
 from txnwire.ids import MessageId
@@ -74,6 +74,7 @@ class Part:
         sizes = [length + MESSAGE_OVERHEAD_BYTES for length in lengths]
         if columns.keys is not None:
             sizes = list(map(add, sizes, [0 if key is None else len(key) for key in columns.keys]))
+            check_size(max(sizes))
         return Part(columns, sizes)
 
     def __len__(self) -> int:
@@ -96,7 +97,7 @@ class Part:
             first, before = end, self._ends[end - 1]
 
 
-def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = None) -> Iterator[Part]:
+def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = None) -> Generator[Part, None, None]:
     """The messages in parts of a bounded number, and of bounded bytes where they come from an iterator."""
     if isinstance(messages, (bytes, bytearray, memoryview, str)):
         raise InvalidArgument("send_many takes many messages: an iterable of values, or of (key, value) pairs")
@@ -145,7 +146,10 @@ def _checked_columns(
     if keys is not None:
         kinds = set(map(type, keys))
         if kinds == {str}:
-            keys = [key.encode() for key in keys]
+            try:
+                keys = [key.encode() for key in keys]
+            except UnicodeEncodeError:
+                return None  # the look at each message says which key it is
         elif kinds == {type(None)}:
             keys = None
         elif not kinds <= {bytes, type(None)}:

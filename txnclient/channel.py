@@ -11,6 +11,7 @@ transaction (or of none) is under way, messages gather until that is answered, t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -70,6 +71,7 @@ class Owner(Protocol):
     def take_sequence_ids(self, count: int) -> int: ...
     def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None: ...
     def settled(self, batch: Batch, stored: bool) -> None: ...
+    def lost(self, batch: Batch, futures: Sequence[asyncio.Future[MessageId]]) -> None: ...
     def fenced(self, error: TxnError) -> None: ...
 
     def held_back(self, channel: Channel) -> bool:
@@ -96,6 +98,8 @@ class Channel:
         self._link: Link | None = None
         self._producer_id = 0
         self._opening = False
+        self._withdrawing: dict[Transaction | None, None] = {}
+        """Those that end without what waits here."""
         self._epoch = 0
         """Of the latest owner that has opened it."""
         self._generation = 0
@@ -111,20 +115,18 @@ class Channel:
     # ---- gathering --------------------------------------------------------------------------------------------------
 
     def add(
-        self, message: OutgoingMessage, size: int, txn: Transaction | None, timeout_s: float
-    ) -> asyncio.Future[MessageId]:
-        """Take one message in; the future resolves when its entry is stored. `size`: bytes it takes in the buffer."""
+        self, message: OutgoingMessage, size: int, txn: Transaction | None, stored: asyncio.Future[MessageId]
+    ) -> None:
+        """Take one message in; `stored` ends with its entry. `size`: bytes it takes in the buffer."""
         batch = self._gathering.get(txn)
         if batch is None:
-            batch = self._gathering[txn] = GatheringBatch(txn, self._session.deadline(timeout_s))
+            batch = self._gathering[txn] = GatheringBatch(txn, self._session.deadline())
             if txn is not None:
                 txn.started(self)
             self._owner.gathers(self, batch, later=self._under_way.get(txn, 0) > 0)
-        future: asyncio.Future[MessageId] = self._session.loop.create_future()
-        batch.add(message, size, future)
+        batch.add(message, size, stored)
         if batch.bytes >= self._owner.batch_bytes or batch.count >= MAX_BATCH_MESSAGES:
             self.close_batch(batch)
-        return future
 
     def gathers(self, txn: Transaction | None) -> bool:
         """Whether a batch of this transaction is open here."""
@@ -296,7 +298,7 @@ class Channel:
     def _open_soon(self) -> None:
         if not self._opening and len(self._outbox) and not self._outbox.awaited:
             self._opening = True
-            self._session.tasks.start(self._open(), name=f"open producer on {self.segment}")
+            self._session.tasks.start(self._open(), name=f"open producer on {self.segment}", on_failed=self.fail_all)
 
     async def _open(self) -> None:
         """Open the producer at the segment's owner and go on behind what that has stored."""
@@ -413,7 +415,7 @@ class Channel:
     def _drop_hopeless(self, last: TxnError | None) -> bool:
         """Fail entries whose time is up, drop those of transactions that are aborting; whether any are left."""
         for batch in self._outbox.remove(lambda batch: batch.txn is not None and batch.txn.aborting):
-            self._cancel(batch)
+            self._withdraw(batch)
         for batch in self._outbox.remove(lambda batch: batch.deadline.passed):
             self._fail(batch, batch.deadline.expired(f"sending to segment://{self.segment}", last))
         return len(self._outbox) > 0
@@ -422,17 +424,18 @@ class Channel:
 
     def _stored(self, batch: Batch, ok: pb.SendOk) -> None:
         batch.stored(self.segment, Position(ok.ledger_id, ok.entry_id))
-        self._settled(batch, None)
+        self._settled(batch, None, stored=True)
 
     def _fail(self, batch: Batch, error: TxnError) -> None:
-        batch.failed(error)
-        self._settled(batch, error)
+        self._owner.lost(batch, batch.failed(error))
+        self._settled(batch, error, stored=False)
 
-    def _cancel(self, batch: Batch) -> None:
-        batch.cancelled()
-        self._settled(batch, None)
+    def _withdraw(self, batch: Batch) -> None:
+        if batch.txn is not None:
+            batch.withdrawn(batch.txn.withdrawn("send"))
+        self._settled(batch, None, stored=False)
 
-    def _settled(self, batch: Batch, error: TxnError | None) -> None:
+    def _settled(self, batch: Batch, error: TxnError | None, *, stored: bool) -> None:
         txn = batch.txn
         if batch.first >= 0:
             left = self._under_way[txn] - 1
@@ -443,17 +446,25 @@ class Channel:
                 following = self._gathering.get(txn)
                 if following is not None:
                     self.close_batch(following)
-        self._owner.settled(batch, error is None)
+        self._owner.settled(batch, stored)
         if txn is not None:
             txn.finished(error)
 
     def withdraw(self, txn: Transaction) -> None:
-        """Cancel what is gathered or waits to be written for a transaction that is aborting."""
+        """Give up what is gathered or waits to be written for a transaction that ends without it."""
         gathering = self._gathering.pop(txn, None)
         if gathering is not None:
-            self._cancel(gathering)
-        for batch in self._outbox.remove(lambda batch: batch.txn is txn):
-            self._cancel(batch)
+            self._withdraw(gathering)
+        if txn in self._under_way:
+            if not self._withdrawing:
+                self._session.loop.call_soon(self._withdraw_all)
+            self._withdrawing[txn] = None
+
+    def _withdraw_all(self) -> None:
+        """Of those that end in one turn of the loop at once: they may be as many as there are entries to look at."""
+        ended, self._withdrawing = self._withdrawing, {}
+        for batch in self._outbox.remove(lambda batch: batch.txn in ended):
+            self._withdraw(batch)
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
         """Nothing of it is left here: it ends when all it sent has been answered."""

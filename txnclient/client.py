@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
 from typing import Any
 
 from txnclient import seeking, topic_changes
@@ -16,7 +18,7 @@ from txnclient.deadlines import Deadline
 from txnclient.directory import Directory
 from txnclient.links import Link, Links
 from txnclient.openers import Openers
-from txnclient.opening import Closable, Opening
+from txnclient.opening import Closable, Opening, closed_behind
 from txnclient.producer import Producer
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot
@@ -36,6 +38,9 @@ from txnwire.proto import txn_pb2 as pb
 ABORT_ON_CLOSE_S = 2.0
 """How long closing a client, or leaving `transaction()` by an exception, waits for transactions to be aborted; what is
 not by then is aborted by the service, after the grace."""
+
+ABORTED_AT_ONCE = 500
+"""Transactions of a client that closes: there may be hundreds of thousands, and the event loop is the application's."""
 
 CALL_TIMEOUT_S = 10.0
 """Of one request to one server; the call goes on elsewhere until its own time is up."""
@@ -125,6 +130,8 @@ class Client(Openers):
         self._addresses = addresses
         self._opened: dict[Closable, None] = {}
         self._closed = False
+        self._all_closed = asyncio.Event()
+        """All that it had is closed."""
 
     def _services(self) -> Services:
         return self
@@ -134,7 +141,7 @@ class Client(Openers):
 
     async def _begin_apart(self, timeout_s: float) -> Transaction:
         """One that is not its key's: for what goes on beside the application's own transaction."""
-        self._check_open()
+        await self._expect_open()
         return await self._coordinators.begin(timeout_s, self._session.deadline(), apart=True)
 
     def __repr__(self) -> str:
@@ -179,7 +186,7 @@ class Client(Openers):
         `autoscale`: segments are split and merged with the load; `"off"`, or a dict of thresholds, of which those that
         are not named have their defaults (docs/client.md); None: the defaults.
         """
-        self._check_open()
+        await self._expect_open()
         topic = str(TopicName.parse(topic))
         if not isinstance(segments, int) or segments < 1:
             raise InvalidArgument(f"a topic has at least one segment, not {segments!r}")
@@ -217,7 +224,7 @@ class Client(Openers):
         What they mean: `create_topic`. Repeating it is harmless. Raises `InvalidArgument` naming the policy,
         `TopicNotFound`, `Timeout`.
         """
-        self._check_open()
+        await self._expect_open()
         policies = policies_json(
             retention_ms=retention_ms,
             retention_bytes=retention_bytes,
@@ -234,12 +241,12 @@ class Client(Openers):
         Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow (a
         segment that is sealed already, say), `NotAllowed` while another change of the segment is under way, `Timeout`.
         """
-        self._check_open()
+        await self._expect_open()
         return await topic_changes.split(self._session, segment, at)
 
     async def merge(self, segment_a: str, segment_b: str) -> TopicLayout:
         """Seal two active segments whose ranges are adjacent and let one child take both; otherwise as `split`."""
-        self._check_open()
+        await self._expect_open()
         return await topic_changes.merge(self._session, segment_a, segment_b)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
@@ -250,7 +257,7 @@ class Client(Openers):
         accepted it goes on by itself, whatever this client does; a topic created again under the name is another.
         Raises `TopicNotFound`, `NotAllowed`, `Timeout` (it may still be under way: repeat it to wait for its end).
         """
-        self._check_open()
+        await self._expect_open()
         await topic_changes.delete_topic(self._session, topic, force=force)
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
@@ -260,7 +267,7 @@ class Client(Openers):
         `SubscriptionNotFound`. Acks pending in open transactions go with it; the transactions go on. Raises
         `TopicNotFound`, `SubscriptionNotFound`, `NotAllowed`, `Timeout` (repeat it to wait for its end).
         """
-        self._check_open()
+        await self._expect_open()
         await topic_changes.delete_subscription(self._session, topic, subscription, force=force)
 
     async def seek_subscription(
@@ -275,12 +282,12 @@ class Client(Openers):
 
         Raises `TopicNotFound`, `SubscriptionNotFound`, `Timeout`.
         """
-        self._check_open()
+        await self._expect_open()
         await seeking.seek(self._session, topics, subscription, start, self._session.deadline(timeout))
 
     async def describe_topic(self, topic: str) -> TopicLayout:
         """The topic's segments as last heard of. Raises `TopicNotFound`."""
-        self._check_open()
+        await self._expect_open()
         return await self._directory.layout(str(TopicName.parse(topic)), self._session.deadline())
 
     async def list_topics(self, prefix: str = "") -> list[str]:
@@ -295,7 +302,7 @@ class Client(Openers):
         `reader(topics, end=snapshot)`, as often as wanted. Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or
         `NotOwner` where a segment had no owner for so long.
         """
-        self._check_open()
+        await self._expect_open()
         names = topics_of(topics)
         deadline = self._session.deadline()
         request = pb.TakeSnapshot(topics=names, min_revision=self._session.commit_revision)
@@ -322,23 +329,51 @@ class Client(Openers):
         fenced this one. None without a key."""
         return None if self._coordinators.key is None else self._coordinators.key.epoch
 
-    async def begin(self, *, timeout: float = 60.0, name: str | None = None) -> Transaction:
+    async def begin(
+        self,
+        *,
+        timeout: float = 60.0,
+        name: str | None = None,
+        keep: timedelta | None = None,
+        keep_newest: bool = False,
+        attempt: bytes | None = None,
+        writer_id: int | None = None,
+    ) -> Transaction:
         """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
 
         With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
         tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
         aborts it, or at its deadline. Once it has committed, `.state`, `.writers` and `commit()` tell how; after an
-        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42"; an outcome is known for
-        30 days, that of a prefix's (up to the last "/") newest for ever.
+        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
+
+        How it ended is known for `keep` after its end, a minute to 100 years; by default for 30 days. With
+        `keep_newest` it is known for ever while it is the newest commit of its prefix (up to the last "/"): for jobs
+        that number their steps, `job-7/42`, and find the last one they did, however late. Both are as the begin that
+        made it asked for; whoever begins a name that is known no more does its work again.
+
+        Two arguments for programs of many processes, of a named transaction alone. `attempt`, 1 to 32 bytes: all that
+        begin the name with the same one count as one begin, so `.joined` tells of other programs only. `writer_id`: as
+        which writer; the caller must never give one out twice. Ids that follow each other make large commits small.
 
         A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
         once a newer client holds the key. Raises `StoreFull`, `Timeout` or what else made it impossible within the
         client's timeout.
         """
-        if self._closed:
-            self._check_open()
+        await self._expect_open()
         if name is not None:
-            return await self._coordinators.begin_named(name, timeout, self._session.deadline())
+            return await self._coordinators.begin_named(
+                name,
+                timeout,
+                self._session.deadline(),
+                keep=keep,
+                keep_newest=keep_newest,
+                attempt=attempt,
+                writer_id=writer_id,
+            )
+        if attempt is not None or writer_id is not None or keep is not None or keep_newest:
+            raise InvalidArgument(
+                "`keep`, `keep_newest`, `attempt` and `writer_id` belong to named transactions: give a name, too"
+            )
         return await self._coordinators.begin(timeout, self._session.deadline())
 
     async def attach(self, txn_id: TxnId | str, *, name: str) -> Transaction:
@@ -346,7 +381,7 @@ class Client(Openers):
 
         Whoever collects the results of others commits what *they* have joined: beginning the name once more could begin
         a fresh one, had theirs been aborted meanwhile. Raises `Timeout` where no coordinator can be reached."""
-        self._check_open()
+        await self._expect_open()
         return await self._coordinators.attach(_txn_id(txn_id), name, self._session.deadline())
 
     @asynccontextmanager
@@ -361,16 +396,20 @@ class Client(Openers):
             )
         txn = await self.begin(timeout=timeout)
         try:
-            yield txn
-        except BaseException as error:
-            await self._abort_because(txn, error)
-            raise
-        # Ended by hand inside the block: that counts. An abort of something half committed is for its caller to see.
-        if not txn.aborting:
-            await txn.commit()
+            try:
+                yield txn
+            except BaseException as error:
+                await self._abort_because(txn, error)
+                raise
+            # Ended by hand inside the block: that counts. An abort of something half committed is for its caller to see
+            if not txn.aborting:
+                await txn.commit()
+        finally:
+            txn.settle_later()  # whatever is not decided: nobody else will ask
 
     async def _abort_because(self, txn: Transaction, error: BaseException) -> None:
-        """Abort, for a moment only; what cannot be aborted now is a note on `error`, and is aborted by the service."""
+        """Abort, for a moment only; what cannot be aborted now is a note on `error`, and is aborted in the
+        background."""
         try:
             await txn.abort(timeout=min(ABORT_ON_CLOSE_S, self._session.timeout_s))
         except ExpiredTransaction as expired:
@@ -403,7 +442,7 @@ class Client(Openers):
 
     async def _call_any(self, command: pb.Command, what: str, *, role: str | None = None) -> pb.Command:
         """Ask the servers in turn, those known to have `role` first, until one answers."""
-        self._check_open()
+        await self._expect_open()
         deadline = self._session.deadline()
         tries = 0
 
@@ -436,31 +475,62 @@ class Client(Openers):
     # ---- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close what was opened in it, abort its open transactions, end its connections. Bounded, idempotent."""
+        """Close what was opened in it, abort its open transactions, end its connections. Bounded, idempotent. Raises
+        the first failure of a send that nobody has been told of; everything is closed all the same."""
         if self._closed:
+            if self._session.is_here:
+                await self._all_closed.wait()  # whoever closes again may end the loop behind it
             return
+        self._session.expect_here()
         self._closed = True
         try:
-            await asyncio.gather(*(thing.close() for thing in list(self._opened)))
-            await asyncio.gather(*(self._abort_quietly(txn) for txn in self._coordinators.open_transactions))
+            closed = await asyncio.gather(*(thing.close() for thing in list(self._opened)), return_exceptions=True)
+            await asyncio.gather(self._abort_open(), self._coordinators.settling.finish(ABORT_ON_CLOSE_S))
         finally:
+            # ▲ C5: in a task of its own: whoever cancels this a second time would leave connections behind.
+            await asyncio.shield(self._session.loop.create_task(self._end(), name="closing a client"))
+        for failure in closed:
+            if failure is not None:
+                raise failure
+
+    async def _end(self) -> None:
+        try:
             self._session.close()
+            await self._coordinators.settling.close()
             await self._session.tasks.close()
             await self._session.links.close()
+        finally:
+            self._all_closed.set()
 
-    async def _abort_quietly(self, txn: Transaction) -> None:
+    async def _abort_open(self) -> None:
+        """Abort what is open, so many at once; what its time is not enough for is left to the service."""
+        deadline = Deadline(self._session.clock, ABORT_ON_CLOSE_S)
+        still_open = self._coordinators.open_transactions
+        left = iter(still_open)
+
+        async def abort_some() -> None:
+            for txn in left:
+                if deadline.passed:
+                    return
+                await self._abort_quietly(txn, deadline)
+
+        await asyncio.gather(*(abort_some() for _ in range(min(ABORTED_AT_ONCE, len(still_open)))))
+
+    async def _abort_quietly(self, txn: Transaction, deadline: Deadline) -> None:
         # One whose commit is under way is left to that commit: it is not ours to turn round.
         if txn.state == "OPEN":
             try:
-                await txn.abort(timeout=ABORT_ON_CLOSE_S)
+                await txn.abort(timeout=deadline.remaining())
             except TxnError:
                 return  # the service aborts it after the grace
 
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await closed_behind(self.close, error)
 
 
 class _Apart:

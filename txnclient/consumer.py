@@ -22,10 +22,12 @@ from txnclient.session import Session
 from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
 from txnclient.transaction import FENCED_LIKE, Transaction, check_transaction, reason_of
-from txnwire.errors import InvalidArgument, NotAllowed, TxnError
+from txnclient.whole import failure_in
+from txnwire.errors import InvalidArgument, NotAllowed, TxnError, for_good
 from txnwire.ids import MessageId
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_DELAY_MS
 
 _TYPES = {"stream": pb.SUBSCRIPTION_TYPE_STREAM, "queue": pb.SUBSCRIPTION_TYPE_QUEUE}
 
@@ -60,8 +62,7 @@ class Consumer(Generic[V]):
             raise InvalidArgument(f"subscription type {type!r} is unknown: use 'stream' or 'queue'")
         if dead_letters is not None and type != "queue":
             raise InvalidArgument("max_redeliveries is for queue subscriptions: a stream goes on only behind a message")
-        if redelivery_delay < 0:
-            raise InvalidArgument(f"redelivery_delay is a number of seconds, 0 or more, not {redelivery_delay!r}")
+        _check_delay(redelivery_delay, "redelivery_delay")
         check_prefetch(prefetch, prefetch_bytes)
         self.type = type
         isolation_to_wire(isolation)
@@ -69,6 +70,8 @@ class Consumer(Generic[V]):
         self.incarnation = session.random_u64()
         self.name = validate_name(name or f"consumer-{self.incarnation:016x}", part="consumer name")
         self.topics = topics_of(topics)
+        if dead_letters is not None:
+            dead_letters.check(self.topics, self.subscription)
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)
         self.services = services
@@ -108,6 +111,7 @@ class Consumer(Generic[V]):
                 ),
                 on_assignment=self._assigned,
                 on_failed=self._receiver.fail,
+                outliving=session.tasks,
             )
             for topic in self.topics
         ]
@@ -227,7 +231,11 @@ class Consumer(Generic[V]):
                 return messages[0]
             if self._closed:
                 raise StopAsyncIteration
-            await self._receiver.wait(None)
+            try:
+                await self._receiver.wait(None)
+            except InvalidArgument:
+                if not self._closed:  # it was closed meanwhile
+                    raise
 
     # ---- acking -----------------------------------------------------------------------------------------------------
 
@@ -236,17 +244,31 @@ class Consumer(Generic[V]):
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
         abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`;
-        `ExpiredTransaction` instead of them where the client was fenced.
+        `ExpiredTransaction` instead of them where the client was fenced. A transaction in which an ack has failed or
+        was cancelled can only abort.
         """
+        await self._expect_open()
+        await self._acked(txn, lambda: self.ack_nowait(messages, txn=txn))
+
+    async def _acked(self, txn: Transaction | None, start: Callable[[], list[asyncio.Future[None]]]) -> None:
+        """▲ C1: its caller may take one that was cancelled for not done, and ack the messages otherwise."""
+        if txn is not None:
+            check_transaction(txn, "ack")
         try:
-            await _all_answered(self.ack_nowait(messages, txn=txn))
-        except FENCED_LIKE as error:
-            raise await reason_of(error, txn) from error.__cause__
+            await _all_answered(start())
+        except BaseException as error:
+            if txn is not None:
+                txn.failed(failure_in(txn, "an ack", error))
+            if isinstance(error, FENCED_LIKE):
+                raise await reason_of(error, txn) from error.__cause__
+            raise
 
     def ack_nowait(
         self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None
     ) -> list[asyncio.Future[None]]:
-        """As `ack`, without waiting for the answers, of which other callers may share some: not to be cancelled."""
+        """As `ack`, without waiting for the answers, of which other callers may share some: not to be cancelled. In a
+        transaction they need not be looked at: its commit waits for them, and raises what has failed."""
+        self._session.expect_here()
         deadline = self._session.deadline()
         if txn is not None:
             check_transaction(txn, "ack")
@@ -258,6 +280,8 @@ class Consumer(Generic[V]):
             except TxnError as error:
                 refused = refused or error
         if refused is not None:
+            if txn is not None:
+                txn.failed(refused)  # ▲ C1: it would commit without this ack, and nobody need look at the answers
             failed: asyncio.Future[None] = self._session.loop.create_future()
             failed.set_exception(refused)
             failed.exception()
@@ -266,21 +290,27 @@ class Consumer(Generic[V]):
 
     async def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
         """Of a stream: ack everything of the message's segment up to and including it. Raises as `ack` does."""
+        await self._expect_open()
         if self.type == "queue":
             raise InvalidArgument("a queue subscription has no order to ack up to: ack its messages one by one")
-        if txn is not None:
-            check_transaction(txn, "ack")
         if not isinstance(message, Message):
             raise _no_message(message)
-        try:
-            feed = self._feed(message.entry.segment, txn)
-            await _all_answered(feed.acks.ack_cumulative(message, txn, self._session.deadline()))
-        except FENCED_LIKE as error:
-            raise await reason_of(error, txn) from error.__cause__
+        await self._acked(
+            txn,
+            lambda: self._feed(message.entry.segment, txn).acks.ack_cumulative(message, txn, self._session.deadline()),
+        )
+
+    async def _expect_open(self) -> None:
+        """Raises `InvalidArgument` where it is closed, or belongs to another event loop. ▲ C6: whoever calls on
+        although told does not stop the loop."""
+        if self._closed or not self._session.is_here:
+            await asyncio.sleep(0)
+            self._session.expect_here()
+            raise for_good(InvalidArgument(f"consumer {self.name} is closed"))
 
     def _feed(self, segment: str, txn: Transaction | None) -> SubscriptionFeed:
         if self._closed:
-            raise InvalidArgument(f"consumer {self.name} is closed")
+            raise for_good(InvalidArgument(f"consumer {self.name} is closed"))
         feed = self._feeds.get(segment)
         if feed is None:
             error = NotAllowed(
@@ -298,11 +328,11 @@ class Consumer(Generic[V]):
 
         What is not held any more (acked, given back, received over a lost connection) is passed over.
         """
+        await self._expect_open()
         if self.type != "queue":
             raise InvalidArgument("a stream goes on in order: rewind() has all delivered again that is not acked")
         delay_s = self._redelivery_delay if delay is None else delay
-        if delay_s < 0:
-            raise InvalidArgument(f"a delay is a number of seconds, 0 or more, not {delay!r}")
+        _check_delay(delay_s, "a delay")
         answers: list[asyncio.Future[None]] = []
         for segment, group in _by_segment(messages).items():
             feed = self._feed(segment, None)
@@ -319,8 +349,7 @@ class Consumer(Generic[V]):
         (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
         segments may have been moved, repeat it.
         """
-        if self._closed:
-            raise InvalidArgument(f"consumer {self.name} is closed")
+        await self._expect_open()
         attachments = {path: feed.attachment for path, feed in self._feeds.items()}
         await seeking.seek(self._session, self.topics, self.subscription, start, self._session.deadline(timeout))
         for path, feed in self._feeds.items():
@@ -334,6 +363,7 @@ class Consumer(Generic[V]):
 
         For messages that were received and then, after a failure, neither acked nor acked in a transaction.
         """
+        self._session.expect_here()
         for feed in self._feeds.values():
             feed.start_over()
 
@@ -343,16 +373,25 @@ class Consumer(Generic[V]):
         """Give the segments back and leave the subscription; bounded, idempotent. Acks under way fail."""
         if self._closed:
             return
+        self._session.expect_here()
         self._closed = True
         self._on_closed(self)
         self._receiver.close()
-        if self._dead_letters is not None:
-            await self._dead_letters.close()
+        try:
+            if self._dead_letters is not None:
+                await self._dead_letters.close()
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """▲ C5: everybody is told before anything is awaited: or a closing that is cancelled would leave segments and
+        messages to a consumer that is gone, for as long as the client is connected."""
         for feed in [*self._feeds.values(), *self._retiring]:
             feed.close_with(InvalidArgument(f"consumer {self.name} was closed before this ack was answered"))
         self._feeds.clear()
+        answers = [answer for membership in self._memberships if (answer := membership.leave_nowait()) is not None]
         try:
-            await asyncio.gather(*(membership.leave() for membership in self._memberships))
+            await asyncio.gather(*answers, return_exceptions=True)
         finally:
             await self._tasks.close()
 
@@ -376,6 +415,12 @@ def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, li
             raise  # by whatever makes the caller's messages
         raise _no_message(messages if isinstance(messages, str | MessageId) else message) from error
     return by_segment
+
+
+def _check_delay(delay_s: object, what: str) -> None:
+    """▲ Before anything is given back: what no broker takes would be nobody's."""
+    if not isinstance(delay_s, int | float) or not 0 <= delay_s <= MAX_DELAY_MS / 1000:
+        raise InvalidArgument(f"{what} is a number of seconds, 0 to {MAX_DELAY_MS // 1000}, not {delay_s!r}")
 
 
 def _no_message(found: object) -> InvalidArgument:

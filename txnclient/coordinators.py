@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from typing import Final
 
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.session import TRANSIENT, Session
+from txnclient.settling import Settling
 from txnclient.transaction import CommitResult, Joined, Transaction, listed
 from txnclient.transaction_keys import HeldKey
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId, hash_key
 from txnwire.names import validate_txn_name
 from txnwire.proto import txn_pb2 as pb
+
+MAX_ATTEMPT_BYTES: Final = 32
+MIN_KEEP: Final = timedelta(minutes=1)
+MAX_KEEP: Final = timedelta(days=36_525)
 
 ATTEMPT_TIMEOUT_S = 10.0
 """Of one request to one coordinator; a call goes on at another one until its own time is up."""
@@ -44,7 +51,11 @@ class Coordinators:
         self._session = session
         self._directory = session.directory
         self.key = None if transaction_key is None else HeldKey(session, transaction_key, self)
+        self.settling = Settling(session)
         self._open: dict[TxnId, Transaction] = {}
+        self._listed: dict[TxnId, bytes] = {}
+        """Each of `_open` as it stands in an announcement: hundreds of thousands are announced in one go, and only
+        joining what is encoded is quick enough for that."""
         self._forget_at = FORGET_FROM
         self._turn = session.random.getrandbits(16)
         self._announced: dict[int, Link] = {}
@@ -56,7 +67,7 @@ class Coordinators:
         self._directory.listen(self._cluster_changed)
 
     def start(self) -> None:
-        self._session.tasks.start(self._keep_announced(), name="announcements")
+        self._session.tasks.keep(self._keep_announced, name="announcements")
 
     @property
     def open_transactions(self) -> list[Transaction]:
@@ -79,13 +90,42 @@ class Coordinators:
                 command = self._new_txn(tcid, timeout_s)
                 began = self._session.clock.monotonic()
                 try:
-                    reply = await link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+                    answer = link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+                    reply = await asyncio.shield(answer)
                 except TRANSIENT as error:
                     if deadline.passed:
                         raise self._session.give_up("beginning a transaction", deadline, error) from error
-                    return await self._begin_again(command, error, timeout_s, deadline)
+                    return await self._undone_if_cancelled(self._begin_again(command, error, timeout_s, deadline))
+                except asyncio.CancelledError:
+                    self.settling.undo(lambda: self._begun_late(command, answer, link, began + timeout_s))
+                    raise
                 return self.begun(reply.new_txn_ok, link, began + timeout_s)
-        return await self._begin_again(None, None, timeout_s, deadline)
+        return await self._undone_if_cancelled(self._begin_again(None, None, timeout_s, deadline))
+
+    async def _undone_if_cancelled(self, beginning: Coroutine[object, object, Transaction]) -> Transaction:
+        """A begin goes on without a caller that is cancelled, within its own time, and is aborted then."""
+        task = self._session.loop.create_task(beginning, name="begin")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.settling.undo(lambda: task)
+            raise
+
+    async def _begun_late(
+        self, command: pb.Command, answer: asyncio.Future[pb.Command], link: Link, expires_at: float
+    ) -> Transaction:
+        """What a begin has made whose caller has gone. If its answer is lost, it is asked again under its attempt."""
+        deadline = self._session.deadline()
+
+        async def ask() -> tuple[pb.Command, Link]:
+            owner = await self._owner_link(command.new_txn.tc_id, deadline)
+            return await owner.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining())), owner
+
+        try:
+            reply = await answer
+        except (ConnectionLost, Timeout):
+            reply, link = await self._session.repeat("asking for a begin that was cancelled", deadline, ask)
+        return self.begun(reply.new_txn_ok, link, expires_at)
 
     def _new_txn(self, tcid: int, timeout_s: float) -> pb.Command:
         attempt = self._session.random.getrandbits(64).to_bytes(8, "little")
@@ -130,13 +170,24 @@ class Coordinators:
         txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
         txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, holder=holder)
         self._open[txn_id] = txn
+        self._listed[txn_id] = _as_announced(txn_id)
         if len(self._open) > self._forget_at:
             self._forget_expired()
         if link.closed:
             self._stirred.set()
         return txn
 
-    async def begin_named(self, name: str, timeout_s: float, deadline: Deadline) -> Transaction:
+    async def begin_named(
+        self,
+        name: str,
+        timeout_s: float,
+        deadline: Deadline,
+        *,
+        keep: timedelta | None = None,
+        keep_newest: bool = False,
+        attempt: bytes | None = None,
+        writer_id: int | None = None,
+    ) -> Transaction:
         """Join or begin the transaction of this name, as a new writer. Raises as `begin` does.
 
         Every begin of one name asks the same coordinator first, so joiners do not race each other; but any may answer.
@@ -149,27 +200,33 @@ class Coordinators:
                 f"{self.key.key!r} could fence it: begin it in a client without a key"
             )
         session = self._session
-        attempt_id, writer_id = session.random_u64().to_bytes(8, "little"), session.random_u64()
+        attempt_id = session.random_u64().to_bytes(8, "little") if attempt is None else _checked_attempt(attempt)
+        writer = session.random_u64() if writer_id is None else _checked_writer(writer_id)
+        request = pb.NewTxn(
+            name=name,
+            timeout_ms=int(timeout_s * 1000),
+            attempt=attempt_id,
+            keep_ms=0 if keep is None else _checked_keep_ms(keep),
+            keep_newest=keep_newest,
+        )
         turn = hash_key(name.encode())
 
-        async def attempt() -> Transaction:
+        async def ask() -> Transaction:
             nonlocal turn
             turn += 1
-            ok, link, began = await self._ask_name(name, timeout_s, attempt_id, turn, deadline)
-            return self._joined(ok, link, name, writer_id, began + timeout_s)
+            ok, link, began = await self._ask_name(request, turn, deadline)
+            return self._joined(ok, link, name, writer, began + timeout_s)
 
-        return await session.repeat(f"beginning {name!r}", deadline, attempt)
+        return await session.repeat(f"beginning {name!r}", deadline, ask)
 
-    async def _ask_name(
-        self, name: str, timeout_s: float, attempt_id: bytes, turn: int, deadline: Deadline
-    ) -> tuple[pb.NewTxnOk, Link, float]:
+    async def _ask_name(self, request: pb.NewTxn, turn: int, deadline: Deadline) -> tuple[pb.NewTxnOk, Link, float]:
         known = self._directory.coordinators
         if not known:
             raise ConnectionLost("no coordinator is up")
         tcid, address = known[turn % len(known)]
         link = await self._session.links.get(address, deadline)
-        command = self._new_txn(tcid, timeout_s)
-        command.new_txn.name, command.new_txn.attempt = name, attempt_id
+        command = pb.Command(new_txn=request)
+        command.new_txn.tc_id = tcid
         began = self._session.clock.monotonic()
         reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
         return reply.new_txn_ok, link, began
@@ -200,7 +257,8 @@ class Coordinators:
             return None
         attempt_id = self._session.random_u64().to_bytes(8, "little")
         try:
-            ok, _, _ = await self._ask_name(txn.name, 1.0, attempt_id, hash_key(txn.name.encode()), deadline)
+            request = pb.NewTxn(name=txn.name, timeout_ms=1000, attempt=attempt_id)
+            ok, _, _ = await self._ask_name(request, hash_key(txn.name.encode()), deadline)
         except TxnError as error:
             _log.debug("how transaction %s has committed: %s", txn.id, error)
             return None
@@ -264,8 +322,12 @@ class Coordinators:
             raise ConnectionLost("no coordinator is up")
         return await self._session.links.get(addresses[tries % len(addresses)], deadline)
 
+    def settle(self, txn: Transaction) -> None:
+        self.settling.settle(txn)
+
     def forget(self, txn: Transaction) -> None:
         self._open.pop(txn.id, None)
+        self._listed.pop(txn.id, None)
 
     def _forget_expired(self) -> None:
         """Transactions that nobody ended, long after the service did."""
@@ -342,10 +404,8 @@ class Coordinators:
         """The list is complete, also where a coordinator should own only some of these TCIDs: what it knows of this
         session and does not find in it, it gives up after the grace."""
         tcids = [tcid for tcid, address in self._directory.coordinators if address == link.address]
-        ids = [
-            pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits) for txn_id in self._open
-        ]
-        command = pb.Command(announce_session=pb.AnnounceSession(open=ids))
+        command = pb.Command(announce_session=pb.AnnounceSession())
+        command.announce_session.MergeFromString(b"".join(self._listed.values()))
         return tcids, link.call_nowait(command, timeout_s=ANNOUNCE_TIMEOUT_S)
 
     def _announcement_answered(self, link: Link, tcids: list[int], answered: asyncio.Future[pb.Command]) -> None:
@@ -358,6 +418,12 @@ class Coordinators:
             self._announced[tcid] = link
 
 
+def _as_announced(txn_id: TxnId) -> bytes:
+    """An announcement of this one alone: several in a row are one of all of them, as with any repeated field."""
+    bits = pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+    return pb.AnnounceSession(open=[bits]).SerializeToString()
+
+
 def _result(ok: pb.NewTxnOk) -> CommitResult | None:
     """How a named transaction has committed, None while it is open."""
     return CommitResult(ok.revision, listed(ok)) if ok.state == pb.TXN_STATE_COMMITTED else None
@@ -366,3 +432,22 @@ def _result(ok: pb.NewTxnOk) -> CommitResult | None:
 def _check_timeout(timeout_s: object) -> None:
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+
+
+def _checked_attempt(attempt: bytes) -> bytes:
+    if not isinstance(attempt, bytes) or not 0 < len(attempt) <= MAX_ATTEMPT_BYTES:
+        raise InvalidArgument(f"attempt is 1 to {MAX_ATTEMPT_BYTES} bytes, not {attempt!r:.80}")
+    return attempt
+
+
+def _checked_keep_ms(keep: timedelta) -> int:
+    if not isinstance(keep, timedelta) or not MIN_KEEP <= keep <= MAX_KEEP:
+        raise InvalidArgument(f"keep is {keep!r:.80}: expected a timedelta of a minute to 100 years")
+    return int(keep.total_seconds() * 1000)
+
+
+def _checked_writer(writer_id: int) -> int:
+    """▲ 0 is the writer of entries outside of named transactions."""
+    if not isinstance(writer_id, int) or not 0 < writer_id < 1 << 64:
+        raise InvalidArgument(f"writer_id is a positive 64-bit number, not {writer_id!r:.80}")
+    return writer_id

@@ -20,7 +20,15 @@ from txnclient.producer import Producer
 from txnclient.session import Session
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import Transaction, TransactionState
-from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TopicNotFound, TxnError
+from txnwire.errors import (
+    InvalidArgument,
+    InvalidTxnState,
+    MessageTooLarge,
+    NotAllowed,
+    TopicExists,
+    TopicNotFound,
+    TxnError,
+)
 from txnwire.names import TopicName
 from txnwire.protocol import MAX_VALUE_BYTES
 
@@ -79,6 +87,24 @@ class DeadLetterPolicy:
     def topic_for(self, origin: str, subscription: str) -> str:
         return self.topic or f"{origin}-{subscription}-DLQ"
 
+    def check(self, topics: Sequence[str], subscription: str) -> None:
+        """▲ Raises `InvalidArgument` where no message of these topics could be moved: found when the first one dies, it
+        would take worker after worker with it."""
+        if self.topic in topics:
+            raise InvalidArgument(
+                f"dead_letter_topic {self.topic!r} is a topic of this consumer: what is moved there would come back to "
+                "it for ever; name another one"
+            )
+        for origin in topics:
+            target = self.topic_for(origin, subscription)
+            try:
+                TopicName.parse(target)
+            except InvalidArgument as error:
+                raise InvalidArgument(
+                    f"the dead letters of {origin} would go to {target!r}, whose name is too long: give a "
+                    "dead_letter_topic, or the subscription a shorter name"
+                ) from error
+
 
 class DeadLetters:
     """Of one consumer: takes dead messages from its feeds and moves them, one entry's at a time, in the background."""
@@ -117,7 +143,7 @@ class DeadLetters:
         """Messages of one entry."""
         self._waiting.append((holder, messages))
         if self._task is None and not self._closed:
-            self._task = self._session.tasks.start(self._move_all(), name="dead letters")
+            self._task = self._session.tasks.start(self._move_all(), name="dead letters", on_failed=self._on_failed)
 
     async def _move_all(self) -> None:
         try:
@@ -138,25 +164,35 @@ class DeadLetters:
         txn = await self._policy.services.begin(timeout=MOVE_TIMEOUT_S)
         try:
             for message in messages:
-                data = message.data
-                await producer.send(
-                    data,
-                    key=message.key,
-                    properties={**message.properties, **self._origin(message)},
-                    event_time_ms=message.event_time_ms,
-                    txn=txn,
-                    chunk=len(data) > MAX_VALUE_BYTES,
-                )
+                try:
+                    await self._send(producer, message, self._origin(message), txn)
+                except MessageTooLarge:  # as large as a message may be: it goes without a word of where it came from
+                    await self._send(producer, message, {}, txn)
             holder.ack_nowait(messages, txn, self._session.deadline())
             await txn.commit()
         except TxnError as error:
             if txn.state is TransactionState.COMMITTING:
-                # Its outcome is not known: ask once more. If nobody can tell, the service settles it at its deadline.
+                # Its outcome is not known: ask once more; if nobody can tell, in the background.
                 await txn.commit()
             else:
                 await self._abort(txn, error)
                 raise
+        finally:
+            txn.settle_later()  # where it is cancelled, or nobody can tell
         self._moved += len(messages)
+
+    async def _send(
+        self, producer: Producer[bytes], message: Message[Any], origin: dict[str, str], txn: Transaction
+    ) -> None:
+        data = message.data
+        await producer.send(
+            data,
+            key=message.key,
+            properties={**message.properties, **origin},
+            event_time_ms=message.event_time_ms,
+            txn=txn,
+            chunk=len(data) > MAX_VALUE_BYTES,
+        )
 
     async def _abort(self, txn: Transaction, error: TxnError) -> None:
         try:
@@ -178,14 +214,21 @@ class DeadLetters:
             try:
                 producer = await self._policy.services.producer(topic)
             except TopicNotFound:
-                await self._policy.services.create_topic(topic, segments=1)
+                await self._create(topic)
                 producer = await self._policy.services.producer(topic)
             self._producers[topic] = producer
         return producer
 
+    async def _create(self, topic: str) -> None:
+        try:
+            await self._policy.services.create_topic(topic, segments=1)
+        except TopicExists as error:
+            _log.debug("somebody else was faster: %s", error)
+
     async def _give_back(self, holder: Holder, messages: list[Message[Any]], error: TxnError) -> None:
         _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)
-        if not (error.retriable or error.requires_abort or isinstance(error, (InvalidTxnState, NotAllowed))):
+        passes = error.retriable or error.requires_abort
+        if not passes and not isinstance(error, (InvalidTxnState, NotAllowed, MessageTooLarge)):
             self._on_failed(error)
         holder.nack_nowait(messages, self._redelivery_delay_s)
         producer = self._producers.pop(self._policy.topic_for(messages[0].topic, self._subscription), None)
@@ -196,6 +239,8 @@ class DeadLetters:
         """Wait for what is being moved, at most 2 s."""
         self._closed = True
         task = self._task
-        if task is not None:
-            await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
-        await asyncio.gather(*(producer.close() for producer in self._producers.values()))
+        try:
+            if task is not None:
+                await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+        finally:
+            await asyncio.gather(*(producer.close() for producer in self._producers.values()))

@@ -21,6 +21,8 @@ class Deadline:
             self.at = clock.monotonic() + timeout_s
         except TypeError:
             raise InvalidArgument(f"a timeout is a number of seconds, not {timeout_s!r}") from None
+        if self.at != self.at:  # it would never have passed
+            raise InvalidArgument("a timeout is a number of seconds, not nan")
 
     def remaining(self) -> float:
         """Seconds, never negative."""

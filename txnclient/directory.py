@@ -14,7 +14,7 @@ from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link, Links
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
-from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized
+from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized, again
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -50,10 +50,10 @@ class Directory:
     async def start(self, deadline: Deadline) -> None:
         """Raises `Timeout` if no server answers in time, `Unauthorized` (or what else the handshake was refused
         with)."""
-        self._tasks.start(self._follow(), name="directory")
+        self._tasks.keep(self._follow, name="directory")
         while self.cluster is None:
             if self._refused is not None:
-                raise self._refused
+                raise again(self._refused)
             if deadline.passed:
                 raise deadline.expired(f"connecting to {', '.join(self._seeds)}", self._not_followed)
             await self.wait_change(deadline.remaining())

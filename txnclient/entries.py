@@ -17,6 +17,7 @@ from txnclient.snapshot import Span
 from txnclient.starts import isolation_to_wire
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import ACTIVE, topic_of_segment
+from txnclient.unfinished import Unfinished
 from txnwire.block import Block
 from txnwire.entry import piece_of, txn_of
 from txnwire.errors import DataCorrupt, DataTrimmed, InvalidArgument, NotOwner, TopicNotFound
@@ -116,7 +117,7 @@ def read_entries(
             forget(reading)
             await reading.close()
 
-    return entries()
+    return Unfinished(entries())
 
 
 class _Bounds(NamedTuple):
@@ -272,7 +273,8 @@ class _Reading:
         assert feed is not None
         reached, deadline = feed.reached, self._session.deadline(self._timeout_s)
         while not (entries := feed.take_entries()):
-            if self._is_through(feed):
+            # ▲ A broken entry is raised, whatever the broker says of the end: or its range would look whole.
+            if not self._arrivals.failed and self._is_through(feed):
                 return []
             if not await self._arrivals.wait(deadline.remaining()) and feed.reached == reached:
                 raise deadline.expired(f"reading segment://{self._bounds.segment} behind {feed.reached}")
@@ -358,7 +360,7 @@ def scan_entries(
             if page.ended:
                 return
 
-    return pages()
+    return Unfinished(pages())
 
 
 async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadline) -> pb.ScanEntriesOk | None:

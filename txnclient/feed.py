@@ -23,6 +23,7 @@ from txnwire.errors import (
     SubscriptionNotFound,
     TopicNotFound,
     TxnError,
+    for_good,
 )
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -53,7 +54,9 @@ class Feed:
         """Lost because we wanted it so, or because what we were attached to is gone: the next answer says so."""
         self._min_revision = 0
         self._closed = False
-        self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}")
+        self._broken = False
+        """▲ Something cannot be handed out, so nothing behind it is: there would be a gap, and half a transaction."""
+        self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}", on_failed=self._failed)
 
     # ---- what differs -----------------------------------------------------------------------------------------------
 
@@ -80,6 +83,9 @@ class Feed:
     def _on_passed(self, pieces: list[Position]) -> None:
         """Pieces of large values were delivered that will never make a whole."""
 
+    def _on_failed(self, error: TxnError) -> None:
+        """It will not be attached any more."""
+
     def _retries(self, error: TxnError) -> bool:
         """Whether to try again after the broker refused with an error that does not pass by itself."""
         return False
@@ -100,10 +106,14 @@ class Feed:
                 _log.debug("attaching to segment://%s: %s", self.segment, error)
             except TxnError as error:
                 if not self._retries(error):
-                    self._receiver.fail(error)
+                    self._failed(error)
                     return
                 _log.debug("attaching to segment://%s: %s", self.segment, error)
             await self._session.directory.wait_change(backoff.next_s())
+
+    def _failed(self, error: TxnError) -> None:
+        self._receiver.fail(error)
+        self._on_failed(error)
 
     async def _lost_soon(self) -> bool:
         """Wait for the loss. ▲ That attaching succeeded says nothing yet: a broker whose disk fails to read answers,
@@ -171,7 +181,7 @@ class Feed:
     def on_deliver(self, deliver: pb.Deliver) -> None:
         inbox = self._inbox
         serializer = self._receiver.serializer
-        for delivered in deliver.entries:
+        for delivered in () if self._broken else deliver.entries:
             position = Position(delivered.ledger_id, delivered.entry_id)
             try:
                 entry = ReceivedEntry(
@@ -182,8 +192,9 @@ class Feed:
                 else:
                     inbox.left_out(entry, delivered.skip)
             except (DataCorrupt, Overloaded) as error:
+                self._broken = True
                 self._receiver.fail(type(error)(f"segment://{self.segment} at {position}: {error}"))
-                return
+                break
             self._on_entry(entry)
         self._pass_over()
         if inbox.buffered:
@@ -229,7 +240,8 @@ class Feed:
             self._grant(due)
 
     def _grant(self, permits: int) -> None:
-        link = self._link
+        """▲ Nothing more once something has failed: whoever receives is told so as soon as the buffers are empty."""
+        link = None if self._receiver.failed else self._link
         while link is not None and permits > 0:
             granted = min(permits, MAX_PERMITS)
             permits -= granted
@@ -284,6 +296,9 @@ class SubscriptionFeed(Feed):
         # told. A topic that was deleted has no layout.
         known = self._session.directory.known_layout(topic_of_segment(self.segment))
         return isinstance(error, TopicNotFound) and known is not None
+
+    def _on_failed(self, error: TxnError) -> None:
+        self.acks.close(for_good(error))  # C6: they would wait for their time-out
 
     def _on_attached(self, link: Link, consumer_id: int) -> None:
         self.acks.attached(link, consumer_id)

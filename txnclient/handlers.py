@@ -17,10 +17,11 @@ from txnclient.producer import Producer
 from txnclient.serializers import V
 from txnclient.tasks import OwnedTasks
 from txnclient.transaction import Transaction, TransactionState
-from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TxnError, WouldBlock
+from txnwire.entry import OutgoingMessage
+from txnwire.errors import CallerError, InvalidArgument, InvalidTxnState, NotAllowed, TxnError
 
 ABORT_TIMEOUT_S = 2.0
-"""How long to wait for an abort; what is not aborted by then the service aborts at its deadline."""
+"""How long to wait for an abort; what is not aborted by then is aborted in the background."""
 
 _log = logging.getLogger("txnclient")
 
@@ -41,12 +42,17 @@ class Output:
     to: str | None = None
 
 
+Prepared = tuple[Producer[Any], OutgoingMessage, int]
+"""One message to be sent, its size, and by whom."""
+
+
 @dataclass(slots=True)
 class Handled:
     """What a handler has made of one message, or has raised."""
 
     message: Message[Any]
     outputs: list[Output] = field(default_factory=list)
+    prepared: list[Prepared] = field(default_factory=list)
     error: Exception | None = None
 
 
@@ -127,6 +133,8 @@ class MessageWork:
     async def do(self, step: Step) -> None:
         handled = await self._handle(step.messages)
         for one in handled:
+            if one.error is None:
+                self._prepare(one)
             if one.error is not None:
                 step.refuse(one.message, one.error)
         done = [one for one in handled if one.error is None]
@@ -134,29 +142,34 @@ class MessageWork:
             return
         await step.begin()
         for one in done:
-            for output in one.outputs:
-                await self._send(output, step.begun)
+            for prepared in one.prepared:
+                await self._send(prepared, step.begun)
                 step.outputs += 1
 
-    async def _send(self, output: Output, txn: Transaction) -> None:
+    def _prepare(self, one: Handled) -> None:
+        """▲ What cannot be sent of it is found before anything is: it is this message's failure, and not that of those
+        it shares a batch with."""
+        producers = [self._producer_of(output) for output in one.outputs]
+        try:
+            for producer, output in zip(producers, one.outputs, strict=True):
+                key: Any = output.key  # completed
+                prepared = producer.prepared(output.value, key, output.properties, output.event_time_ms)
+                one.prepared.append((producer, *prepared))
+        except CallerError as error:
+            one.error = error
+
+    def _producer_of(self, output: Output) -> Producer[Any]:
         producer = self._producers.get(output.to)
         if producer is None and not self._producers:
             raise InvalidArgument("the handler gives something back, and there is no producer to send it with")
         if producer is None:
             known = ", ".join(repr(name) for name in self._producers if name is not None) or "none"
             raise InvalidArgument(f"the handler produces to {output.to!r}: the producers given by name are {known}")
-        while True:
-            try:
-                producer.send_nowait(
-                    output.value,
-                    key=output.key,  # type: ignore[arg-type] # completed
-                    properties=output.properties,
-                    event_time_ms=output.event_time_ms,
-                    txn=txn,
-                ).add_done_callback(_looked_at)
-                return
-            except WouldBlock:
-                await producer.flush()
+        return producer
+
+    async def _send(self, prepared: Prepared, txn: Transaction) -> None:
+        producer, message, size = prepared
+        (await producer.accepted(message, size, txn)).add_done_callback(_looked_at)
 
 
 def _looked_at(stored: asyncio.Future[Any]) -> None:
@@ -227,7 +240,7 @@ class BegunAhead:
         return await self._consumer.services.begin(timeout=self._timeout_s)
 
     async def drop(self) -> None:
-        """Abort it, as far as it goes; else the service does."""
+        """Abort it; if that takes long, in the background."""
         if self._beginning is None:
             return
         await asyncio.wait((self._beginning,))
@@ -236,7 +249,15 @@ class BegunAhead:
             try:
                 await begun.abort(timeout=ABORT_TIMEOUT_S)
             except TxnError as error:
-                _log.debug("leaving transaction %s to the service: %s", begun.id, error)
+                _log.debug("aborting transaction %s, which was begun ahead: %s", begun.id, error)
+            finally:
+                begun.settle_later()
+
+    def settle_later(self) -> None:
+        """The loop is cancelled: as `drop`, in the background."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.settle_later()
 
 
 class Step:
@@ -299,6 +320,17 @@ class Step:
         txn, self._txn = self._txn, None
         if txn is None or self.done:
             return
+        try:
+            await self._abort(txn, error)
+        finally:
+            txn.settle_later()
+
+    def settle_later(self) -> None:
+        """Nobody goes on with it: see `Transaction.settle_later`."""
+        if self._txn is not None:
+            self._txn.settle_later()
+
+    async def _abort(self, txn: Transaction, error: BaseException) -> None:
         session = self._consumer.session
         backoff = Backoff(session.random)
         while True:

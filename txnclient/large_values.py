@@ -8,8 +8,9 @@ from typing import Protocol
 from txnclient.batches import BulkBatch
 from txnclient.channel import Channel
 from txnclient.transaction import Transaction
+from txnclient.whole import Whole
 from txnwire.entry import Columns, OutgoingMessage, Piece
-from txnwire.errors import InvalidTxnState, MessageTooLarge, SegmentSealed, TxnError
+from txnwire.errors import MessageTooLarge, SegmentSealed
 from txnwire.ids import MessageId
 from txnwire.protocol import MAX_CHUNKED_BYTES, MIB
 
@@ -23,11 +24,10 @@ class Sender(Protocol):
     def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
         """Where a value with this key goes now; without one, the next in turn."""
 
-    async def room(self, size: int) -> None:
-        """Wait until the buffer has room for so many bytes."""
-
-    def add_piece(self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece) -> BulkBatch:
-        """Raises `SegmentSealed` if that is not the way to the value's segment any more."""
+    async def add_piece(
+        self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece
+    ) -> BulkBatch:
+        """Waits for room in the buffer. Raises `SegmentSealed` if the value's segment is not reached by it any more."""
 
 
 def transaction_of(size: int, txn: Transaction | None) -> Transaction:
@@ -54,26 +54,15 @@ async def send_large(
     """One value in pieces of so many bytes, all to one segment, and one value after the other. `head`: all of the
     message but its value, which takes `overhead` bytes in the buffer.
 
-    ▲ A7: whatever ends it in between leaves the transaction only able to abort, or it would commit half a value. ▲ L6:
-    it is under way from its first piece to its last, also while it waits for room: no commit passes in between."""
-    txn.started(None)
-    taken: list[BulkBatch] = []
-    failure: TxnError | None = None
-    try:
+    ▲ A7: whatever ends it in between leaves the transaction only able to abort, or it would commit half a value."""
+    with Whole(txn, "a large value"):
         while True:
             try:
-                return await _send(sender, value, head, overhead, txn, piece_bytes, taken)
+                return await _send(sender, value, head, overhead, txn, piece_bytes)
             except SegmentSealed:
                 # ▲ What of it stands in the sealed segment never makes a whole. It is sent anew, as another value, to
                 # where it belongs now.
                 continue
-    except BaseException as error:
-        if taken:
-            torn = InvalidTxnState("a large value was sent in part only")
-            failure = error if isinstance(error, TxnError) else torn
-        raise
-    finally:
-        txn.finished(failure)
 
 
 async def _send(
@@ -83,26 +72,18 @@ async def _send(
     overhead: int,
     txn: Transaction,
     piece_bytes: int,
-    taken: list[BulkBatch],
 ) -> MessageId:
-    """Raises `SegmentSealed` if its segment was sealed before all of it was stored there. `taken`: every piece is added
-    to it."""
+    """Raises `SegmentSealed` if its segment was sealed before all of it was stored there."""
     channel = sender.channel_of(head.key, txn)
     count = -(-len(value) // piece_bytes)
     batches: list[BulkBatch] = []
     async with channel.one_large_value:
         for number in range(count):
             part = value[number * piece_bytes : (number + 1) * piece_bytes]
-            await sender.room(len(part))
-            if txn.aborting:  # but it may be about to commit: that waits for all of the pieces
-                raise InvalidTxnState(f"transaction {txn.id} was aborted before all of this message was sent")
             message = head._replace(value=part) if number == 0 else OutgoingMessage(part, head.key)
             piece = Piece(batches[0].first if batches else -1, number, count, len(value))
-            batches.append(sender.add_piece(channel, Columns.of([message]), len(part) + overhead, txn, piece))
-            taken.append(batches[-1])
+            batches.append(await sender.add_piece(channel, Columns.of([message]), len(part) + overhead, txn, piece))
     await asyncio.wait([batch.settled for batch in batches])
-    if any(batch.settled.cancelled() for batch in batches):
-        raise InvalidTxnState(f"transaction {txn.id} was aborted before all of this message was sent")
     failures = [error for batch in batches if (error := batch.settled.exception()) is not None]
     for error in sorted(failures, key=lambda error: isinstance(error, SegmentSealed)):
         raise error

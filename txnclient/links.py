@@ -48,8 +48,9 @@ class Link:
         self.caller: Caller
         self.consumers: dict[int, ConsumerEnd] = {}
         self.producers: dict[int, ProducerEnd] = {}
-        self.assignments: dict[tuple[str, str, str], Callable[[pb.Assignment], None]] = {}
-        """By topic, subscription and consumer name."""
+        self.assignments: dict[tuple[str, str, str, int], Callable[[pb.Assignment], None]] = {}
+        """By topic, subscription, consumer name and incarnation. ▲ Consumers of one name may share the connection, one
+        of them still leaving: each is told of its own."""
         self._on_news = on_news
         self._lost_listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
@@ -139,12 +140,20 @@ class Link:
                 # Opened anew since, perhaps many times: the broker keeps each until it is closed, or the connection is.
                 self.push_if_open(pb.Command(close_producer=pb.CloseProducer(producer_id=closed.producer_id)))
         elif body == "assignment":
-            assignment = command.assignment
-            route = self.assignments.get((assignment.topic, assignment.subscription, assignment.consumer))
-            if route is not None:
-                route(assignment)
+            self._assigned(command.assignment)
         else:
             self._on_news(command)
+
+    def _assigned(self, assignment: pb.Assignment) -> None:
+        """To the consumer that it is for; one of no incarnation, as older controllers push them, to all of its name."""
+        name = assignment.topic, assignment.subscription, assignment.consumer
+        if assignment.incarnation:
+            routes = [(*name, assignment.incarnation)]
+        else:
+            routes = [route for route in self.assignments if route[:3] == name]
+        for route in routes:
+            if (told := self.assignments.get(route)) is not None:
+                told(assignment)
 
 
 def _forget(listeners: dict[int, Callable[[], None]], number: int) -> None:

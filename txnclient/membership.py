@@ -3,24 +3,28 @@ loss."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.links import Link
 from txnclient.session import TRANSIENT, Session
+from txnclient.tasks import OwnedTasks
 from txnwire.errors import TxnError
 from txnwire.proto import txn_pb2 as pb
 
 JOIN_TIMEOUT_S = 10.0
 LEAVE_TIMEOUT_S = 2.0
+LEAVE_AGAIN_S = 10.0
+"""For so long a controller that has just been elected waits for consumers it finds assigned."""
 
 _log = logging.getLogger("txnclient")
 
 
 class Membership:
     """`on_assignment` is told of every assignment that is newer than the last; `on_failed` when membership has
-    ended."""
+    ended. `outliving`: tasks that go on when the consumer is closed."""
 
     def __init__(
         self,
@@ -29,8 +33,10 @@ class Membership:
         *,
         on_assignment: Callable[[pb.Assignment], None],
         on_failed: Callable[[TxnError], None],
+        outliving: OwnedTasks,
     ) -> None:
         self._session = session
+        self._outliving = outliving
         self._request = request
         self._on_assignment = on_assignment
         self._on_failed = on_failed
@@ -54,7 +60,7 @@ class Membership:
         except TxnError:
             await self.leave()
             raise
-        self._session.tasks.start(self._stay(), name=f"membership in {self.topic}")
+        self._session.tasks.start(self._stay(), name=f"membership in {self.topic}", on_failed=self._on_failed)
 
     async def _join(self, deadline: Deadline) -> None:
         address = self._session.directory.controller_address
@@ -69,8 +75,9 @@ class Membership:
         self._assigned(reply.assignment)
 
     @property
-    def _route(self) -> tuple[str, str, str]:
-        return self._request.topic, self._request.subscription, self._request.consumer
+    def _route(self) -> tuple[str, str, str, int]:
+        request = self._request
+        return request.topic, request.subscription, request.consumer, request.incarnation
 
     async def _stay(self) -> None:
         """Join again whenever the connection is lost or another controller has been elected."""
@@ -81,7 +88,10 @@ class Membership:
                 if session.directory.controller_address in (self._address, None):
                     await session.directory.wait_change_or_lost(self._link)
                     continue
+                # ▲ From here on what that controller pushes is nobody's: should it lead again before another one could
+                # be joined, it is joined anew.
                 self._link.assignments.pop(self._route, None)
+                self._link = None
             self._joining = True
             try:
                 await self._join(session.deadline(JOIN_TIMEOUT_S))
@@ -95,10 +105,11 @@ class Membership:
             finally:
                 self._joining = False
                 if self._left:  # `leave` came while the join was on its way, and left it to this task
-                    await self._tell_leave()
+                    await _heard(self._tell_leave())
             await session.directory.wait_change(backoff.next_s())
 
     def _told(self, assignment: pb.Assignment) -> None:
+        """What is pushed."""
         if assignment.epoch:
             self._assigned(assignment)
         elif self._link is not None:
@@ -112,17 +123,22 @@ class Membership:
             self._on_assignment(assignment)
 
     async def leave(self) -> None:
-        """Tell the controller, as far as it can be reached; otherwise it notices by itself."""
-        self._left = True
-        if not self._joining:
-            await self._tell_leave()
+        """As `leave_nowait`, and wait for the answer."""
+        await _heard(self.leave_nowait())
 
-    async def _tell_leave(self) -> None:
+    def leave_nowait(self) -> asyncio.Future[pb.Command] | None:
+        """Tell the controller; where it cannot be reached, whoever leads next is told in the background. ▲ At once:
+        whoever cancels the closing of a consumer must not keep it from being told. Returns its answer, if there will be
+        one."""
+        self._left = True
+        return None if self._joining else self._tell_leave()
+
+    def _tell_leave(self) -> asyncio.Future[pb.Command] | None:
         """Also of a join that was never answered: the connection lives on with the client, so without this the
         controller would count the consumer in, and its segments would wait for it, for as long as the client lives."""
         link, self._asked, self._link = self._asked, None, None
-        if link is None or link.closed:
-            return
+        if link is None:
+            return None
         link.assignments.pop(self._route, None)
         request = pb.LeaveSubscription(
             topic=self._request.topic,
@@ -131,6 +147,42 @@ class Membership:
             incarnation=self._request.incarnation,
         )
         try:
-            await link.call(pb.Command(leave_subscription=request), timeout_s=LEAVE_TIMEOUT_S)
+            answer = link.call_nowait(pb.Command(leave_subscription=request), timeout_s=LEAVE_TIMEOUT_S)
+        except TRANSIENT as error:
+            self._leave_later(request, error)
+            return None
+        answer.add_done_callback(lambda answer: self._leave_answered(request, answer))
+        return answer
+
+    def _leave_answered(self, request: pb.LeaveSubscription, answer: asyncio.Future[pb.Command]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, TRANSIENT):
+            self._leave_later(request, error)
+        elif error is not None:
+            _log.debug("leaving %s: %s", self.topic, error)
+
+    def _leave_later(self, request: pb.LeaveSubscription, error: BaseException) -> None:
+        _log.debug("leaving %s again: %s", self.topic, error)
+        self._outliving.start(self._leave_again(request), name=f"leaving {self.topic}")
+
+    async def _leave_again(self, request: pb.LeaveSubscription) -> None:
+        """▲ A controller that is elected meanwhile finds the consumer assigned, and keeps its segments for it until
+        its grace is over: nobody else is given them. It does not know this connection, whose end would tell it."""
+        session = self._session
+        deadline = session.deadline(LEAVE_AGAIN_S)
+
+        async def leave() -> None:
+            link = await session.directory.controller_link(deadline)
+            timeout_s = min(LEAVE_TIMEOUT_S, deadline.remaining())
+            await link.call(pb.Command(leave_subscription=request), timeout_s=timeout_s)
+
+        try:
+            await session.repeat(f"leaving {self.topic}", deadline, leave)
         except TxnError as error:
             _log.debug("leaving %s: %s", self.topic, error)
+
+
+async def _heard(answer: asyncio.Future[pb.Command] | None) -> None:
+    """Its failure is taken care of by `Membership`."""
+    if answer is not None:
+        await asyncio.wait((answer,))

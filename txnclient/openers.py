@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -17,7 +18,7 @@ from txnclient.serializers import Serializer, V, serializer_of
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument
-from txnwire.errors import InvalidArgument
+from txnwire.errors import InvalidArgument, for_good
 from txnwire.ids import Position
 from txnwire.names import TopicName
 
@@ -47,8 +48,18 @@ class Openers:
         self._opened.pop(thing, None)
 
     def _check_open(self) -> None:
+        """Raises `InvalidArgument` where the client is closed, or belongs to another event loop."""
+        self._session.expect_here()
         if self._closed:
-            raise InvalidArgument("this client is closed")
+            raise for_good(InvalidArgument("this client is closed"))
+
+    async def _expect_open(self) -> None:
+        """The same. ▲ C6: whoever calls on although told does not stop the loop."""
+        try:
+            self._check_open()
+        except InvalidArgument:
+            await asyncio.sleep(0)
+            raise
 
     # ---- producers --------------------------------------------------------------------------------------------------
 
@@ -94,8 +105,9 @@ class Openers:
         """
 
         async def open_producer() -> Producer[Any]:
-            self._check_open()
+            await self._expect_open()
             layout = await self._session.directory.layout(str(TopicName.parse(topic)), self._session.deadline())
+            self._check_open()  # ▲ closed meanwhile: what it would send now, nobody would wait for or fail
             return self._keep(
                 Producer(
                     self._session,
@@ -181,7 +193,7 @@ class Openers:
         """
 
         async def open_consumer() -> Consumer[Any]:
-            self._check_open()
+            await self._expect_open()
             consumer = Consumer[Any](
                 self._session,
                 topics,
@@ -200,6 +212,7 @@ class Openers:
             )
             try:
                 await consumer.open(self._session.deadline())
+                self._check_open()
             except BaseException:
                 await consumer.close()
                 raise
@@ -255,7 +268,7 @@ class Openers:
         """
 
         async def open_reader() -> Reader[Any]:
-            self._check_open()
+            await self._expect_open()
             reader = Reader[Any](
                 self._session,
                 topics,
@@ -269,6 +282,7 @@ class Openers:
             )
             try:
                 await reader.open(self._session.deadline())
+                self._check_open()
             except BaseException:
                 await reader.close()
                 raise

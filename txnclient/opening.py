@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
+from txnwire.errors import TxnError
+
 
 class Closable(Protocol):
     async def close(self) -> None: ...
@@ -32,4 +34,15 @@ class Opening(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._opened is not None:
-            await self._opened.close()
+            await closed_behind(self._opened.close, error)
+
+
+async def closed_behind(close: Callable[[], Awaitable[None]], error: BaseException | None) -> None:
+    """Close at the end of a block. Where the block has raised `error` that stays what is raised, and what closing
+    raises becomes a note on it."""
+    try:
+        await close()
+    except TxnError as failure:
+        if error is None:
+            raise
+        error.add_note(f"and closing failed: {type(failure).__name__}: {failure}")

@@ -1,15 +1,28 @@
-"""A message as its sender gives it, checked and brought into one form. Pure."""
+"""A message as its sender gives it, checked and brought into one form. Pure.
+
+▲ C9: whatever is wrong with a message is found here, before it shares an entry with others: those would fail with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
+from typing import Final
 
 from txnwire.entry import OutgoingMessage
 from txnwire.errors import InvalidArgument, MessageTooLarge
-from txnwire.protocol import MAX_VALUE_BYTES
+from txnwire.protocol import KIB, MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 
-MESSAGE_OVERHEAD_BYTES = 16
+MESSAGE_OVERHEAD_BYTES: Final = 16
 """What a message counts for in the buffer besides its own bytes."""
+
+PROPERTY_OVERHEAD_BYTES: Final = 8
+"""What a property takes in an entry besides its own bytes."""
+
+MAX_MESSAGE_BYTES: Final = MAX_ENTRY_BYTES - KIB
+"""Of value, key and properties together: an entry of one message, whatever its metadata are, holds it uncompressed."""
+
+_LARGEST_TIME_MS: Final = (1 << 63) - 1
 
 
 def checked(
@@ -28,13 +41,20 @@ def checked(
         key = checked_key(key)
         size += len(key)
     if properties:
-        for name, text in properties.items():
-            if not isinstance(name, str) or not isinstance(text, str):
-                raise InvalidArgument("a message's properties map str to str")
-            size += len(name) + len(text)
-    if event_time_ms is not None and not hasattr(event_time_ms, "__index__"):
-        raise InvalidArgument(f"event_time_ms is a whole number, of ms since 1970, not {type(event_time_ms).__name__}")
+        properties, more = _checked_properties(properties)
+        size += more
+    if event_time_ms is not None:
+        event_time_ms = _checked_time(event_time_ms)
+    check_size(size)
     return OutgoingMessage(value, key, properties or None, event_time_ms), size
+
+
+def check_size(size: int) -> None:
+    """Raises `MessageTooLarge`."""
+    if size > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"a message of {size} bytes, with its key and properties, is over the {MAX_MESSAGE_BYTES} bytes of an entry"
+        )
 
 
 def checked_value(value: object) -> bytes:
@@ -45,7 +65,38 @@ def checked_value(value: object) -> bytes:
 
 def checked_key(key: str | bytes) -> bytes:
     if isinstance(key, str):
-        return key.encode()
+        return _utf8(key, "key")
     if not isinstance(key, bytes):
         raise InvalidArgument(f"a message's key is str or bytes, not {type(key).__name__}")
     return key
+
+
+def _checked_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """A copy, for the caller's may change before it is sent; and the bytes it takes."""
+    if not isinstance(properties, Mapping):
+        raise InvalidArgument(f"a message's properties are a mapping, not {type(properties).__name__}")
+    copied, size = dict(properties), 0
+    for name, text in copied.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise InvalidArgument("a message's properties map str to str")
+        size += len(_utf8(name, "property")) + len(_utf8(text, "property")) + PROPERTY_OVERHEAD_BYTES
+    return copied, size
+
+
+def _utf8(text: str, part: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"a message's {part} is not valid Unicode: {error}") from error
+
+
+def _checked_time(event_time_ms: int) -> int:
+    try:
+        time_ms = index(event_time_ms)
+    except TypeError:
+        raise InvalidArgument(
+            f"event_time_ms is a whole number, of ms since 1970, not {type(event_time_ms).__name__}"
+        ) from None
+    if not -_LARGEST_TIME_MS <= time_ms <= _LARGEST_TIME_MS:
+        raise InvalidArgument(f"event_time_ms is a number of ms since 1970 that 64 bits hold, not {time_ms}")
+    return time_ms

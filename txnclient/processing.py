@@ -329,6 +329,8 @@ class Processing:
         except TxnError as error:
             step.error = error
             await step.abort(error)
+        finally:
+            step.settle_later()  # where the loop is cancelled
 
     # ---- the ends of transactions -----------------------------------------------------------------------------------
 
@@ -391,9 +393,12 @@ class Processing:
         """Commits under way are waited for, as long as a call may take; then they are the service's to settle. What was
         not committed is delivered again, to whoever receives next."""
         tasks = [task for _, task in self._under_way]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._session.timeout_s)
-        await self._begun_ahead.drop()
-        await self._tasks.close()
-        if not finished:
-            self._consumer.rewind()
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=self._session.timeout_s)
+            await self._begun_ahead.drop()
+        finally:  # also where whoever has cancelled it does so again
+            self._begun_ahead.settle_later()
+            await self._tasks.close()
+            if not finished:
+                self._consumer.rewind()

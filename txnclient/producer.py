@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from txnclient.batches import Batch, BulkBatch, GatheringBatch
+from txnclient.buffer import Ask, Buffer
 from txnclient.bulk import Part, SentIds, parts_of
+from txnclient.bulk_sends import Pull, Run, send_bulk
 from txnclient.channel import Channel
+from txnclient.channels import Channels
 from txnclient.deadlines import Deadline
 from txnclient.large_values import send_large, transaction_of
 from txnclient.lingering import Lingering
-from txnclient.moving import Routes
+from txnclient.moving import Group
+from txnclient.opening import closed_behind
 from txnclient.outgoing import checked, checked_value
 from txnclient.serializers import Serializer, V, encode
 from txnclient.session import Session
-from txnclient.topic_layout import SegmentInfo, TopicLayout
+from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import FENCED_LIKE, Transaction, check_transaction, reason_of
+from txnclient.untold import Looked, Untold
+from txnclient.whole import failure_in
 from txnwire.compression import MAX_LEVEL
 from txnwire.entry import Columns, OutgoingMessage, Piece
 from txnwire.errors import (
     ConnectionLost,
     InvalidArgument,
-    InvalidTxnState,
     SegmentSealed,
-    TopicNotFound,
     TxnError,
     WouldBlock,
+    again,
+    for_good,
 )
-from txnwire.ids import MessageId, hash_key
+from txnwire.ids import MessageId
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_VALUE_BYTES
@@ -44,6 +50,9 @@ COMPRESSIONS = {
     "none": pb.COMPRESSION_NONE,
     None: pb.COMPRESSION_NONE,
 }
+
+
+T = TypeVar("T")
 
 
 class Producer(Generic[V]):
@@ -79,22 +88,17 @@ class Producer(Generic[V]):
         self._session = session
         self._serializer = serializer
         self._on_closed = on_closed
-        self._buffer_bytes = buffer_bytes
-        self._channels: dict[str, Channel] = {}
-        self._turn = session.random.getrandbits(16)
-        self._keyless: dict[Transaction | None, Channel] = {}
-        """Where messages without a key gather now: round robin over the segments, one batch each (DESIGN §3)."""
+        self._channels = Channels(session, self, layout)
         self._next_sequence_id = 0
         self._last_stored = -1
-        self._buffered = 0
+        self._buffer = Buffer(session, self.name, buffer_bytes)
         self._pending: dict[Batch, None] = {}
+        self._untold = Untold()
         self._lingering = Lingering(session, linger_ms / 1000, self._pending.__contains__)
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: TxnError | None = None
         self._closed = False
-        self._routes = Routes(layout)
-        self._moving = False
-        self._unlisten = session.directory.listen(self.move_on)
+        self._all_closed = asyncio.Event()
+        """It is closed, and nothing of it is under way any more."""
 
     def __repr__(self) -> str:
         return f"Producer({self.topic}, {self.name}{', closed' * self._closed})"
@@ -116,36 +120,41 @@ class Producer(Generic[V]):
         txn: Transaction | None = None,
         chunk: bool = False,
     ) -> MessageId:
-        """Send one message and wait until it is stored; waits for room in the buffer.
+        """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
 
         `chunk`: a value over 5 MiB is sent in pieces, within a transaction, with which they appear together or not at
         all; the id is the first piece's.
 
-        Raises `TxnConflict` (and the transaction can only abort), `InvalidTxnState`, `MessageTooLarge`,
-        `ProducerFenced`, `Timeout`: its fate is not known; `ExpiredTransaction`: the client was fenced. A send that is
-        cancelled may still be stored.
+        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
+        `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
+        belongs to that from the call on, which can only abort once it has failed or was cancelled.
         """
+        await self._expect_usable()
         data = self._encoded(value)
         if chunk and len(data) > MAX_VALUE_BYTES:
             data = checked_value(data)
             head, overhead = checked(b"", key, properties, event_time_ms)
             inside = transaction_of(len(data), txn)
+            self._check_sends(inside)
             try:
-                self._check_sends(inside)
                 return await send_large(self, data, head, overhead, inside)
             except FENCED_LIKE as error:
                 raise await reason_of(error, txn) from error.__cause__
         message, size = checked(data, key, properties, event_time_ms)
-        await self.room(size)
+        self._check_sends(txn)
+        stored: asyncio.Future[MessageId] = self._session.loop.create_future()
         try:
-            stored = self._take(message, size, txn)
+            if self._buffer.has_room(size):
+                self._take(message, size, txn, stored)
+            else:
+                await self._buffer.wait(size, txn, partial(self._take, message, size, txn, stored))
             return await stored
-        except FENCED_LIKE as error:
-            raise await reason_of(error, txn) from error.__cause__
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if txn is not None and txn.aborting and stored.cancelled() and not (task and task.cancelling()):
-                raise InvalidTxnState(f"transaction {txn.id} was aborted before this message was sent") from None
+        except BaseException as error:
+            stored.cancel()
+            if txn is not None:
+                txn.failed(failure_in(txn, "a send", error))  # ▲ C1: before anything is awaited, or it could commit
+            if isinstance(error, FENCED_LIKE):
+                raise await reason_of(error, txn) from error.__cause__
             raise
 
     def send_nowait(
@@ -157,18 +166,20 @@ class Producer(Generic[V]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
     ) -> asyncio.Future[MessageId]:
-        """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full.
+        """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
+        other sends wait for room in it.
 
-        Without a transaction, look at the future or `flush()`; in one, its commit waits for it and reports a failure.
-        An abort cancels the futures of messages that were not sent.
+        Without a transaction, look at the future: the next `flush` or `close` raises a failure that nobody has looked
+        at. In one, its commit waits for it and raises its failure; an abort fails what was not sent by
+        `InvalidTxnState`. Whoever cancels the future leaves its transaction only able to abort.
         """
-        message, size = checked(self._encoded(value), key, properties, event_time_ms)
-        if self._buffered + size > self._buffer_bytes and self._buffered:
-            raise WouldBlock(
-                f"producer {self.name}: {self._buffered} of {self._buffer_bytes} bytes of its buffer are taken; "
-                "await send(), or flush() first"
-            )
-        return self._take(message, size, txn)
+        message, size = self.prepared(value, key, properties, event_time_ms)
+        self._check_sends(txn)
+        if not self._buffer.has_room(size):
+            raise WouldBlock(f"producer {self.name}: {self._buffer}; await send(), or flush() first")
+        stored: asyncio.Future[MessageId] = self._session.loop.create_future()
+        self._take(message, size, txn, stored)
+        return stored
 
     async def send_many(
         self,
@@ -180,47 +191,60 @@ class Producer(Generic[V]):
         values and, where there are any, keys, properties and event times.
 
         They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
-        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure once all that
-        were sent are answered; what stands before a malformed message may be stored.
+        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or what the
+        iterator has raised, once all that were sent are answered; those may be stored, as when it is cancelled. In a
+        transaction, which can only abort then, none of them is.
         """
-        ids = SentIds()
-        failure: TxnError | None = None
-        try:
-            for part in parts_of(messages, None if self._serializer is None else self._encoded):
-                await self._send_part(part, txn, ids)
-        except TxnError as error:
-            failure = error
-            if txn is not None and ids.batches:
-                txn.failed(error)
-        unsettled = [batch.settled for batch in ids.batches if not batch.settled.done()]
-        if unsettled:
-            await asyncio.wait(unsettled)
-        for batch in ids.batches:
-            if batch.settled.cancelled():
-                raise InvalidTxnState("the transaction was aborted before all messages were sent")
-            failure = failure or batch.settled.exception()  # type: ignore[assignment]
-        if failure is not None:
-            raise (await reason_of(failure, txn) if isinstance(failure, FENCED_LIKE) else failure)
-        return ids
+        parts = self.parts(messages)
 
-    async def _send_part(self, part: Part, txn: Transaction | None, ids: SentIds) -> None:
-        routes = self._current_routes()
-        groups, version = routes.groups(part.columns.keys), routes.version
-        for segment, indexes in groups:
-            chosen = part if indexes is None else part.select(indexes)
-            for columns, size in chosen.runs(self.batch_bytes):
-                await self.room(size)
-                self._check_sends(txn)
-                batch = self._bulk_batch(columns, size, txn)
-                if self._current_routes().version == version:
-                    channel = self._next_channel() if segment is None else self._channel_to(segment)
-                    channel.add_whole(batch)
-                else:
-                    self._place(batch, columns)
-                ids.add(batch)
-        order = None if len(groups) == 1 else [index for _, indexes in groups for index in indexes or ()]
-        ids.taken(order, len(part))
-        await asyncio.sleep(0)  # the loop's other tasks, and the writer of what has been taken in
+        async def pull() -> Part | None:
+            return next(parts, None)
+
+        return await self.send_pulled(pull, txn=txn)
+
+    def parts(self, messages: Iterable[Any]) -> Generator[Part, None, None]:
+        """As `send_many` takes them in."""
+        return parts_of(messages, None if self._serializer is None else self._encoded)
+
+    async def send_pulled(self, pull: Pull, *, txn: Transaction | None) -> SentIds:
+        """Send part after part, as `send_many`, until there is none."""
+        await self._expect_usable()
+        self._check_sends(txn)
+        try:
+            return await send_bulk(self, pull, txn)
+        except FENCED_LIKE as error:
+            raise await reason_of(error, txn) from error.__cause__
+
+    def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]:
+        """Messages by where they go, and the version of the routes that this is of."""
+        return self._channels.groups(keys)
+
+    async def add_run(self, run: Run, txn: Transaction | None) -> BulkBatch:
+        """Messages that were sent in bulk, as one batch or, where the layout has changed meanwhile, more."""
+        self._check_goes_on(txn)
+        return await self._in_room(run.size, txn, partial(self._place_run, run, txn))
+
+    def _place_run(self, run: Run, txn: Transaction | None) -> BulkBatch:
+        self._channels.current()
+        batch = self._bulk_batch(run.columns, run.size, txn)
+        self._channels.put(batch, run.columns, run.segment, run.version)
+        return batch
+
+    async def _in_room(self, size: int, txn: Transaction | None, place: Callable[[], T]) -> T:
+        return place() if self._buffer.has_room(size) else await self._buffer.wait(size, txn, place)
+
+    def prepared(
+        self, value: V, key: str | bytes | None, properties: Mapping[str, str] | None, event_time_ms: int | None
+    ) -> tuple[OutgoingMessage, int]:
+        """The message as it will be sent, and its size. Raises `InvalidArgument`, `MessageTooLarge`."""
+        return checked(self._encoded(value), key, properties, event_time_ms)
+
+    async def accepted(self, message: OutgoingMessage, size: int, txn: Transaction) -> asyncio.Future[MessageId]:
+        """As `send_nowait`, of what is prepared, but it waits for room in the buffer in its turn."""
+        self._check_sends(txn)
+        stored: asyncio.Future[MessageId] = self._session.loop.create_future()
+        await self._in_room(size, txn, partial(self._take, message, size, txn, stored))
+        return stored
 
     def _bulk_batch(
         self, columns: Columns, size: int, txn: Transaction | None, piece: Piece | None = None
@@ -228,113 +252,104 @@ class Producer(Generic[V]):
         """One that counts for the buffer, and is still to be given to a channel."""
         batch = BulkBatch(columns, size, txn, self._session.deadline(), self._session.loop.create_future(), piece)
         self._pending[batch] = None
-        self._buffered += size
+        self._buffer.take(size)
         return batch
 
     # ---- large values -----------------------------------------------------------------------------------------------
 
     def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
-        return self._next_channel() if key is None else self._channel(key, txn)
+        return self._channels.of_whole(key)
 
-    async def room(self, size: int) -> None:
-        if self._buffered + size > self._buffer_bytes and self._buffered:
-            await self._wait_room(size)
+    async def add_piece(
+        self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece
+    ) -> BulkBatch:
+        self._check_goes_on(txn)
+        return await self._in_room(size, txn, partial(self._place_piece, channel, columns, size, txn, piece))
 
-    def add_piece(self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece) -> BulkBatch:
-        if self._closed:
-            raise InvalidArgument(f"producer {self.name} is closed")
-        if self._failure is not None:
-            raise self._failure
-        self._current_routes()
+    def _place_piece(self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece) -> BulkBatch:
+        self._channels.current()
         if channel.left:
             raise SegmentSealed(f"segment://{channel.segment} was sealed before all of this message was stored")
         batch = self._bulk_batch(columns, size, txn, piece)
         channel.add_whole(batch)
         return batch
 
-    async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is stored; raises the first failure among it."""
-        deadline = self._session.deadline(timeout)
-        waited_for = await self._wait_stored(deadline)
-        if not all(future.done() for future in waited_for):
-            raise deadline.expired(f"flushing producer {self.name}")
-        failures = [future.exception() for future in waited_for if not future.cancelled()]
-        for failure in failures:
-            if failure is not None:
-                raise failure
+    # ---- flushing ---------------------------------------------------------------------------------------------------
 
-    async def _wait_stored(self, deadline: Deadline) -> list[asyncio.Future[Any]]:
-        """Wait, as time allows, for what is not stored now, also where it is divided meanwhile; the futures of what
-        somebody waits for, one or more for each batch."""
-        for channel in self._channels.values():
-            channel.flush_all()
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is stored, also what waits for room in the buffer; raises the first failure
+        among it, or an earlier one that nobody has been told of (of an open transaction, too)."""
+        self._session.expect_here()
+        deadline = self._session.deadline(timeout)
+        asks, batches = await self._wait_stored(deadline)
+        if not all(batch.over for batch in batches) or not all(ask.placed.done() for ask in asks):
+            raise deadline.expired(f"flushing producer {self.name}")
+        failures = [ask.failure for ask in asks] + [batch.failure for batch in batches]
+        self._tell([failure for failure in failures if failure is not None], of_transactions=True)
+
+    async def _wait_stored(self, deadline: Deadline) -> tuple[Sequence[Ask], Sequence[Batch]]:
+        """Wait, as time allows, for what waits for room and for what is not stored now, also where it is divided
+        meanwhile; returns both."""
+        asks = await self._buffer.wait_placed(deadline)
+        self._channels.flush_all()
         batches = list(self._pending)
-        waited_for: dict[asyncio.Future[Any], None] = {}
-        while left := [future for batch in batches for future in batch.unsettled()]:
-            waited_for |= dict.fromkeys(left)
-            if deadline.passed:
-                break
+        while True:
+            leaves = [leaf for batch in batches for leaf in batch.leaves()]
+            left = [leaf.end(self._session.loop) for leaf in leaves if not leaf.over]
+            if not left or deadline.passed:
+                return asks, leaves
             await asyncio.wait(left, timeout=deadline.remaining())
-        return list(waited_for)
+
+    def _tell(self, failures: Sequence[Exception] = (), *, of_transactions: bool = False) -> None:
+        """▲ C4: raise what nobody has been told of."""
+        untold = self._untold.tell(of_transactions=of_transactions)
+        if untold is not None:
+            raise untold
+        for failure in failures:
+            raise again(failure) if isinstance(failure, TxnError) else failure
+
+    def told_by(self, stored: asyncio.Future[MessageId], looked: Looked) -> None:
+        """Of a future of `send_nowait`: only `looked` says whether its sender knows how it ended."""
+        self._untold.looked_at_elsewhere(stored, looked)
 
     def _encoded(self, value: V) -> bytes:
         return value if self._serializer is None else encode(self._serializer, value)  # type: ignore[return-value]
 
-    def _take(self, message: OutgoingMessage, size: int, txn: Transaction | None) -> asyncio.Future[MessageId]:
-        self._check_sends(txn)
-        channel = self._channel(message.key, txn)
+    def _take(
+        self, message: OutgoingMessage, size: int, txn: Transaction | None, stored: asyncio.Future[MessageId]
+    ) -> None:
+        channel = self._channels.of(message.key, txn)
         if not channel.fits(txn, size):
             channel.flush(txn)
-            channel = self._channel(message.key, txn)
-        self._buffered += size
-        return channel.add(message, size, txn, self._session.timeout_s)
+            channel = self._channels.of(message.key, txn)
+        self._buffer.take(size)
+        channel.add(message, size, txn, stored)
 
     def _check_sends(self, txn: Transaction | None) -> None:
-        if self._closed:
-            raise InvalidArgument(f"producer {self.name} is closed")
-        if self._failure is not None:
-            raise self._failure
+        self._check_usable()
         if txn is not None:
             check_transaction(txn, "send")
 
-    def _channel(self, key: bytes | None, txn: Transaction | None) -> Channel:
-        if key is not None:
-            return self._channel_to(self._current_routes().segment_of_hash(hash_key(key)))
-        channel = self._keyless.get(txn)
-        if channel is None or not channel.gathers(txn):
-            channel = self._keyless[txn] = self._next_channel()
-        return channel
+    def _check_goes_on(self, txn: Transaction | None) -> None:
+        """The same for the rest of something that was begun."""
+        self._check_usable()
+        if txn is not None:
+            txn.check_goes_on("send")
 
-    def _next_channel(self) -> Channel:
-        active = self._current_routes().layout.active
-        self._turn += 1
-        return self._channel_to(active[self._turn % len(active)])
+    async def _expect_usable(self) -> None:
+        """▲ C6: whoever calls on although told that it cannot go on does not stop the loop."""
+        try:
+            self._check_usable()
+        except TxnError:
+            await asyncio.sleep(0)
+            raise
 
-    def _channel_to(self, segment: SegmentInfo) -> Channel:
-        channel = self._channels.get(segment.path)
-        if channel is None:
-            channel = self._channels[segment.path] = Channel(self._session, self, segment)
-        return channel
-
-    def _current_routes(self) -> Routes:
-        routes = self._routes
-        layout = self._session.directory.known_layout(self.topic)
-        if layout is not routes.layout:
-            if layout is None:
-                raise TopicNotFound(f"topic {self.topic!r} does not exist any more")
-            self.move_on()  # nobody has told us yet
-        return routes
-
-    async def _wait_room(self, size: int) -> None:
-        deadline = self._session.deadline()
-        while self._buffered and self._buffered + size > self._buffer_bytes:
-            if self._failure is not None:
-                raise self._failure
-            if deadline.passed:
-                raise deadline.expired(f"waiting for room in the buffer of producer {self.name}")
-            room: asyncio.Future[None] = self._session.loop.create_future()
-            self._room_waiters.append(room)
-            await asyncio.wait((room,), timeout=deadline.remaining())
+    def _check_usable(self) -> None:
+        self._session.expect_here()
+        if self._closed:
+            raise for_good(InvalidArgument(f"producer {self.name} is closed"))
+        if self._failure is not None:
+            raise for_good(self._failure)
 
     # ---- for its channels -------------------------------------------------------------------------------------------
 
@@ -355,21 +370,17 @@ class Producer(Generic[V]):
     def settled(self, batch: Batch, stored: bool) -> None:
         """The batch has its final answer, or was withdrawn."""
         self._pending.pop(batch, None)
-        self._buffered -= batch.bytes
-        if batch.txn is not None and self._keyless.get(batch.txn) is not None:
-            self._forget_keyless(batch.txn)
+        batch.ended()
+        self._buffer.give_back(batch.bytes)
         if stored and batch.last > self._last_stored:
             self._last_stored = batch.last
-        if self._routes.leaving:
-            self._session.loop.call_soon(self.move_on)  # it may have been the last that was in doubt
-        while self._room_waiters:
-            waiter = self._room_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        self._channels.settled(batch)
 
-    def _forget_keyless(self, txn: Transaction) -> None:
-        if not self._keyless[txn].gathers(txn):
-            del self._keyless[txn]
+    def lost(self, batch: Batch, futures: Sequence[asyncio.Future[MessageId]]) -> None:
+        """The batch has failed, and these futures with it."""
+        for future in futures:
+            if batch.failure is not None:
+                self._untold.failed(future, batch.failure, batch.txn)
 
     def fenced(self, error: TxnError) -> None:
         """A newer producer of this name has taken over: nothing can be sent any more."""
@@ -378,88 +389,45 @@ class Producer(Generic[V]):
     def _fail(self, error: TxnError) -> None:
         if self._failure is None:
             self._failure = error
-        for channel in self._channels.values():
-            channel.fail_all(error)
+        self._buffer.fail_all(error)
+        self._channels.fail_all(error)
 
-    # ---- following the layout ---------------------------------------------------------------------------------------
+    def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """What was one batch is several, for its segment was."""
+        del self._pending[batch]
+        self._pending |= dict.fromkeys(parts)
 
     def held_back(self, channel: Channel) -> bool:
-        return self._routes.held_back(channel.info)
+        """Whether nothing may be written there yet."""
+        return self._channels.held_back(channel)
 
     def move_on(self) -> None:
-        """Take what is left out of sealed segments that have answered, to where it belongs now (`txnclient.moving`)."""
-        layout = self._session.directory.known_layout(self.topic)
-        routes = self._routes
-        if self._moving or layout is None or (layout is routes.layout and not routes.leaving):
-            return
-        self._moving = True
-        try:
-            if layout is not routes.layout:
-                routes.follow(layout, [channel.info for channel in self._channels.values()])
-            moved = [self._leave_or_ask(segment) for segment in list(routes.leaving.values())]
-        finally:
-            self._moving = False
-        if any(moved):
-            self._session.directory.stir()  # those that were held back may go
-
-    def _leave_or_ask(self, segment: SegmentInfo) -> bool:
-        """Whether a sealed segment has answered, and was left."""
-        channel = self._channels[segment.path]
-        if channel.in_doubt:
-            if not self._routes.is_gone(segment):
-                channel.ask()
-                return False
-            channel.give_up_doubtful()
-        self._routes.left(segment)
-        del self._channels[segment.path]
-        for batch in channel.leave():
-            self._move(batch)
-        return True
-
-    def _move(self, batch: Batch) -> None:
-        """A batch that is surely not stored, and that no channel has any more."""
-        txn = batch.txn
-        if txn is not None and txn.aborting:
-            batch.cancelled()
-            self.settled(batch, stored=False)
-        elif batch.piece is not None:
-            # Its value is begun anew by who sends it: what is stored of it already cannot be moved.
-            batch.failed(SegmentSealed("the segment was sealed before all of this value was stored"))
-            self.settled(batch, stored=False)
-        else:
-            self._place(batch, batch.take_back())
-        if txn is not None:
-            txn.finished(None)
-
-    def _place(self, batch: Batch, columns: Columns) -> None:
-        """Give a batch to the channel its messages belong to now, or its parts to several."""
-        groups = self._routes.groups(columns.keys)
-        parts: Sequence[Batch] = (batch,)
-        if len(groups) > 1:
-            parts = batch.divide(columns, [indexes or () for _, indexes in groups])
-            del self._pending[batch]
-            self._pending |= dict.fromkeys(parts)
-        for (segment, _), part in zip(groups, parts, strict=True):
-            channel = self._next_channel() if segment is None else self._channel_to(segment)
-            channel.add_whole(part)
+        """Take what is left out of sealed segments that have answered, to where it belongs now."""
+        self._channels.move_on()
 
     # ---- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent."""
+        """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent. Raises the
+        first failure that nobody has been told of, outside transactions; the producer is closed all the same."""
         if self._closed:
+            if self._session.is_here:
+                await self._all_closed.wait()  # whoever closed it first waits for what it sends
+            self._tell()
             return
+        self._session.expect_here()
         self._closed = True
-        self._on_closed(self)
         deadline = Deadline(self._session.clock, min(CLOSE_TIMEOUT_S, self._session.timeout_s))
         try:
             await self._wait_stored(deadline)
         finally:
-            self._unlisten()
             self._lingering.stop()
-            for channel in self._channels.values():
-                channel.close()  # before what is left fails, which lets go of the connection without a word
+            self._channels.close()  # before what is left fails, which lets go of the connection without a word
             self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
+            self._all_closed.set()
+            self._on_closed(self)  # ▲ not before: a client that closes meanwhile waits for it, too
+        await asyncio.sleep(0)  # whoever waits for a message hears of it first
+        self._tell()
 
     async def __aenter__(self) -> Producer[V]:
         return self
@@ -467,4 +435,4 @@ class Producer(Generic[V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await closed_behind(self.close, error)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic
@@ -97,7 +98,7 @@ class Reader(Generic[V]):
             )
         self._share_window()
         self._advance()
-        self._tasks.start(self._follow_layouts(), name="reader layouts")
+        self._tasks.start(self._follow_layouts(), name="reader layouts", on_failed=self._receiver.fail)
 
     async def _wait_known(self, span: Span, deadline: Deadline) -> None:
         """Until the layouts known here are not older than the snapshots. Raises `InvalidArgument` if something that is
@@ -114,7 +115,9 @@ class Reader(Generic[V]):
     # ---- the segments -----------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin every segment whose parents have been handed out to their end."""
+        """Begin every segment whose parents have been handed out to their end; none behind one that has failed."""
+        if self._receiver.failed:
+            return
         for layout in self._layouts():
             # In id order, so parents first: one that has nothing to read lets its children begin at once.
             for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):
@@ -238,8 +241,13 @@ class Reader(Generic[V]):
 
     @property
     def ended(self) -> bool:
-        """Whether everything up to the end has been delivered and handed out."""
-        return self._bounded and all(path in self._ended for path in self._ends) and not self._buffered()
+        """Whether everything up to the end has been delivered and handed out: ▲ not where some of it cannot be."""
+        return (
+            self._bounded
+            and not self._receiver.failed
+            and all(path in self._ended for path in self._ends)
+            and not self._buffered()
+        )
 
     def _buffered(self) -> bool:
         return any(feed.buffered for feed in self._feeds.values())
@@ -261,7 +269,10 @@ class Reader(Generic[V]):
         deadline = self._session.deadline(timeout)
         while True:
             messages = self._take(max_messages)
-            if messages or self.ended or not await self._receiver.wait(deadline.remaining()):
+            if not messages and self.ended:
+                await asyncio.sleep(0)  # whoever asks on does not stop the loop
+                return messages
+            if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
     def _take(self, max_messages: int) -> list[Message[V]]:
@@ -281,12 +292,17 @@ class Reader(Generic[V]):
                 return messages[0]
             if self._closed or self.ended:
                 raise StopAsyncIteration
-            await self._receiver.wait(None)
+            try:
+                await self._receiver.wait(None)
+            except InvalidArgument:
+                if not self._closed:  # it was closed meanwhile
+                    raise
 
     async def close(self) -> None:
         """Idempotent."""
         if self._closed:
             return
+        self._session.expect_here()
         self._closed = True
         self._on_closed(self)
         self._receiver.close()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, Protocol
 
+from txnclient.deadlines import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from txnclient.message import Message
 from txnclient.serializers import Serializer
 from txnclient.session import Session
-from txnwire.errors import InvalidArgument, TxnError
+from txnwire.errors import InvalidArgument, TxnError, for_good
+
+_log = logging.getLogger("txnclient")
 
 
 class Source(Protocol):
@@ -33,6 +37,7 @@ class Receiver:
         self._arrival: asyncio.Future[None] | None = None
         self._failure: TxnError | None = None
         self._closed = False
+        self._pause_s = 0.0
 
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
@@ -53,7 +58,12 @@ class Receiver:
         """Nothing more can be received; whoever asks is told why, once the buffers are empty."""
         if self._failure is None:
             self._failure = error
+            _log.warning("%s cannot go on: %s: %s", self._what, type(error).__name__, error)
         self.stir()
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
 
     def close(self) -> None:
         self._closed = True
@@ -73,6 +83,8 @@ class Receiver:
     def take(self, at_most: int) -> list[Message[Any]]:
         """What is there, without waiting; perhaps nothing."""
         taken: list[Message[Any]] = []
+        if not self._session.is_here:
+            return taken  # `wait` says so
         while self._queue and len(taken) < at_most:
             source = self._queue.popleft()
             taken += source.take(at_most - len(taken))
@@ -83,15 +95,32 @@ class Receiver:
         return taken
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Wait until there may be something to take; False when the time is up. Raises what the receiver failed
-        with."""
+        """Wait until there may be something to take; False when the time is up. Raises, as `fatal`, what the receiver
+        failed with; `InvalidArgument` if it is closed, or belongs to another event loop."""
+        if (error := self._refusal()) is not None:
+            await self._pause(timeout_s)
+            raise error
         if self._queue:
             return True
-        if self._closed:
-            raise InvalidArgument(f"{self._what} is closed")
-        if self._failure is not None:
-            raise self._failure
         if self._arrival is None:
             self._arrival = self._session.loop.create_future()
         done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
+        if done and (error := self._refusal()) is not None:
+            raise error
         return bool(done)
+
+    def _refusal(self) -> TxnError | None:
+        """Why nothing will come any more: a new error each time."""
+        if not self._session.is_here:
+            return self._session.elsewhere()
+        if self._queue:
+            return None
+        if self._closed:
+            return for_good(InvalidArgument(f"{self._what} is closed"))
+        return None if self._failure is None else for_good(self._failure)
+
+    async def _pause(self, timeout_s: float | None) -> None:
+        """▲ C6: whoever calls on although told that nothing will come, shall cost nothing: the first time it is one
+        turn of the loop, then longer and longer, up to a second."""
+        pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        await asyncio.sleep(pause_s if timeout_s is None else min(pause_s, timeout_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -11,7 +12,16 @@ from txnclient.deadlines import Backoff, Deadline
 from txnclient.directory import Directory
 from txnclient.links import Links
 from txnclient.tasks import OwnedTasks
-from txnwire.errors import ConnectionLost, NotOwner, Overloaded, StoreUnavailable, Timeout, TxnError
+from txnwire.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    NotOwner,
+    Overloaded,
+    StoreUnavailable,
+    Timeout,
+    TxnError,
+    for_good,
+)
 from txnwire.ports import Clock, Random
 
 T = TypeVar("T")
@@ -43,6 +53,7 @@ class Session:
     links: Links
     directory: Directory
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    pid: int = field(default_factory=os.getpid)
     _shared: _Shared = field(default_factory=_Shared)
 
     @property
@@ -54,6 +65,34 @@ class Session:
     @property
     def closed(self) -> bool:
         return self._shared.closed
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs in the event loop that everything of this client belongs to."""
+        return asyncio.events._get_running_loop() is self.loop
+
+    def expect_here(self) -> None:
+        """▲ C7: raises `InvalidArgument` to whoever calls from another loop, another thread or a forked child, who
+        would wait for ever, or break what goes on in the loop."""
+        if asyncio.events._get_running_loop() is not self.loop:
+            raise self.elsewhere()
+
+    def elsewhere(self) -> InvalidArgument:
+        """What to raise there."""
+        return for_good(InvalidArgument(self._where()))
+
+    def _where(self) -> str:
+        if os.getpid() != self.pid:
+            return (
+                f"this client was opened by process {self.pid}, from which this one ({os.getpid()}) was forked: "
+                "connect in the children only, or start them by 'spawn' or 'forkserver'"
+            )
+        if self.loop.is_closed():
+            return "the event loop that this client was opened in has ended: connect again, once in each asyncio.run()"
+        return (
+            "this client was opened in another event loop than it is called from: connect in each loop, or use "
+            "txnclient.sync, whose clients may be called from any thread"
+        )
 
     def close(self) -> None:
         """Calls that wait to try again give up."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from txnwire.errors import InternalError, TxnError, for_good
+
+AGAIN_S: Final = 1.0
 
 _log = logging.getLogger("txnclient")
 
@@ -16,20 +21,49 @@ class OwnedTasks:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._closed = False
 
-    def start(self, work: Coroutine[object, object, None], *, name: str) -> asyncio.Task[None]:
+    def start(
+        self,
+        work: Coroutine[object, object, None],
+        *,
+        name: str,
+        on_failed: Callable[[TxnError], None] | None = None,
+    ) -> asyncio.Task[None]:
         """Run `work` until it ends or the owner closes. After `close` it is not begun: the task is cancelled at
-        once."""
+        once. `on_failed` is told of an exception that `work` itself had no answer to: ▲ C6: whoever waits for what it
+        should have done would wait for ever."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = None
-        task.add_done_callback(self._done)
+        task.add_done_callback(lambda task: self._done(task, on_failed))
         if self._closed:
             task.cancel()
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def keep(self, run: Callable[[], Coroutine[object, object, None]], *, name: str) -> asyncio.Task[None]:
+        """As `start`, for what goes on for as long as the owner: begun anew where it fails."""
+
+        async def again() -> None:
+            while True:
+                try:
+                    return await run()
+                except Exception:  # noqa: BLE001 - a defect of ours: what it keeps up is asked for all the same
+                    _log.exception("background task %s failed, and is begun anew", name)
+                await asyncio.sleep(AGAIN_S)
+
+        return self.start(again(), name=name)
+
+    @property
+    def running(self) -> list[asyncio.Task[None]]:
+        return list(self._tasks)
+
+    def _done(self, task: asyncio.Task[None], on_failed: Callable[[TxnError], None] | None) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("background task %s failed", task.get_name(), exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("background task %s failed", task.get_name(), exc_info=error)
+            if on_failed is not None and not self._closed:
+                failure = InternalError(f"{task.get_name()} failed by {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                on_failed(for_good(failure))
 
     async def close(self) -> None:
         """Cancel all and wait for their end; what they raise has been logged. The calling task is left out."""

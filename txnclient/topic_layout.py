@@ -55,6 +55,7 @@ class TopicLayout:
     active: tuple[SegmentInfo, ...] = field(repr=False)
     """The leaves in the order of their ranges; together they tile 0000-ffff."""
     _bounds: tuple[int, ...] = field(repr=False)
+    _by_path: dict[str, SegmentInfo] = field(repr=False)
 
     @staticmethod
     def from_wire(layout: pb.Layout) -> TopicLayout:
@@ -71,6 +72,7 @@ class TopicLayout:
             lost_id=layout.lost_segment_id if layout.HasField("lost_segment_id") else -1,
             active=active,
             _bounds=tuple(s.range[0] for s in active),
+            _by_path={s.path: s for s in segments.values()},
         )
 
     def segment_of_hash(self, key_hash: int) -> SegmentInfo:
@@ -86,10 +88,7 @@ class TopicLayout:
         return [table[key_hash] for key_hash in hashes]
 
     def segment_by_path(self, path: str) -> SegmentInfo | None:
-        for segment in self.segments.values():
-            if segment.path == path:
-                return segment
-        return None
+        return self._by_path.get(path)
 
 
 @lru_cache(maxsize=64)

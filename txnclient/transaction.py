@@ -24,6 +24,7 @@ from txnwire.errors import (
     Timeout,
     TxnConflict,
     TxnError,
+    again,
 )
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
@@ -70,7 +71,7 @@ class Participant(Protocol):
         """Send what is gathered for it, now."""
 
     def withdraw(self, txn: Transaction) -> None:
-        """Cancel what is not under way to a server."""
+        """Give up what is not under way to a server: it aborts, or commits without this writer."""
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
         """It has been decided, at this revision; 0: not known when."""
@@ -87,6 +88,9 @@ class Ender(Protocol):
         """How a named transaction that is known to have committed did so; None where that cannot be told any more."""
 
     def forget(self, txn: Transaction) -> None: ...
+
+    def settle(self, txn: Transaction) -> None:
+        """Find out how it ends, in the background."""
 
 
 class Holder(Protocol):
@@ -135,6 +139,11 @@ class Transaction:
         self._failure: TxnError | None = None
         self._settled: asyncio.Future[None] | None = None
         self._result: CommitResult | None = None
+        self._counted: tuple[int, ...] | None = None
+        """The writers that a commit has named."""
+        self._asked = False
+        """Whether a coordinator may have been asked to commit it."""
+        self._settling = False
         if joined is not None and joined.result is not None:
             self._state, self._result = TransactionState.COMMITTED, joined.result
 
@@ -151,10 +160,11 @@ class Transaction:
         """Wait for every send and ack made in the transaction here; raises the error of one that failed.
 
         So a writer of a named transaction knows, and may tell whoever commits it, that what it did is all there."""
+        self._session.expect_here()
         self.check_open("flush")
         await self._wait_flushed(self._session.deadline(timeout))
         if self._failure is not None:
-            raise self._failure
+            raise again(self._failure)
 
     async def commit(self, *, writers: Iterable[int] | None = None, timeout: float | None = None) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
@@ -168,18 +178,44 @@ class Transaction:
         calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
         of the client's transaction key. `timeout` in seconds, None: the client's.
         """
+        self._session.expect_here()
         counted = self._listed(writers)
         if self._result is not None:
             return self._same_again(self._result, counted)
+        deadline = self._session.deadline(timeout)
+        if self._state is TransactionState.ABORTING and self._asked:
+            await self._find_out(deadline)
+            if self._result is not None:
+                return self._same_again(self._result, counted)
         if self._state not in (_OPEN, TransactionState.COMMITTING):
             raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
-        deadline = self._session.deadline(timeout)
         self._state = TransactionState.COMMITTING
+        self._counted = counted
+        try:
+            return await self._commit(counted, deadline)
+        except TxnError:
+            raise
+        except BaseException:
+            self.settle_later()
+            raise
+
+    async def _find_out(self, deadline: Deadline) -> None:
+        """▲ How one ends that is being aborted although a commit was asked for before, and cancelled: it must not be
+        called aborted while that may be what decides. Raises `Timeout`."""
+        try:
+            await self.abort(timeout=deadline.remaining())
+        except InvalidTxnState as error:
+            _log.debug("transaction %s: %s", self.id, error)
+
+    async def _commit(self, counted: tuple[int, ...] | None, deadline: Deadline) -> CommitResult:
         if counted is None or self.writer_id in counted:
             await self._complete(deadline)
         else:
             for participant in list(self._participants):
                 participant.withdraw(self)
+        if self.aborting:
+            raise InvalidTxnState(f"transaction {self.id} cannot commit: it was aborted meanwhile")
+        self._asked, self._state = True, TransactionState.COMMITTING
         try:
             reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted)
         except InvalidTxnState as error:
@@ -192,11 +228,12 @@ class Transaction:
         await self._wait_flushed(deadline)
         if self._failure is None:
             return
+        failure = again(self._failure)
         if self.name is None:
-            await self._abort_after(self._failure, deadline)
+            await self._abort_after(failure, deadline)
         else:
             self._state = _OPEN
-        raise self._failure
+        raise failure
 
     async def _wait_flushed(self, deadline: Deadline) -> None:
         if self._under_way:
@@ -252,6 +289,16 @@ class Transaction:
         else:
             self._over(TransactionState.ABORTED, reply.revision)
 
+    async def _committed_as(self, deadline: Deadline) -> CommitResult | None:
+        """Of one that has committed although its abort was asked for; None where that cannot be told any more."""
+        if self.name is not None:
+            return await self._ender.committed_as(self, deadline)
+        try:
+            return CommitResult((await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline)).revision)
+        except TxnError as error:
+            _log.debug("how transaction %s has committed: %s", self.id, error)
+            return CommitResult(0)
+
     def _over_committed(self, result: CommitResult | None) -> None:
         if result is None:
             self._over(TransactionState.COMMITTED)
@@ -268,16 +315,55 @@ class Transaction:
             return 0
 
     async def abort(self, *, timeout: float | None = None) -> None:
-        """Cancel what is not sent, abort, and wait for what was sent as long as time allows. Aborting again is ok.
+        """Give up what is not sent, which fails by `InvalidTxnState`, abort, and wait for what was sent as long as time
+        allows. Aborting again is ok.
 
         `InvalidTxnState`: it has committed. `ExpiredTransaction`: it was aborted, by a newer holder of the client's
         transaction key. `Timeout`: not known to be aborted yet, calling it again asks again.
         """
+        self._session.expect_here()
         if self._state is TransactionState.ABORTED:
             return
         if self._state is TransactionState.COMMITTED:
             raise InvalidTxnState(f"transaction {self.id} cannot abort: it has committed")
-        await self._abort(self._session.deadline(timeout))
+        try:
+            await self._abort(self._session.deadline(timeout))
+        except TxnError:
+            raise
+        except BaseException:
+            self.settle_later()
+            raise
+
+    # ---- without its caller -----------------------------------------------------------------------------------------
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its end was asked for, and is not known."""
+        return self._state is TransactionState.COMMITTING or self._state is TransactionState.ABORTING
+
+    def settle_later(self) -> None:
+        """Nobody here goes on with it: its end is found out in the background, until it is known or its time is up.
+        ▲ C1, C5: it is aborted, also where a commit may be on its way: then the first of both decides, and nothing
+        commits long after its caller has given up, who may do the same again in another transaction. A named one is not
+        this writer's alone: it goes on, and a commit that may be on its way is asked for again."""
+        if not self._session.is_here:  # a forked child leaves it to its parent
+            return
+        if self.name is None and self._state in (_OPEN, TransactionState.COMMITTING):
+            self._state = TransactionState.ABORTING
+        elif self._state is TransactionState.COMMITTING and not self._asked:
+            self._state = _OPEN
+        if self.undecided and not self._settling:
+            self._settling = True
+            self._ender.settle(self)
+
+    async def ask_again(self, *, timeout: float) -> None:
+        """For the end that was asked for. Raises as that does."""
+        if self._state is TransactionState.COMMITTING:
+            await self.commit(writers=self._counted, timeout=timeout)
+        else:
+            await self.abort(timeout=timeout)
+
+    # ---- how it ends ------------------------------------------------------------------------------------------------
 
     async def _abort(self, deadline: Deadline) -> None:
         self._state = TransactionState.ABORTING
@@ -289,7 +375,7 @@ class Transaction:
             self._over(TransactionState.ABORTED)
             raise
         except InvalidTxnState:
-            self._over_committed(None if self.name is None else await self._ender.committed_as(self, deadline))
+            self._over_committed(await self._committed_as(deadline))
             raise
         # Reads wait for this, too: until an owner has heard of it, what was committed behind it stays hidden there.
         self._session.committed_at(reply.revision)
@@ -340,6 +426,10 @@ class Transaction:
         """Whether it can only abort, or has: what is not sent yet need not be."""
         return self._state is TransactionState.ABORTING or self._state is TransactionState.ABORTED
 
+    def expect_here(self) -> None:
+        """▲ C7: what is under way in it is counted in its own loop: of another thread its commit may miss some."""
+        self._session.expect_here()
+
     def check_open(self, doing: str) -> None:
         """Raises `InvalidTxnState` if nothing may be done in it any more; `doing`: e.g. "send". `ExpiredTransaction`
         where its client is known to be fenced."""
@@ -348,6 +438,16 @@ class Transaction:
             raise expired
         if self._state is not _OPEN:
             raise InvalidTxnState(f"cannot {doing} in transaction {self.id}: it is {self._state.value}")
+
+    def check_goes_on(self, doing: str) -> None:
+        """As `check_open`, for the rest of what was begun in it while it was open: ▲ C2: a commit waits for that."""
+        if self._state is not _OPEN and self._state is not TransactionState.COMMITTING:
+            raise self.withdrawn(doing)
+
+    def withdrawn(self, doing: str) -> InvalidTxnState:
+        """The error of what it has not waited for; `doing`: e.g. "send"."""
+        ended = "was aborted" if self.aborting else f"is {self._state.value}"
+        return InvalidTxnState(f"cannot {doing} in transaction {self.id}: it {ended}, and this was not sent")
 
     def started(self, participant: Participant | None) -> None:
         """`participant` has something under way in it: an entry or an ack, which `finished` will be told of once.
@@ -361,7 +461,7 @@ class Transaction:
         self._participants[participant] = None
 
     def failed(self, error: TxnError) -> None:
-        """Something that had to be part of it could not even be started: it can only abort."""
+        """▲ C1: something that had to be part of it is not, or nobody knows: it can only abort."""
         if self._failure is None:
             self._failure = error
 
@@ -398,9 +498,11 @@ async def reason_of(error: TxnError, txn: Transaction | None) -> TxnError:
 
 
 def check_transaction(txn: Transaction, doing: str) -> None:
-    """As `Transaction.check_open`, of what the application has given as `txn`: `InvalidArgument` if it is none."""
+    """As `Transaction.check_open`, of what the application has given as `txn`: `InvalidArgument` if it is none, or
+    belongs to another event loop than this is called in."""
     if not isinstance(txn, Transaction):
         raise InvalidArgument(f"txn is a transaction, as begin() gives it, not {type(txn).__name__}")
+    txn.expect_here()
     txn.check_open(doing)
 
 

@@ -6,12 +6,14 @@ refused. So that coordinators know the holder is there, it keeps a connection to
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Protocol
 
 from txnclient.deadlines import Deadline
 from txnclient.links import Link
 from txnclient.session import Session
+from txnclient.settling import Settling
 from txnclient.transaction import Transaction, TransactionState
 from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidTxnState, NotAllowed, TxnError
 from txnwire.ids import hash_key
@@ -30,6 +32,9 @@ class Beginner(Protocol):
     def begun(
         self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None
     ) -> Transaction: ...
+
+    @property
+    def settling(self) -> Settling: ...
 
 
 class HeldKey:
@@ -52,6 +57,8 @@ class HeldKey:
         self._attempt = b""
         """Of a begin that went unanswered, until it is known what became of it."""
         self._beginning = False
+        self._undoing: asyncio.Task[None] | None = None
+        """Of a begin that was cancelled."""
         self._latest: Transaction | None = None
 
     # ---- holding it -------------------------------------------------------------------------------------------------
@@ -164,10 +171,19 @@ class HeldKey:
 
     async def begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
         """Raises `ExpiredTransaction` (fenced), `InvalidTxnState` while another one is open; else as any begin."""
+        if self._undoing is not None:
+            await asyncio.wait((self._undoing,), timeout=deadline.remaining())
+            if not self._undoing.done():
+                raise deadline.expired(f"undoing a begin of the key {self.key!r} that was cancelled")
+            self._undoing = None
         await self._expect_none_open(deadline)
         self._beginning = True
         try:
             return await self._begin(timeout_s, deadline)
+        except asyncio.CancelledError:
+            if self._attempt:
+                self._undoing = self._beginner.settling.start(self._undo(timeout_s), name="undoing a keyed begin")
+            raise
         except ExpiredTransaction as error:
             self._expire(error)
             raise
@@ -177,6 +193,7 @@ class HeldKey:
     async def _expect_none_open(self, deadline: Deadline) -> None:
         fenced, latest = self.expired(), self._latest
         if fenced is not None:
+            await asyncio.sleep(0)  # ▲ C6: whoever calls on although told does not stop the loop
             raise fenced
         if self._beginning:
             raise InvalidTxnState(
@@ -186,6 +203,7 @@ class HeldKey:
             return
         if latest.state is TransactionState.ABORTING:
             await latest.abort(timeout=deadline.remaining())
+            await self._expect_none_open(deadline)  # ▲ another task may have begun one meanwhile
         elif latest.state in (TransactionState.OPEN, TransactionState.COMMITTING):
             raise InvalidTxnState(
                 f"transaction {latest.id} is {latest.state.value}: a client with a transaction key has one at a time; "
@@ -209,6 +227,22 @@ class HeldKey:
                 return txn
             # Of a begin that was given up: its time runs since then, and nobody has been told of it.
             await txn.abort(timeout=deadline.remaining())
+
+    async def _undo(self, timeout_s: float) -> None:
+        """▲ Of a begin that was cancelled: what it has made is aborted as soon as it is known."""
+        deadline = self._session.deadline()
+        try:
+            ok, link, began = await self._session.repeat(
+                "asking for a begin that was cancelled", deadline, lambda: self._ask_begin(timeout_s, deadline)
+            )
+        except TxnError as error:
+            _log.debug("a begin that was cancelled has failed: %s", error)  # the next one resumes it
+            return
+        self._begins += 1
+        self._attempt = b""
+        if ok.state == pb.TXN_STATE_OPEN:
+            self._latest = self._beginner.begun(ok, link, began + timeout_s, holder=self)
+            self._latest.settle_later()
 
     async def _ask_begin(self, timeout_s: float, deadline: Deadline) -> tuple[pb.NewTxnOk, Link, float]:
         link, tcid = await self._link_to_it(deadline)

@@ -7,8 +7,8 @@ answer instead of failing it, for these questions matter most when something is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from coordinator_v5 import queries
 from segments import subscription_queries
 from segments.directory import Directory
 from segments.topology import Topology
+from txnctl.admin_arguments import MAX_AGE_S, MAX_ROWS, number_of
 from txnctl.admin_rows import (
     attached,
     held_readers,
@@ -28,18 +29,26 @@ from txnctl.admin_rows import (
 )
 from txnctl.role_calls import RoleCalls
 from txnstore import keys
+from txnstore.paging import in_parts
 from txnstore.records import ABORTED, COMMITTED, OPEN, LayoutChange, LoadSample, SegmentEntry, decode
 from txnstore.store import MetadataStore
-from txnwire.errors import InvalidArgument, TopicNotFound, TxnError, TxnNotFound
+from txnwire.errors import ConnectionLost, InvalidArgument, Timeout, TopicNotFound, TxnError, TxnNotFound
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName
 from txnwire.ports import Clock
 
 Arguments = Mapping[str, Any]
+T = TypeVar("T")
 Answer = Callable[[Arguments], Awaitable[dict[str, Any]]]
 
 HANGING_OLDER_THAN_S = 5.0
 PINS_SHOWN = 10
+ASKED_AT_ONCE = 500
+"""Segments, or transactions, that one question asks for in one turn of the loop."""
+ROWS_AT_ONCE = 200
+"""Made in one turn: one of a segment takes 50 us, with many subscriptions longer."""
+HANGING_ROWS = 5_000
+"""An answer has room for about three times as many."""
 STATES = (OPEN, COMMITTED, ABORTED)
 
 
@@ -78,7 +87,7 @@ class Administration:
         loads = await self._loads([topology.paths[entry.id] for entry in topology.active])
         in_order = sorted(topology.segments.values(), key=lambda entry: (entry.lo, entry.id))
         segments = []
-        for entry in in_order:
+        async for entry in a_few_at_a_time(in_order):
             path = topology.paths[entry.id]
             segments.append(await self._described(topology, entry, stats[path]) | {"load": loads.get(path)})
         return {
@@ -132,22 +141,36 @@ class Administration:
         rows = [
             {"segment": path, "state": topology.segments[segment_id].state, "owner": self._owner(path)}
             | segment_row(stats[path])
-            for segment_id, path in topology.paths.items()
+            async for segment_id, path in a_few_at_a_time(list(topology.paths.items()))
         ]
         return {"topic": str(topology.topic), "segments": rows}
 
-    async def _segment_stats(self, paths: list[str]) -> dict[str, dict[str, Any]]:
-        """What each owner says of its segment; `{"error": …}` where it cannot be asked."""
+    async def _segment_stats(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What each owner says of its segment; `{"error": …}` where it cannot be asked. So many are asked at once; a
+        process that has answered nothing is not waited for again."""
+        silent: dict[str, str] = {}
+        heard: dict[str, None] = {}
 
         async def one(path: str) -> dict[str, Any]:
+            owner = self._directory.owner(path)
+            address = "" if owner is None else owner.address
+            if address in silent and address not in heard:
+                return {"error": silent[address]}
             try:
                 answer = await self._calls.ask_owner(path, "segment.stats")
             except TxnError as error:
-                return {"error": f"{type(error).__name__}: {error}"}
+                told = f"{type(error).__name__}: {error}"
+                if isinstance(error, Timeout | ConnectionLost):
+                    silent[address] = told
+                return {"error": told}
+            heard[address] = None
             found: dict[str, Any] = answer["segments"][path]
             return found
 
-        return dict(zip(paths, await asyncio.gather(*map(one, paths)), strict=True))
+        stats: dict[str, dict[str, Any]] = {}
+        for part in in_parts(paths, ASKED_AT_ONCE):
+            stats.update(zip(part, await asyncio.gather(*map(one, part)), strict=True))
+        return stats
 
     async def _pins(self, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The open transactions that hold readers back first, with their owners."""
@@ -174,17 +197,20 @@ class Administration:
     async def _list_subscriptions(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
         found = await subscription_queries.list_subscriptions(self._store, topology.topic.path)
-        queues = any(info.record.type == "queue" for info in found)
-        stats = await self._segment_stats(list(topology.paths.values())) if queues else {}
+        consumers: dict[str, dict[str, None]] = {}
+        if any(info.record.type == "queue" for info in found):
+            stats = await self._segment_stats(list(topology.paths.values()))
+            async for told in a_few_at_a_time(list(stats.values())):
+                attached(consumers, told)
         rows = [
             {
                 "subscription": info.name,
                 "type": info.record.type,
                 "start": info.record.start["kind"],
-                "consumers": sorted(info.assignment.consumers) if info.assignment else attached(info.name, stats),
+                "consumers": sorted(info.assignment.consumers if info.assignment else consumers.get(info.name, ())),
                 "assignment_epoch": info.assignment.epoch if info.assignment else 0,
             }
-            for info in found
+            async for info in a_few_at_a_time(found)
         ]
         return {"subscriptions": rows}
 
@@ -193,13 +219,13 @@ class Administration:
         name = _text(args, "subscription")
         info = await subscription_queries.describe_subscription(self._store, topology.topic.path, name)
         stats = await self._segment_stats(list(topology.paths.values()))
-        rows = []
-        for path in topology.paths.values():
+        rows, assigned = [], info.consumers_of_segments()
+        async for path in a_few_at_a_time(list(topology.paths.values())):
             known: dict[str, Any] = next(
                 (one for one in stats[path].get("subscriptions", []) if one["name"] == name), {}
             )
             error = {"error": stats[path]["error"]} if "error" in stats[path] else {}
-            rows.append({"segment": path, "assigned_to": info.consumer_of(path), **subscription_row(known), **error})
+            rows.append({"segment": path, "assigned_to": assigned.get(path), **subscription_row(known), **error})
         return {"subscription": name, "type": info.record.type, "start": info.record.start, "segments": rows}
 
     # ---- transactions -----------------------------------------------------------------------------------------------
@@ -215,13 +241,13 @@ class Administration:
             self._store,
             now_ms=self._clock.wall_ms(),
             state=state,
-            older_than_ms=int(float(args.get("older_than_s") or 0) * 1000),
+            older_than_ms=int(number_of(args, "older_than_s", 0, most=MAX_AGE_S) * 1000),
             owner=args.get("owner"),
             segment=None if segment is None else segment.path,
             transaction_key=args.get("transaction_key"),
-            limit=int(args.get("limit") or 1000),
+            limit=int(number_of(args, "limit", 1000, most=MAX_ROWS)) or 1000,
         )
-        return {"transactions": [self._row(record) for record in found]}
+        return {"transactions": [self._row(record) async for record in a_few_at_a_time(found)]}
 
     async def _expect_segment(self, segment: SegmentName) -> None:
         topology = await self._topic({"topic": str(segment.topic)})
@@ -245,13 +271,15 @@ class Administration:
     async def _describe_transaction(self, args: Arguments) -> dict[str, Any]:
         """By `txn`, or by `name`: the one that name was last begun as, whose writers are kept for longer."""
         name, by_name = args.get("name"), None
+        kept: dict[str, Any] = {}
         if name is None:
             txn_id = TxnId.parse(_text(args, "txn"))
         else:
             named = await queries.transaction_named(self._store, str(name))
             if named is None:
                 raise TxnNotFound(f"no transaction is known by the name {name!r}: never begun, or forgotten")
-            txn_id, by_name = named
+            txn_id, by_name, keep = named
+            kept = {"keep_ms": keep.ms, "keep_newest": keep.newest}
         found = await queries.describe_transaction(self._store, txn_id)
         if found.record is None and by_name is not None:
             return {
@@ -261,6 +289,7 @@ class Administration:
                 "revision": None,
                 "operations": [],
                 "writers": by_name.writers,
+                **kept,
             }
         if found.record is None and found.outcome is None and not found.ops:
             raise TxnNotFound(
@@ -273,42 +302,58 @@ class Administration:
             "header": msgspec.to_builtins(found.record.header) if found.record is not None else None,
             "revision": found.record.revision if found.record is not None else None,
             "operations": [msgspec.structs.asdict(op) for op in found.ops],
+            **kept,
         }
 
     async def _outcomes(self, args: Arguments) -> dict[str, Any]:
-        ids = [TxnId.parse(str(text)) for text in args.get("txns") or []]
-        decisions = await queries.outcomes(self._store, ids)
-        _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id in ids])
-        return {
-            "outcomes": {
-                str(txn_id): outcome(decision, is_open=header is not None)
-                for txn_id, decision, header in zip(ids, decisions, headers, strict=True)
-            }
-        }
+        found: dict[str, str] = {}
+        for texts in in_parts(list(args.get("txns") or []), ASKED_AT_ONCE):
+            ids = [TxnId.parse(str(text)) for text in texts]
+            decisions = await queries.outcomes(self._store, ids)
+            _, headers = await self._store.get_many([keys.txn(txn_id) for txn_id in ids])
+            for txn_id, decision, header in zip(ids, decisions, headers, strict=True):
+                found[str(txn_id)] = outcome(decision, is_open=header is not None)
+        return {"outcomes": found}
 
     async def _hanging(self, args: Arguments) -> dict[str, Any]:
         """One row for each place where a transaction holds something back, oldest transaction first (SCENARIOS E6)."""
-        given = args.get("older_than_s")
-        older_than_s = HANGING_OLDER_THAN_S if given is None else float(given)
+        older_than_s = number_of(args, "older_than_s", HANGING_OLDER_THAN_S, most=MAX_AGE_S)
         found = await queries.hanging(self._store, now_ms=self._clock.wall_ms(), older_than_ms=int(older_than_s * 1000))
-        paths = {path: None for one in found for path in (*one.writes, *(segment for segment, _ in one.acks))}
+        shown, places = [], 0
+        for one in found:
+            if places < HANGING_ROWS:
+                shown.append(one)
+                places += len(one.writes) + len(one.acks)
+        paths = {path: None for one in shown for path in (*one.writes, *(segment for segment, _ in one.acks))}
         stats = await self._segment_stats(list(paths))
-        rows = [row for one in found for row in self._held_back(one, stats)]
-        return {"hanging": rows}
+        rows: list[dict[str, Any]] = []
+        for one in shown:
+            rows += await self._held_back(one, stats)
+        return {"hanging": rows[:HANGING_ROWS]}
 
-    def _held_back(self, one: queries.Hanging, stats: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    async def _held_back(self, one: queries.Hanging, stats: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         is_open = one.record.header.state == OPEN
-        rows = [held_readers(one.record.txn_id, stats[path]) | {"segment": path} for path in one.writes]
-        rows += [
-            nothing_held(f"has acks of {name} that are pending") | {"segment": path, "waiting": [name]}
-            for path, name in one.acks
-        ]
-        if not rows:
-            rows = [nothing_held("holds nothing back yet") | {"segment": None}]
-        for row in rows:
+        places: list[tuple[str | None, str | None]] = [(path, None) for path in one.writes]
+        rows = []
+        async for path, name in a_few_at_a_time([*places, *one.acks] or [(None, None)]):
+            if path is None:
+                row = nothing_held("holds nothing back yet")
+            elif name is None:
+                row = held_readers(one.record.txn_id, stats[path])
+            else:
+                row = nothing_held(f"has acks of {name} that are pending") | {"waiting": [name]}
             row["why"] += "" if is_open else f"; {one.record.header.state}, but not cleaned up"
-            row["why"] += "; nobody owns the segment" if row["segment"] in one.ownerless else ""
-        return [self._row(one.record) | row for row in rows]
+            row["why"] += "; nobody owns the segment" if path in one.ownerless else ""
+            rows.append(self._row(one.record) | row | {"segment": path})
+        return rows
+
+
+async def a_few_at_a_time(items: Sequence[T]) -> AsyncIterator[T]:
+    """`items` in order; everybody else in the loop gets a turn between some of them and the next."""
+    for part in in_parts(items, ROWS_AT_ONCE):
+        for item in part:
+            yield item
+        await asyncio.sleep(0)
 
 
 def _text(args: Arguments, name: str) -> str:

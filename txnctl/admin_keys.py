@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -11,7 +11,9 @@ import structlog
 from coordinator_v5 import queries, transaction_keys
 from coordinator_v5.queries import KeyDescription
 from segments.directory import Directory
+from txnctl.admin_arguments import MAX_ROWS, number_of
 from txnctl.role_calls import RoleCalls
+from txnstore.paging import in_parts
 from txnstore.records import OPEN
 from txnstore.store import MetadataStore
 from txnwire.errors import InvalidArgument, TxnError
@@ -23,6 +25,9 @@ Arguments = Mapping[str, Any]
 
 log = structlog.get_logger()
 
+
+KEYS_AT_ONCE = 1000
+"""That coordinators are asked about in one request."""
 
 IN_USE, IDLE, UNKNOWN, DELETED = "in use", "idle", "unknown", "deleted"
 """What is said of a key: its holder is connected to a coordinator; to none; to none of those that have answered."""
@@ -44,7 +49,7 @@ class KeyAnswers:
             self._store,
             owner=args.get("owner"),
             deleted=bool(args.get("deleted")),
-            limit=int(args.get("limit") or 1000),
+            limit=int(number_of(args, "limit", 1000, most=MAX_ROWS)) or 1000,
         )
         return {"keys": await self._rows(found)}
 
@@ -55,13 +60,12 @@ class KeyAnswers:
     async def _delete(self, args: Arguments) -> dict[str, Any]:
         """With an `epoch`, the key as it was at that one: a late repeat deletes nobody else's."""
         found = await self._found(args)
-        epoch = args.get("epoch")
         await transaction_keys.delete(
             self._store,
             self._clock,
             owner=found.owner,
             key=found.key,
-            epoch=found.record.epoch if epoch is None else int(epoch),
+            epoch=int(number_of(args, "epoch", found.record.epoch, most=1 << 53)),
         )
         return await self._get(args)
 
@@ -74,10 +78,22 @@ class KeyAnswers:
 
     async def _rows(self, found: Sequence[KeyDescription]) -> list[dict[str, Any]]:
         addresses = {info.address: None for info in self._directory.coordinators().values()}
+        unanswered: dict[str, None] = {}
+        rows: list[dict[str, Any]] = []
+        for part in in_parts(found, KEYS_AT_ONCE):
+            rows += await self._rows_of(part, addresses, unanswered)
+        return rows
+
+    async def _rows_of(
+        self, found: Sequence[KeyDescription], addresses: Iterable[str], unanswered: dict[str, None]
+    ) -> list[dict[str, Any]]:
+        """`unanswered`: those of the coordinators that are not waited for again."""
+        asked = [address for address in addresses if address not in unanswered]
         names = [[one.owner, one.key] for one in found]
-        told = await asyncio.gather(*(self._epochs_held(address, names) for address in addresses))
+        told = await asyncio.gather(*(self._epochs_held(address, names) for address in asked))
+        unanswered |= {address: None for address, epochs in zip(asked, told, strict=True) if epochs is None}
         answers = [epochs for epochs in told if epochs is not None]
-        all_answered = len(answers) == len(told) > 0
+        all_answered = bool(answers) and not unanswered
         rows = []
         for number, one in enumerate(found):
             here = any(epochs[number] == one.record.epoch for epochs in answers)

@@ -58,10 +58,11 @@ def subscription_row(stats: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def attached(subscription: str, stats: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The consumers that owners of segments know of; a queue assigns nothing, so nobody else does."""
-    known = [each for one in stats.values() for each in one.get("subscriptions", []) if each["name"] == subscription]
-    return sorted(dict.fromkeys(consumer for each in known for consumer in each["consumers"]))
+def attached(found: dict[str, dict[str, None]], stats: Mapping[str, Any]) -> None:
+    """Add the consumers that the owner of one segment knows of, by subscription; a queue assigns nothing, so nobody
+    else does."""
+    for each in stats.get("subscriptions", []):
+        found.setdefault(each["name"], {}).update(dict.fromkeys(each["consumers"]))
 
 
 def _queue_facts(queue: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def serve(
         float | None, typer.Option(help="seconds until a vanished consumer's segments go to others")
     ] = None,
     ledger_roll_bytes: Annotated[int | None, typer.Option(help="a ledger file is closed at this size")] = None,
+    min_free_bytes: Annotated[int | None, typer.Option(help="with less free on the disk, sends are refused")] = None,
     autoscale: Annotated[
         bool | None, typer.Option("--autoscale/--no-autoscale", help="split and merge segments with the load")
     ] = None,

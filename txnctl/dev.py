@@ -126,7 +126,7 @@ class DevCluster:
         )
 
     def _serve(self, name: str, roles: str, listen: str, *more: str) -> ChildSpec:
-        command = [sys.executable, "-m", "txnctl", "serve", "--roles", roles, "--id", name, "--listen", listen]
+        command = [sys.executable, "-P", "-m", "txnctl", "serve", "--roles", roles, "--id", name, "--listen", listen]
         command += ["--etcd", self.etcd_url, "--data-dir", str(self._settings.data_dir / "data"), *more]
         command += ["--allow-development-etcd", *self._settings.server_flags]
         return ChildSpec(name=name, command=command, log_path=self._log(name))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import TypeVar
@@ -27,6 +28,7 @@ ANSWER_WITHIN_S = 5.0
 
 TEXT = "text/plain; charset=utf-8"
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -50,22 +52,26 @@ class _Collected(Collector):
 
 
 class HttpEndpoint:
-    """Made in the event loop that `not_ready` (why the process does not serve, or None) and `families` (its metrics)
-    belong to. `address` is `host:port` as bound. `process`: metrics that any thread may collect."""
+    """Made in the event loop that `not_ready`, `remark` and `statistics` belong to: why the process does not serve, or
+    None; what it does not do, though it serves, or None; what it knows of itself, frozen. `families`: its metrics, of
+    that, made in another thread. `address` is `host:port` as bound. `process`: metrics that any thread may collect."""
 
     def __init__(
         self,
         listen: str,
         *,
         not_ready: Callable[[], str | None],
-        families: Callable[[], Iterable[Family]],
+        statistics: Callable[[], Coroutine[object, object, S]],
+        families: Callable[[S], Iterable[Family]],
+        remark: Callable[[], str | None] = lambda: None,
         process: Collector,
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         """Raises `InvalidArgument` where `listen` cannot be listened on."""
         self._loop = asyncio.get_running_loop()
         self._not_ready = not_ready
-        self._families = families
+        self._read: Callable[[], Iterable[Family]] = partial(self._families_of, statistics, families)
+        self._remark = remark
         self._process = process
         self._answer_within_s = answer_within_s
         host, port = host_and_port(listen, part="admin_listen")
@@ -88,10 +94,10 @@ class HttpEndpoint:
         try:
             match environ.get("PATH_INFO", "/"):
                 case "/healthz":
-                    self._in_loop(lambda: None)
+                    self._in_loop(_turn)
                     status, body = HTTPStatus.OK, b"alive\n"
                 case "/readyz":
-                    status, body = _readiness(self._in_loop(self._not_ready))
+                    status, body = _readiness(*self._in_loop(self._readiness))
                 case "/metrics":
                     status, (body, kind) = HTTPStatus.OK, self._metrics(environ.get("HTTP_ACCEPT", ""))
                 case _:
@@ -104,24 +110,32 @@ class HttpEndpoint:
 
     def _metrics(self, accept: str) -> tuple[bytes, str]:
         """In the format that `accept` asks for, and its content type."""
-        families = self._in_loop(lambda: tuple(self._families()))
         encode, kind = choose_encoder(accept)
-        return encode(_Collected([*families, *self._process.collect()])), kind
+        return encode(_Collected([*self._read(), *self._process.collect()])), kind
 
-    def _in_loop(self, read: Callable[[], T]) -> T:
+    def _families_of(
+        self, statistics: Callable[[], Coroutine[object, object, S]], families: Callable[[S], Iterable[Family]]
+    ) -> Iterable[Family]:
+        """Read in the loop, and counted together here: statistics are frozen, and may be of very many segments."""
+        return families(self._in_loop(statistics))
+
+    async def _readiness(self) -> tuple[str | None, str | None]:
+        return self._not_ready(), self._remark()
+
+    def _in_loop(self, read: Callable[[], Coroutine[object, object, T]]) -> T:
         """What `read` returns in the event loop. Raises `TimeoutError`, and whatever `read` raises."""
-
-        async def turn() -> T:
-            return read()
-
-        answer = asyncio.run_coroutine_threadsafe(turn(), self._loop)
+        answer = asyncio.run_coroutine_threadsafe(read(), self._loop)
         try:
             return answer.result(timeout=self._answer_within_s)
         finally:
             answer.cancel()
 
 
-def _readiness(not_ready: str | None) -> tuple[HTTPStatus, bytes]:
+async def _turn() -> None:
+    """All that a loop has to do to be alive."""
+
+
+def _readiness(not_ready: str | None, remark: str | None) -> tuple[HTTPStatus, bytes]:
     if not_ready is None:
-        return HTTPStatus.OK, b"ready\n"
+        return HTTPStatus.OK, b"ready\n" if remark is None else f"ready, but {remark}\n".encode()
     return HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {not_ready}\n".encode()

@@ -1,4 +1,7 @@
-"""Logging of every process: structlog to standard error, one line an event, level by name."""
+"""Logging of every process: structlog to standard error, one line an event, level by name.
+
+The client library is used in programs of others, so it logs through `logging`; that is shown here in the same form.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,13 @@ def configure(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
+    library = logging.getLogger("txnclient")
+    library.setLevel(number)
+    library.handlers = [_Forwarding()]
+
+
+class _Forwarding(logging.Handler):
+    """Brings what the client library and the wire log through `logging` into the form of all other lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+from functools import partial
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 from segments.data_folder import expect_shared_folder
 from segments.file_ledger import FileLedgerStore
+from txnctl.full_collections import FullCollections
 from txnctl.http import HttpEndpoint
 from txnctl.metrics.catalogue import families
+from txnctl.pauses import Pauses
 from txnctl.server import Server
 from txnctl.settings import NO_ADMIN, ServerSettings
 from txnctl.store_mark import StoreMark, follow_identity
 from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.records import Incarnation
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError
 from txnwire.grpc_transport import GrpcTransport
+from txnwire.tasks import restarted
 
 log = structlog.get_logger()
 
@@ -68,10 +74,17 @@ async def serve(settings: ServerSettings) -> None:
             identity, revision = await mark.check(store)
             if "broker" in settings.roles:  # nothing of ours is left in a folder that is not this cluster's
                 await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
-            mark.write(identity, revision)
+            _write_mark(mark, identity, revision)
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
+        pauses = Pauses(clock)
+        server.longest_pause_s = pauses.longest_s
+        with server.tasks.in_charge():
+            own = (
+                restarted(pauses.run, name="pauses"),
+                restarted(FullCollections().run, name="full collections"),
+            )
         http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
         try:
             await server.start()
@@ -80,10 +93,23 @@ async def serve(settings: ServerSettings) -> None:
             if http is not None:
                 http.close()
             await server.close()
+            for task in own:
+                task.cancel()
+            await asyncio.wait(own)
     finally:
         await ledgers.close()
         await store.close()
     log.info("stopped", id=settings.id)
+
+
+def _write_mark(mark: StoreMark, identity: Incarnation, revision: int) -> None:
+    """On a full disk the mark that stands will do: what it says of etcd is less than what is known, and true."""
+    try:
+        mark.write(identity, revision)
+    except OSError as error:
+        if mark.read() is None:
+            raise
+        log.warning("store mark not written", path=str(mark.folder), error=str(error))
 
 
 def _keeps_mark(settings: ServerSettings) -> bool:
@@ -94,10 +120,11 @@ def _keeps_mark(settings: ServerSettings) -> bool:
 async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, settings: ServerSettings) -> None:
     """Beside the server: what its folder remembers of etcd, and whether etcd is still the same."""
     followed = asyncio.create_task(follow_identity(store), name="identity of the store")
-    kept = asyncio.create_task(StoreMark(settings.data_dir).keep(store), name="store mark")
-    if not _keeps_mark(settings):
-        kept.cancel()
     ended = asyncio.create_task(wait_stopped_or_failed(stop, server), name="server")
+    tasks: list[asyncio.Task[Any]] = [followed, ended]
+    if _keeps_mark(settings):
+        with server.tasks.in_charge():
+            tasks.append(restarted(partial(StoreMark(settings.data_dir).keep, store), name="store mark"))
     try:
         await asyncio.wait({ended, followed}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
@@ -105,9 +132,9 @@ async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, se
         else:
             raise followed.result()
     finally:
-        for task in (followed, kept, ended):
+        for task in tasks:
             task.cancel()
-        await asyncio.wait({followed, kept, ended})
+        await asyncio.wait(tasks)
 
 
 async def wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
@@ -137,7 +164,9 @@ def _http(server: Server, settings: ServerSettings) -> HttpEndpoint | None:
     endpoint = HttpEndpoint(
         settings.admin_listen,
         not_ready=server.not_ready,
-        families=lambda: families(server.statistics()),
+        remark=server.remark,
+        statistics=server.gather_statistics,
+        families=families,
         process=registry,
     )
     server.admin_address = endpoint.address

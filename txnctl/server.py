@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from coordinator_v5.service import CoordinatorService
 from coordinator_v5.settings import CoordinatorSettings
 from segments.broker import Broker, BrokerSettings
 from segments.broker_service import BrokerService
+from segments.broker_statistics import BrokerStatistics
 from segments.controller import Controller, ControllerSettings
 from segments.controller_service import ControllerService
 from segments.directory import Directory
@@ -32,11 +33,12 @@ from txnctl.admin_requests import AdminRequests
 from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
 from txnctl.statistics import ProcessStatistics, StoreStatistics
-from txnctl.sweeper import Sweeper
+from txnctl.sweeper import Sweeper, SweeperSettings
 from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
 from txnwire.errors import InternalError, Overloaded, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
+from txnwire.tasks import Tasks, errand
 
 log = structlog.get_logger()
 
@@ -59,12 +61,14 @@ class Server:
         random: Random,
         broker_settings: BrokerSettings | None = None,
         controller_settings: ControllerSettings | None = None,
+        sweeper_settings: SweeperSettings | None = None,
     ) -> None:
-        """`broker_settings`, `controller_settings`: where they are not the usual ones; what `settings` tells of, as the
-        lease, is told by it all the same."""
+        """`broker_settings`, `controller_settings`, `sweeper_settings`: where they are not the usual ones; what
+        `settings` tells of, as the lease, is told by it all the same."""
         self._settings = settings
         self._broker_settings = broker_settings
         self._controller_settings = controller_settings or ControllerSettings()
+        self._sweeper_settings = sweeper_settings or SweeperSettings()
         self._store = store
         self._ledgers = ledgers
         self._transport = transport
@@ -76,6 +80,8 @@ class Server:
         self._closing = AsyncExitStack()
         self._ready = asyncio.Event()
         self._closed = False
+        self.tasks = Tasks(clock.monotonic, on_fatal=self._role_failed)
+        """Those that must live as long as this process, and their ends."""
         self._failure = asyncio.Event()
         self._failed_with: BaseException | None = None
         self._connections = 0
@@ -83,6 +89,8 @@ class Server:
         self.sweeper: Sweeper | None = None
         self.admin_address: str | None = None
         """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; whoever serves them says so."""
+        self.longest_pause_s: Callable[[], float] = lambda: 0.0
+        """Of the event loop; whoever measures it says so."""
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
@@ -107,15 +115,16 @@ class Server:
     async def start(self) -> None:
         """Bind, follow the cluster, take up every role. Raises whatever a role could not do; nothing is left behind."""
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._start()
+            with self.tasks.in_charge():
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await self._start()
         except BaseException:
             await self.close()
             raise
 
     async def _start(self) -> None:
         await self._store.incarnation()  # ▲ before anything else is written: by it a restored backup is told (E8)
-        self._guard = asyncio.create_task(self._watch_store(), name=f"store of {self._settings.id}")
+        self._guard = errand(self._watch_store(), name="guard of the store")
         self._closing.push_async_callback(self._stop_guard)
         await self.directory.start()
         self._closing.push_async_callback(self.directory.close)
@@ -173,6 +182,7 @@ class Server:
             self._store,
             self._clock,
             self._random,
+            self._sweeper_settings,
             id=self._settings.id,
             address=self.advertised,
             lease_ttl_s=self._settings.lease_ttl_s,
@@ -204,7 +214,9 @@ class Server:
         self._services.append(ControllerService(self.controller))
 
     async def _start_broker(self, _: RoleCalls) -> None:
-        settings = BrokerSettings(ledger_roll_bytes=self._settings.ledger_roll_bytes)
+        settings = BrokerSettings(
+            ledger_roll_bytes=self._settings.ledger_roll_bytes, min_free_bytes=self._settings.min_free_bytes
+        )
         settings = replace(self._broker_settings or settings, lease_ttl_s=self._settings.lease_ttl_s)
         self.broker = Broker(
             self._store,
@@ -265,13 +277,30 @@ class Server:
             return "it is going down"
         if not self._ready.is_set():
             return "its roles are being taken up"
+        for role in (self.broker, self.coordinator):
+            if role is not None and role.namesake is not None:
+                return f"another process is called {self._settings.id}, at {role.namesake}: it holds that name"
+        if (failing := self.tasks.failing()) is not None:
+            return failing
         if self.broker is not None and not self.broker.registered:
             return "the broker's lease is lost, it is registering anew"
         if self.coordinator is not None and not self.coordinator.registered:
             return "the coordinator's lease is lost, is etcd answering? It goes on by itself once etcd does"
         return None
 
+    def remark(self) -> str | None:
+        """What of its work this process does not do, though it is ready for the rest; None where it does all."""
+        full = None if self.broker is None else self.broker.full_disk()
+        return None if full is None else f"sends get StoreFull: {full}"
+
     def statistics(self) -> ProcessStatistics:
+        return self._statistics(None if self.broker is None else self.broker.statistics(pins=1))
+
+    async def gather_statistics(self) -> ProcessStatistics:
+        """`statistics`, while others get a turn: a process may serve tens of thousands of segments."""
+        return self._statistics(None if self.broker is None else await self.broker.gather_statistics(pins=1))
+
+    def _statistics(self, broker: BrokerStatistics | None) -> ProcessStatistics:
         topics, owners = self.directory.topics(), self.directory.owners()
         paths = [path for topology in topics.values() for path in topology.paths.values()]
         return ProcessStatistics(
@@ -285,6 +314,8 @@ class Server:
             topics=len(topics),
             segments=len(paths),
             unowned_segments=sum(1 for path in paths if path not in owners),
+            task_failures=dict(self.tasks.failures),
+            longest_pause_s=self.longest_pause_s(),
             store=StoreStatistics(
                 commits=self._store.statistics(),
                 index_queries=self._store.index_queries(),
@@ -293,7 +324,7 @@ class Server:
             coordinator=None if self.coordinator is None else self.coordinator.statistics(),
             sweeper=None if self.sweeper is None else self.sweeper.statistics(),
             controller=None if self.controller is None else self.controller.statistics(),
-            broker=None if self.broker is None else self.broker.statistics(pins=1),
+            broker=broker,
         )
 
     async def _coordinator_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +338,7 @@ class Server:
 
     async def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """Of this process, for `brokers list`."""
-        broker = None if self.broker is None else self.broker.statistics(pins=0)
+        broker = self.broker
         return {
             "id": self._settings.id,
             "pid": os.getpid(),
@@ -317,6 +348,7 @@ class Server:
             "uptime_s": round(self._clock.monotonic() - self._started_s, 1),
             "connections": self._connections,
             "not_ready": self.not_ready(),
+            "remark": self.remark(),
             "segments": None if broker is None else len(broker.segments),
             "taking": None if broker is None else len(broker.taking),
             "failed": None if broker is None else list(broker.failed),

@@ -57,6 +57,7 @@ class ServerSettings(BaseSettings):
     client_grace_s: float = Field(default=10.0, ge=0.0)
     consumer_grace_s: float = Field(default=2.0, ge=0.0)
     ledger_roll_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
+    min_free_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
     autoscale: bool = True
     max_connections: int = Field(default=10_000, ge=1)
     max_open_transactions: int = Field(default=16_384, ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator_v5.statistics import CoordinatorStatistics
@@ -53,6 +54,10 @@ class ProcessStatistics:
     topics: int
     segments: int
     unowned_segments: int
+    task_failures: Mapping[str, int]
+    """Background tasks that ended though nobody asked them to, by kind, since the start."""
+    longest_pause_s: float
+    """Of the event loop, lately; 0 where nobody measures it."""
     store: StoreStatistics
     coordinator: CoordinatorStatistics | None
     sweeper: SweeperStatistics | None

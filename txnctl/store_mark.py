@@ -101,12 +101,15 @@ class StoreMark:
             raise
         return identity, revision
 
-    def write(self, store: Incarnation, revision: int, *, segment_floor: int = 0) -> None:
-        """Durable before it returns: a small file, seldom.
+    def write(self, store: Incarnation, revision: int, *, segment_floor: int = 0, again: bool = False) -> None:
+        """Durable before it returns: a small file, seldom. `again`: there was one; raises `FileNotFoundError` where it
+        is gone, ▲ for then its folder is, and a new one in its place would be taken for it.
 
         ▲ Raises `StoreUnfit` for who is of before a repair: its mark in place of the repair's would have everybody
         refuse the store that is fit again, and forget how often it was repaired."""
         before = self.read()
+        if before is None and again:
+            raise FileNotFoundError(f"{self._path} is not there any more: is the disk of its folder mounted?")
         if before is not None and store.id in before.former:
             raise StoreUnfit(f"{self._path}: etcd store {store.id} was repaired and is {before.incarnation} by now")
         if before is not None and before.incarnation == store.id:
@@ -128,7 +131,7 @@ class StoreMark:
             await asyncio.sleep(EVERY_S)
             try:
                 identity = await store.identity()
-                await asyncio.to_thread(self.write, identity, store.statistics().revision)
+                await asyncio.to_thread(self.write, identity, store.statistics().revision, again=True)
             except (TxnError, OSError) as error:
                 log.warning("store mark not written", path=str(self._path), error=str(error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,6 +15,7 @@ from txnstore.maintenance import Maintenance
 from txnstore.store_client import StoreClient
 from txnwire.errors import TxnError
 from txnwire.ports import Clock, Random
+from txnwire.tasks import errand, restarted
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +28,14 @@ RELIEF_EVERY_S = (5.0, 10.0)
 """Between two looks of a candidate at whether etcd is full and nobody is elected."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweeperSettings:
+    names_first_s: float = 60.0
+    """Into a term, and after a failure: terms may be shorter than the time between two rounds."""
+    names_every_s: float = 3600.0
+    """Between two rounds over all names."""
+
+
 class Sweeper:
     """Stands for election in the background from `start` to `close`, and maintains the store while elected."""
 
@@ -34,6 +44,7 @@ class Sweeper:
         store: StoreClient,
         clock: Clock,
         random: Random,
+        settings: SweeperSettings | None = None,
         *,
         id: str,
         address: str,
@@ -42,6 +53,7 @@ class Sweeper:
         self._store = store
         self._clock = clock
         self._random = random
+        self._settings = settings or SweeperSettings()
         self._id = id
         self._election = Election(store, random, what=SWEEPER, id=id, address=address, lease_ttl_s=lease_ttl_s)
         self._task: asyncio.Task[None] | None = None
@@ -52,7 +64,7 @@ class Sweeper:
         return SweeperStatistics(elected=self._elected, census=self._census)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="sweeper")
+        self._task = restarted(self._run, name="sweeper")
 
     async def close(self) -> None:
         """Resign. Idempotent."""
@@ -70,7 +82,7 @@ class Sweeper:
                 await leadership.resign()
 
     async def _campaign(self) -> Leadership:
-        relief = asyncio.create_task(self._relieve(), name="relief of a full store")
+        relief = restarted(self._relieve, name="relief of a full store")
         try:
             return await self._election.campaign()
         finally:
@@ -93,14 +105,21 @@ class Sweeper:
     async def _serve(self, leadership: Leadership) -> None:
         log.info("sweeper_elected", id=self._id)
         maintenance = Maintenance(self._store, self._clock, by=self._id, guard=leadership.still_held())
-        names = NameExpiry(self._store, self._clock, guard=leadership.still_held())
-        term = asyncio.create_task(maintenance.run(), name="maintenance")
-        expiry = asyncio.create_task(names.run(), name="expiry of names")
-        census = asyncio.create_task(self._count(), name="census")
-        lost = asyncio.create_task(leadership.wait_lost(), name="sweeper leadership")
+        names = NameExpiry(
+            self._store,
+            self._clock,
+            guard=leadership.still_held(),
+            first_s=self._settings.names_first_s,
+            every_s=self._settings.names_every_s,
+        )
+        term = errand(maintenance.run(), name="maintenance")
+        expiry = restarted(names.run, name="expiry of names")
+        census = restarted(self._count, name="census")
+        lost = errand(leadership.wait_lost(), name="sweeper leadership")
         self._elected = True
         try:
-            await asyncio.wait({term, lost, expiry, census}, return_when=asyncio.FIRST_COMPLETED)
+            # Maintenance ends by itself where another has its key; by a defect it ends the term, and is told.
+            await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._elected, self._census = False, None
             for task in (term, lost, expiry, census):

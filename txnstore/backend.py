@@ -88,6 +88,10 @@ class Backend(Protocol):
     def max_txn_ops(self) -> int:
         """etcd's `--max-txn-ops` as found, or as much of it as is of use."""
 
+    @property
+    def pages_divided_by(self) -> int:
+        """1; more in a simulation, where pages are to be crossed with little data."""
+
     async def wait_ready(self) -> None:
         """Return once some endpoint is connected, at once if one is. What is not sent has a definite fate. Raises
         `StoreUnfit` for good once the store is found to be another one, or set back (`txnstore.lineage`)."""
@@ -119,6 +123,9 @@ class Backend(Protocol):
     async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
         """Linearizable, in key order. Raises `Compacted`."""
 
+    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[Page]:
+        """At most `max_txn_ops` ranges in one request, at most `limit` records of each. Raises `Compacted`."""
+
     async def count(self, start: bytes, end: bytes) -> int:
         """How many keys there are in [start, end), without reading them."""
 
@@ -128,7 +135,8 @@ class Backend(Protocol):
         """(lease id, TTL in seconds as granted)."""
 
     async def keep_alive(self, lease_id: int) -> float:
-        """The renewed TTL in seconds; 0 where the lease is gone."""
+        """The renewed TTL in seconds; 0 where the lease is gone. ▲ To be called without `wait_ready`: sent wherever a
+        connection stands, also where nothing else is answered. Raises what `wait_ready` raises."""
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease; one that is gone already is fine."""

@@ -11,12 +11,14 @@ transaction costs etcd little more than the deletion of its header.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from txnstore import keys, records
 from txnstore.op_transitions import Rewrite, aborted_rewrite
-from txnstore.records import COMMITTED, AbortedRecord, GcHorizon, Op, OutcomeBlock, TxnName
+from txnstore.records import COMMITTED, NO_WRITER, AbortedRecord, GcHorizon, Op, OutcomeBlock, TxnName
 from txnstore.store import (
     MAX_COMMIT_OPS,
     Commit,
@@ -35,12 +37,17 @@ from txnstore.store import (
     version_is,
 )
 from txnstore.transitions import Decision
+from txnstore.writer_lists import pack
 from txnwire.errors import DataCorrupt, NotOwner
 from txnwire.ids import TxnId
 
 _BITMAP_BYTES: Final = keys.OUTCOMES_PER_BLOCK // 8
 MAX_RUNS: Final = 40
 """Two compares a run, three for the records, and room for a few names, within `store.MAX_COMMIT_OPS`."""
+LOSERS_AT_ONCE: Final = MAX_COMMIT_OPS - 3
+"""Of one leftover: a compare and a put each, behind three conditions and beside the two deletes of its writes."""
+ACKS_AT_ONCE: Final = LOSERS_AT_ONCE // 2
+"""Subscriptions of one leftover: two deletes each."""
 MAX_COLLECTED: Final = 512
 """Headers deleted by one commit: bounds how long etcd is busy with it."""
 
@@ -233,8 +240,8 @@ def name_rewrite(record: KeyValue | None, txn_id: TxnId, decision: Decision, col
     named = records.decode(TxnName, record.value, key=record.key)
     if named.txn_id != str(txn_id):
         return None
-    writers = None if decision.writers is None else list(decision.writers)
-    taken = TxnName(v=1, txn_id=named.txn_id, outcome=decision.state, writers=writers, collected_ms=collected_ms)
+    writers = None if decision.writers is None else pack(decision.writers)
+    taken = replace(named, outcome=decision.state, writers=writers, collected_ms=collected_ms)
     return Rewrite(record.key, records.encode(taken), record.mod_revision)
 
 
@@ -259,83 +266,105 @@ class Leftover(NamedTuple):
     held_acks: tuple[str, ...]
 
 
-def leftovers_of(decision: Decision, ops: Iterable[KeyValue]) -> list[Leftover]:
-    """Sort the op records of one decided transaction by segment, in key order."""
-    by_segment: dict[str, tuple[dict[int | None, None], dict[str, None], list[bool]]] = {}
-    for record in ops:
-        _, segment, subscription = keys.op_parts(record.key)
-        losers, subscriptions, writes = by_segment.setdefault(segment, ({}, {}, []))
-        if subscription is not None:
-            subscriptions[subscription] = None
-            continue
-        writes.append(True)
-        if decision.state != COMMITTED:
-            losers[None] = None
-        elif decision.writers is not None:
-            writer = records.decode(Op, record.value, key=record.key).writer
-            if writer not in decision.writers:
-                losers[None if writer is None else int(writer, 16)] = None
-    committed = decision.state == COMMITTED
-    return [
-        Leftover(
-            segment,
-            bool(writes),
-            tuple(losers),
-            () if committed else tuple(subscriptions),
-            tuple(subscriptions) if committed else (),
+class Leftovers:
+    """Sorts the op records of one decided transaction by segment, however many there are: fed in key order, page by
+    page. ▲ A segment is told of once all of it was read: what is told goes with all of its ops, and a loser that was
+    not among them would be visible to the next owner."""
+
+    def __init__(self, decision: Decision) -> None:
+        self._committed = decision.state == COMMITTED
+        self._counting = (
+            None if decision.writers is None else frozenset(_writer(text, b"the decision") for text in decision.writers)
         )
-        for segment, (losers, subscriptions, writes) in by_segment.items()
-    ]
+        self._segment: str | None = None
+        self._losers: dict[int | None, None] = {}
+        self._subscriptions: dict[str, None] = {}
+        self._writes = False
+
+    def add(self, ops: Iterable[KeyValue]) -> Iterator[Leftover]:
+        """What was left in each segment that `ops` go beyond. Raises `DataCorrupt`, `InvalidArgument`."""
+        for record in ops:
+            _, segment, subscription = keys.op_parts(record.key)
+            if segment != self._segment:
+                yield from self.rest()
+                self._segment = segment
+            if subscription is not None:
+                self._subscriptions[subscription] = None
+            else:
+                self._writes = True
+                self._lose(record)
+
+    def _lose(self, record: KeyValue) -> None:
+        if not self._committed:
+            self._losers[None] = None
+        elif self._counting is not None:
+            text = records.decode(Op, record.value, key=record.key).writer
+            # ▲ A write that names no writer is that of writer 0, as its entry is: a record of the whole transaction
+            # would hide the entries of the writers that count, in this segment, for good.
+            writer = NO_WRITER if text is None else _writer(text, record.key)
+            if writer not in self._counting:
+                self._losers[writer] = None
+
+    def rest(self) -> Iterator[Leftover]:
+        """What was left in the segment of the last op, which was the last of that segment."""
+        if self._segment is None:
+            return
+        subscriptions = tuple(self._subscriptions)
+        acks, held_acks = ((), subscriptions) if self._committed else (subscriptions, ())
+        yield Leftover(self._segment, self._writes, tuple(self._losers), acks, held_acks)
+        self._segment, self._losers, self._subscriptions, self._writes = None, {}, {}, False
 
 
-def leftover_records(txn_id: TxnId, leftover: Leftover) -> list[bytes]:
+def _writer(text: str, key: bytes) -> int:
+    try:
+        return int(text, 16)
+    except ValueError as error:
+        raise DataCorrupt(f"{key.decode()}: {text!r} is no writer, expected hex digits") from error
+
+
+def parts_of(leftover: Leftover) -> Iterator[Leftover]:
+    """One that names more than one commit takes, in parts whose commits are made in order: ▲ its ops go with the last
+    of the records that are to stand instead of them."""
+    at = 0
+    while len(leftover.aborted) - at > LOSERS_AT_ONCE:
+        yield Leftover(leftover.segment, False, leftover.aborted[at : at + LOSERS_AT_ONCE], (), ())
+        at += LOSERS_AT_ONCE
+    rest = leftover._replace(aborted=leftover.aborted[at:])
+    first = max(0, (LOSERS_AT_ONCE - len(rest.aborted)) // 2 - rest.writes)
+    yield rest._replace(acks=rest.acks[:first])
+    for at in range(first, len(rest.acks), ACKS_AT_ONCE):
+        yield Leftover(leftover.segment, False, (), rest.acks[at : at + ACKS_AT_ONCE], ())
+
+
+def leftover_records(txn_id: TxnId, part: Leftover) -> list[bytes]:
     """The aborted records that `plan_leftovers` writes, to be read first: a rewrite compares what was there."""
-    return [keys.aborted(leftover.segment, txn_id, writer) for writer in leftover.aborted]
+    return [keys.aborted(part.segment, txn_id, writer) for writer in part.aborted]
 
 
-def plan_leftovers(txn_id: TxnId, leftover: Leftover, found: Sequence[KeyValue | None]) -> list[Commit]:
-    """Clear what may go of one segment, *only if* `/owner/<segment>` is absent, compared in the same transaction.
+def plan_leftovers(txn_id: TxnId, part: Leftover, found: Sequence[KeyValue | None]) -> Commit:
+    """Clear what may go, of one of `parts_of` a leftover, *only if* `/owner/<segment>` is absent, compared in the same
+    transaction. The next part only after this one has succeeded.
 
     ▲ An aborted write becomes an aborted record with `max_position: null` as its op goes: nobody knows where its
     entries end, so the record stays until all that is older than a later owner's ledger is trimmed. `found` holds the
-    records of `leftover_records`. The commits are to be made in order, the next one only after the last has succeeded:
-    a record is durable before or with the deletion of its op.
+    records of `leftover_records`. May be empty.
     """
-    owned = absent(keys.owner(leftover.segment))
-    final = version_is(keys.txn(txn_id), 2)
+    conditions = [absent(keys.owner(part.segment)), version_is(keys.txn(txn_id), 2)]
     rewrites = [
-        aborted_rewrite(leftover.segment, txn_id, writer, None, 0 if record is None else record.mod_revision)
-        for writer, record in zip(leftover.aborted, found, strict=True)
+        aborted_rewrite(part.segment, txn_id, writer, None, 0 if record is None else record.mod_revision)
+        for writer, record in zip(part.aborted, found, strict=True)
         if record is None or records.decode(AbortedRecord, record.value, key=record.key).max_position is not None
     ]
-    deletes: list[tuple[Delete, ...]] = []
-    if leftover.writes:
-        prefix = keys.write_ops(txn_id, leftover.segment)
-        index = Delete(keys.write_index(leftover.segment, txn_id))
-        deletes.append((Delete(prefix, keys.prefix_end(prefix)), index))
-    for subscription in leftover.acks:
-        prefix = keys.ack_ops(txn_id, leftover.segment, subscription)
-        index = Delete(keys.ack_index(leftover.segment, subscription, txn_id))
-        deletes.append((Delete(prefix, keys.prefix_end(prefix)), index))
-
-    # ▲ Nor a record after the op has gone: the segment may have been owned, and erased with its topic, in between.
-    index_stands = Compare(keys.write_index(leftover.segment, txn_id), Target.VERSION, Relation.GREATER, 0)
-    step = MAX_COMMIT_OPS - 3
-    # Records first, in commits of their own while they are many; the op goes with the last of them.
-    early, last = rewrites[: len(rewrites) // step * step], rewrites[len(rewrites) // step * step :]
-    commits = [
-        _leftover_commit((owned, final, index_stands), early[at : at + step], []) for at in range(0, len(early), step)
-    ]
-    pairs = max(1, (step - len(last)) // 2)
-    conditions = (owned, final, index_stands) if last else (owned, final)
-    commits.append(_leftover_commit(conditions, last, [one for pair in deletes[:pairs] for one in pair]))
-    for at in range(pairs, len(deletes), step // 2):
-        chunk = [one for pair in deletes[at : at + step // 2] for one in pair]
-        commits.append(_leftover_commit((owned, final), [], chunk))
-    return [commit for commit in commits if commit.puts or commit.deletes]
-
-
-def _leftover_commit(conditions: tuple[Compare, ...], rewrites: Sequence[Rewrite], deletes: Sequence[Delete]) -> Commit:
+    deletes: list[Delete] = []
+    if part.writes:
+        prefix = keys.write_ops(txn_id, part.segment)
+        deletes += Delete(prefix, keys.prefix_end(prefix)), Delete(keys.write_index(part.segment, txn_id))
+    for subscription in part.acks:
+        prefix = keys.ack_ops(txn_id, part.segment, subscription)
+        deletes += Delete(prefix, keys.prefix_end(prefix)), Delete(keys.ack_index(part.segment, subscription, txn_id))
+    if rewrites:
+        # ▲ Nor a record after the op has gone: the segment may have been owned, and erased with its topic, in between.
+        conditions.append(Compare(keys.write_index(part.segment, txn_id), Target.VERSION, Relation.GREATER, 0))
     return Commit(
         compares=(*conditions, *(unchanged_since(item.key, item.mod_revision) for item in rewrites)),
         puts=tuple(Put(item.key, item.value) for item in rewrites),

@@ -90,6 +90,7 @@ def plan_forget_topic(topic_path: str, record: KeyValue, ids: KeyValue | None, *
     for prefix in (
         keys.OWNER,
         keys.LEDGER,
+        keys.LEDGER_PAGE,
         keys.SEGMENT_STATE,
         keys.WRITES_BY_SEGMENT,
         keys.ACKS_BY_SEGMENT_SUBSCRIPTION,

@@ -11,6 +11,7 @@ import asyncio
 import structlog
 
 from txnstore import keys
+from txnstore.former_selves import FormerSelves
 from txnstore.records import Registration, decode, encode
 from txnstore.store import Commit, Compare, EventKind, KeyValue, Lease, MetadataStore, Put, Read, absent, created_at
 from txnwire.errors import TxnError
@@ -77,8 +78,7 @@ class Election:
         self._key = keys.leader(what)
         self._registration = Registration(id=id, address=address)
         self._lease_ttl_s = lease_ttl_s
-        self._own_lease = 0
-        self._first = True
+        self._former_selves = FormerSelves()
 
     async def campaign(self) -> Leadership:
         """Wait until elected, over any trouble of the store. Cancel-safe: a cancelled campaign leaves no key behind."""
@@ -93,6 +93,7 @@ class Election:
     async def _try(self) -> Leadership | None:
         holder = await self._store.get(self._key)
         if holder is None:
+            self._former_selves.found([])
             return await self._claim()
         if self._is_former_self(holder):
             log.info("election_revoking_former_self", key=self._key.decode(), lease=holder.lease)
@@ -102,18 +103,14 @@ class Election:
         return None
 
     def _is_former_self(self, holder: KeyValue) -> bool:
-        """A key left by this id's previous process, or by a term of this one that ended without an answer. Only looked
-        for once per process: two processes given one id by mistake must not go on ousting each other."""
-        first, self._first = self._first, False
-        if not holder.lease:
-            return False
-        if holder.lease == self._own_lease:
-            return True
-        return first and decode(Registration, holder.value, key=holder.key).id == self._registration.id
+        """A key left by this id's previous process, or by a term of this one that ended without an answer."""
+        mine = decode(Registration, holder.value, key=holder.key).id == self._registration.id
+        self._former_selves.found([holder.lease] if mine and holder.lease else [])
+        return self._former_selves.may_end(holder.lease)
 
     async def _claim(self) -> Leadership | None:
         lease = await self._store.grant_lease(self._lease_ttl_s)
-        self._first, self._own_lease = False, lease.id
+        self._former_selves.granted(lease.id)
         put = Put(self._key, encode(self._registration), lease.id)
         try:
             commit = Commit((absent(self._key),), (put,), else_reads=(Read(self._key),))

@@ -90,6 +90,9 @@ class EtcdCommand(msgspec.Struct, frozen=True, kw_only=True):
             f"--quota-backend-bytes={self.quota_bytes}",
             f"--max-txn-ops={self.max_txn_ops}",
             f"--snapshot-count={self.snapshot_count}",
+            # Alone it has nobody to hear from before it elects itself: etcd's own 1 to 2 s are felt at each restart.
+            "--heartbeat-interval=20",
+            "--election-timeout=200",
             "--grpc-keepalive-min-time=1s",
             "--logger=zap",
             "--log-outputs=stderr",

@@ -14,11 +14,13 @@ from typing import Final
 
 from txnstore.backend import Backend, Refused, Unanswered
 from txnstore.store import Compacted, Event, EventKind, RangeResult, WatchBatch
-from txnwire.errors import StoreUnavailable, TxnError, Unauthorized
+from txnwire.errors import InternalError, StoreUnavailable, TxnError, Unauthorized
+from txnwire.tasks import errand
+from txnwire.turns import in_turns
 
 _QUEUED_BATCHES: Final = 64
 _PAUSE_S: Final = 0.05
-_RELIST_TIMEOUT_S: Final = 60.0
+_LISTED_AT_ONCE: Final = 10_000
 
 Relist = Callable[[bytes, bytes], Awaitable[RangeResult]]
 
@@ -48,7 +50,7 @@ class FollowingWatch:
         self._room.set()
         self._closed = False
         self._error: TxnError | None = None
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = errand(self._follow(), name="watch")
 
     def __aiter__(self) -> FollowingWatch:
         return self
@@ -87,6 +89,9 @@ class FollowingWatch:
             self._end_with(Unauthorized(f"watching [{self._start!r}, {self._end!r}): {refusal}"))
         except TxnError as error:
             self._end_with(error)
+        except Exception as error:
+            self._end_with(InternalError(f"watching [{self._start!r}, {self._end!r}): {error!r}"))
+            raise
 
     def _end_with(self, error: TxnError) -> None:
         self._error = error
@@ -113,8 +118,10 @@ class FollowingWatch:
         except (StoreUnavailable, Compacted):
             return  # the stream is opened again, which finds it compacted again
         self._next_revision = listed.revision + 1
-        events = tuple([Event(EventKind.PUT, record) for record in listed.records])
-        await self._deliver(WatchBatch(listed.revision, events, resync=True))
+        events: list[Event] = []
+        async for part in in_turns(listed.records, _LISTED_AT_ONCE):
+            events += [Event(EventKind.PUT, record) for record in part]
+        await self._deliver(WatchBatch(listed.revision, tuple(events), resync=True))
 
     async def _deliver(self, batch: WatchBatch) -> None:
         self._batches.append(batch)

@@ -32,6 +32,7 @@ from txnwire.errors import (
 )
 from txnwire.histogram import SIZE_BOUNDS, Histogram, HistogramSnapshot
 from txnwire.ports import Clock, Random
+from txnwire.tasks import vital
 
 MAX_IN_FLIGHT: Final = 4
 COMPANY: Final = 32
@@ -146,7 +147,7 @@ class GroupCommit:
         self._give_up_all("the store was closed")
 
     def _start_senders(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._senders = [loop.create_task(self._run_sender()) for _ in range(self._max_in_flight)]
+        self._senders = [vital(self._run_sender(), name="sender to etcd") for _ in range(self._max_in_flight)]
         for sender in self._senders:
             sender.add_done_callback(self._sender_ended)
 

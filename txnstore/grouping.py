@@ -68,7 +68,7 @@ class Member:
             else:
                 self.written_ranges += (_checked_range(delete.key, delete.range_end),)
         self.ranged = bool(self.compared_ranges or self.written_ranges)
-        self.ops = max(len(commit.compares), len(commit.puts) + len(commit.deletes), len(commit.else_reads))
+        self.ops = ops_of(commit)
         if self.ops > MAX_COMMIT_OPS or self.size > MAX_COMMIT_BYTES:
             raise InvalidArgument(
                 f"a commit of {self.ops} operations and {self.size} bytes: at most {MAX_COMMIT_OPS} operations and "
@@ -88,6 +88,11 @@ class Member:
             for key in self.written:
                 if deleted.meets_key(key):
                     raise InvalidArgument(f"a commit writes {key!r} and deletes a range that holds it")
+
+
+def ops_of(commit: Commit) -> int:
+    """What etcd counts of it towards `--max-txn-ops`."""
+    return max(len(commit.compares), len(commit.puts) + len(commit.deletes), len(commit.else_reads))
 
 
 MemberT = TypeVar("MemberT", bound=Member)

@@ -23,6 +23,7 @@ TXN_SEQ = b"/txn-seq/"
 SEGMENT_STATE = b"/segment-state/"
 TOPIC = b"/topic/"
 LEDGER = b"/ledger/"
+LEDGER_PAGE = b"/ledger-page/"
 CURSOR = b"/cursor/"
 SUBSCRIPTION = b"/subscription/"
 ASSIGNMENT = b"/assignment/"
@@ -62,8 +63,8 @@ def txn(txn_id: TxnId) -> bytes:
 
 
 def txn_of(key: bytes) -> TxnId:
-    """The id in any key that ends with one: headers, index keys, deadline keys."""
-    return TxnId.parse(key.rpartition(b"/")[2].decode())
+    """The id in any key that ends with one: headers, index keys, deadline keys. Raises `InvalidArgument`."""
+    return TxnId.parse(key.rpartition(b"/")[2].decode(errors="replace"))
 
 
 def txn_ops(txn_id: TxnId) -> bytes:
@@ -83,6 +84,11 @@ def ack_ops(txn_id: TxnId, segment: str, subscription: str) -> bytes:
 def op(prefix: bytes, epoch: int, counter: int) -> bytes:
     """`prefix` from `write_ops` or `ack_ops`. The counter is per broker process and never restarts (▲ §4)."""
     return prefix + f"{epoch}-{counter:012d}".encode()
+
+
+def op_txn(key: bytes) -> TxnId:
+    """The transaction of an op key, or of whatever else stands under its ops."""
+    return TxnId.parse(key[len(TXN_OP) :].decode().partition("/")[0])
 
 
 def op_parts(key: bytes) -> tuple[TxnId, str, str | None]:
@@ -117,12 +123,21 @@ def ack_index(segment: str, subscription: str, txn_id: TxnId) -> bytes:
     return acks_by_segment_subscription(segment, subscription) + str(txn_id).encode()
 
 
+def ack_index_parts(key: bytes) -> tuple[str, str, TxnId]:
+    """(segment path, subscription, transaction) of an ack index key."""
+    segment, subscription, txn_text = key[len(ACKS_BY_SEGMENT_SUBSCRIPTION) :].decode().rsplit("/", 2)
+    return segment, subscription, TxnId.parse(txn_text)
+
+
 def deadline(timeout_ms: int, txn_id: TxnId) -> bytes:
     return TXN_BY_DEADLINE + f"{timeout_ms:013d}/{txn_id}".encode()
 
 
 def deadline_parts(key: bytes) -> tuple[int, TxnId]:
-    timeout_ms, _, txn_id = key[len(TXN_BY_DEADLINE) :].decode().partition("/")
+    """(deadline in epoch ms, transaction). Raises `InvalidArgument`."""
+    timeout_ms, _, txn_id = key[len(TXN_BY_DEADLINE) :].decode(errors="replace").partition("/")
+    if not (timeout_ms.isascii() and timeout_ms.isdigit()):
+        raise InvalidArgument(f"{key!r} is not a deadline key: expected /idx/txn-by-deadline/<epoch ms>/<txn>")
     return int(timeout_ms), TxnId.parse(txn_id)
 
 
@@ -177,10 +192,30 @@ def aborted(segment: str, txn_id: TxnId, writer: int | None = None) -> bytes:
     return aborted_records(segment) + f"{txn_id}{suffix}".encode()
 
 
+def segment_state_parts(key: bytes) -> tuple[str, str]:
+    """(segment path, `watermark` or `aborted/…`) of a key under `SEGMENT_STATE`.
+
+    ▲ The four parts of the path are counted off from the front: a tenant, namespace or topic may be called `aborted` or
+    `watermark`, and a segment whose aborted records cannot be read is served by nobody.
+    """
+    *path, rest = key[len(SEGMENT_STATE) :].decode().split("/", 4)
+    if len(path) != 4 or not (rest == "watermark" or rest.startswith("aborted/")):
+        raise InvalidArgument(f"{key!r} is no segment state: expected /segment-state/<segment>/watermark|aborted/<txn>")
+    return "/".join(path), rest
+
+
 def aborted_parts(key: bytes) -> tuple[TxnId, int | None]:
-    tail = key.decode().partition("/aborted/")[2]
+    """(transaction, writer or None for all of it) of an aborted record's key."""
+    what, _, tail = segment_state_parts(key)[1].partition("/")
+    if what != "aborted":
+        raise InvalidArgument(f"{key!r} is no aborted record: expected /segment-state/<segment>/aborted/<txn>")
     txn_text, _, writer = tail.partition("/")
     return TxnId.parse(txn_text), int(writer, 16) if writer else None
+
+
+def txn_name_text(key: bytes) -> str:
+    """The transaction name of a name record's key."""
+    return unquote_text(key[len(TXN_NAME) :].decode())
 
 
 def topic(topic_path: str) -> bytes:
@@ -189,6 +224,22 @@ def topic(topic_path: str) -> bytes:
 
 def ledger(segment: str) -> bytes:
     return LEDGER + segment.encode()
+
+
+def ledger_pages(segment: str) -> bytes:
+    """Prefix of the older part of one segment's ledger list."""
+    return LEDGER_PAGE + segment.encode() + b"/"
+
+
+def ledger_page(segment: str, ledger_id: int) -> bytes:
+    """So many digits that keys stand in the order of the ids."""
+    return ledger_pages(segment) + f"{ledger_id:016d}".encode()
+
+
+def ledger_page_parts(key: bytes) -> tuple[str, int]:
+    """(segment path, ledger id) of a page's key."""
+    segment, _, ledger_id = key[len(LEDGER_PAGE) :].decode().rpartition("/")
+    return segment, int(ledger_id)
 
 
 def cursors(segment: str) -> bytes:
@@ -204,6 +255,12 @@ def cursor_block(segment: str, subscription: str, block: str) -> bytes:
     return cursor_blocks(segment, subscription) + block.encode()
 
 
+def cursor_parts(key: bytes) -> tuple[str, str, str]:
+    """(segment path, subscription, block) of a cursor block's key."""
+    segment, subscription_name, block = key[len(CURSOR) :].decode().rsplit("/", 2)
+    return segment, subscription_name, block
+
+
 def subscriptions(topic_path: str) -> bytes:
     return SUBSCRIPTION + topic_path.encode() + b"/"
 
@@ -216,6 +273,13 @@ def assignment(topic_path: str, subscription_name: str) -> bytes:
     return ASSIGNMENT + f"{topic_path}/{subscription_name}".encode()
 
 
+def topic_and_name(key: bytes) -> tuple[str, str]:
+    """(topic path, subscription) of a subscription's or an assignment's key."""
+    prefix = SUBSCRIPTION if key.startswith(SUBSCRIPTION) else ASSIGNMENT
+    topic_path, _, name = key[len(prefix) :].decode().rpartition("/")
+    return topic_path, name
+
+
 def drained_by_subscription(topic_path: str, subscription_name: str) -> bytes:
     """Prefix of the sealed segments that a subscription has wholly consumed."""
     return DRAINED + f"{topic_path}/{subscription_name}/".encode()
@@ -223,6 +287,12 @@ def drained_by_subscription(topic_path: str, subscription_name: str) -> bytes:
 
 def drained(topic_path: str, subscription_name: str, segment_id: int) -> bytes:
     return drained_by_subscription(topic_path, subscription_name) + str(segment_id).encode()
+
+
+def drained_parts(key: bytes) -> tuple[str, str, int]:
+    """(topic path, subscription, segment id) of a drained record's key."""
+    topic_path, name, segment_id = key[len(DRAINED) :].decode().rsplit("/", 2)
+    return topic_path, name, int(segment_id)
 
 
 def owner(segment: str) -> bytes:

@@ -9,7 +9,9 @@ from typing import Final
 import structlog
 
 from txnstore.backend import Backend, Refused, Unanswered
+from txnwire.errors import TxnError
 from txnwire.ports import Clock
+from txnwire.tasks import errand
 
 MARGIN_SHARE: Final = 0.2
 LONGEST_MARGIN_S: Final = 2.0
@@ -41,11 +43,16 @@ class KeptLease:
         self._sent_at = sent_at
         self._good_until = 0.0
         self._renewed(ttl_s, sent_at)
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = errand(self._keep(), name="lease")
 
     @property
     def id(self) -> int:
         return self._id
+
+    @property
+    def good_until(self) -> float:
+        """Monotonic: it is lost then, unless it is renewed before."""
+        return self._good_until
 
     def valid(self) -> bool:
         if not self._lost.is_set() and self._clock.monotonic() >= self._good_until:
@@ -62,7 +69,7 @@ class KeptLease:
             async with asyncio.timeout(REVOKE_TIMEOUT_S):
                 await self._backend.wait_ready()
                 await self._backend.revoke(self._id)
-        except (TimeoutError, Unanswered, Refused) as error:
+        except (TimeoutError, Unanswered, Refused, TxnError) as error:
             log.warning("lease not revoked, it will expire", lease=f"{self._id:x}", error=str(error))
 
     async def abandon(self) -> None:
@@ -83,19 +90,26 @@ class KeptLease:
 
     async def _keep(self) -> None:
         pause_s = self._ttl_s / 3
-        while self.valid():
-            await asyncio.sleep(min(pause_s, max(self._good_until - self._clock.monotonic(), 0.0)))
-            if not self.valid():
-                return
-            pause_s = await self._renew()
+        try:
+            while self.valid():
+                await asyncio.sleep(min(pause_s, max(self._good_until - self._clock.monotonic(), 0.0)))
+                if not self.valid():
+                    return
+                pause_s = await self._renew()
+        finally:
+            self._lose()  # ▲ by a defect, too: whoever waits for its loss would count on it for ever
 
     async def _renew(self) -> float:
         """One keep-alive; seconds until the next."""
         try:
             async with asyncio.timeout(self._good_until - self._clock.monotonic()):
-                await self._backend.wait_ready()
+                # ▲ Not behind `wait_ready`: an etcd that answers no reads for a while still renews leases.
                 sent_at = self._clock.monotonic()
                 ttl_s = await self._backend.keep_alive(self._id)
+        except TxnError as error:  # the store is another one: nothing counts on what it says of this lease
+            log.error("lease given up", lease=f"{self._id:x}", error=str(error))
+            self._lose()
+            return 0.0
         except (TimeoutError, Unanswered, Refused) as error:
             log.warning("lease not renewed, trying again", lease=f"{self._id:x}", error=str(error))
             return _RETRY_S

@@ -17,8 +17,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tied_to_parent(command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` bound to the life of the calling process."""
-    return [sys.executable, "-m", "txnstore.lifetime", str(os.getpid()), "--", *command]
+    """The command line that runs `command` bound to the life of the calling process.
+
+    `-P`, here and wherever we start a Python: a folder of the current directory that is called as one of our packages
+    (`segments`, say) must not take its place."""
+    return [sys.executable, "-P", "-m", "txnstore.lifetime", str(os.getpid()), "--", *command]
 
 
 def main(arguments: Sequence[str]) -> int:

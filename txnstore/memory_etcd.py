@@ -20,6 +20,7 @@ from txnwire.ports import Clock
 
 MIN_TTL_S: Final = 2
 DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
+DEFAULT_REQUEST_BYTES: Final = 1536 * 1024
 _CHANGES_PER_DELIVERY: Final = 1000
 
 
@@ -58,10 +59,21 @@ class MemoryEtcd:
     - `expire_lease(id)`: early; `delay_expiry(id, seconds)`: late, until `end_delays()`;
     - `quota_bytes`: lower it to raise the alarm.
 
+    `max_txn_ops`, `max_request_bytes`: as etcd's own options, and what they forbid is refused as etcd does.
+    `pages_divided_by`: its clients read and write so many times less at once.
+
     `on_change` is shown every change as soon as it is made, `on_arrival` every request as soon as it is answered.
     """
 
-    def __init__(self, clock: Clock, *, quota_bytes: int = DEFAULT_QUOTA_BYTES, max_txn_ops: int = 10_000) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        quota_bytes: int = DEFAULT_QUOTA_BYTES,
+        max_txn_ops: int = 10_000,
+        max_request_bytes: int = DEFAULT_REQUEST_BYTES,
+        pages_divided_by: int = 1,
+    ) -> None:
         self._clock = clock
         self._context = copy_context()
         self.on_change: Callable[[Change], None] | None = None
@@ -69,6 +81,8 @@ class MemoryEtcd:
         self.mvcc = Mvcc()
         self.quota_bytes = quota_bytes
         self.max_txn_ops = max_txn_ops
+        self.max_request_bytes = max_request_bytes
+        self.pages_divided_by = pages_divided_by
         self.no_space = False
         self.paused = False
         self.running = True
@@ -180,6 +194,14 @@ class MemoryEtcd:
             self.no_space = True
         if self.no_space:
             raise Refused(Reason.FULL, "etcdserver: mvcc: database space exceeded")
+
+    def check_request(self, *, ops: int, nested_ops: int, size: int) -> None:
+        """etcd counts the longest list of a transaction, and grants those in it what is left of its limit. `size`: of
+        the request as it is sent."""
+        if ops > self.max_txn_ops or ops + nested_ops > self.max_txn_ops:
+            raise Refused(Reason.MALFORMED, "etcdserver: too many operations in txn request")
+        if size > self.max_request_bytes:
+            raise Refused(Reason.MALFORMED, "etcdserver: request is too large")
 
     def grant(self, ttl_s: int) -> tuple[int, float]:
         self.check_quota()

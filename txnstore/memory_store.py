@@ -14,7 +14,8 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from txnstore.backend import Fence, Fenced, Page, Refused, StoreStatus, Unanswered
-from txnstore.grouping import Member
+from txnstore.etcd.wire import CommitEncoder
+from txnstore.grouping import Member, ops_of
 from txnstore.memory_etcd import Arrival, MemoryEtcd, MemoryWatchStream
 from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, unchanged_since
 from txnstore.store_client import StoreClient
@@ -22,6 +23,10 @@ from txnwire.errors import TxnError
 from txnwire.ports import Clock, Random
 
 ATTEMPT_TIMEOUT_S: Final = 5.0
+
+_encoder = CommitEncoder(b"/txnstore")
+_NESTED_BYTES: Final = 10
+"""Around a transaction that is nested in another."""
 
 T = TypeVar("T")
 
@@ -57,6 +62,9 @@ class Faults(Protocol):
         """How long after a change its delivery to this client's watches starts."""
 
 
+_ADMISSION_PAUSE_S: Final = 0.02
+
+
 class MemoryBackend:
     """`txnstore.backend.Backend` over a `MemoryEtcd`."""
 
@@ -65,6 +73,8 @@ class MemoryBackend:
         self._client = client
         self._faults = faults
         self._connected = True
+        self._admitted = True
+        self._admission = asyncio.Lock()
         self._waiting: list[asyncio.Future[None]] = []
         self._unanswered: dict[asyncio.Future[object], None] = {}
         self._streams: dict[MemoryWatchStream, None] = {}
@@ -73,6 +83,10 @@ class MemoryBackend:
     @property
     def max_txn_ops(self) -> int:
         return self._etcd.max_txn_ops
+
+    @property
+    def pages_divided_by(self) -> int:
+        return self._etcd.pages_divided_by
 
     def disconnect(self) -> None:
         """No endpoint can be reached until `reconnect`: what is unanswered ends so, nothing more is sent."""
@@ -95,12 +109,32 @@ class MemoryBackend:
         for stream in self._streams:
             stream.lose()
 
+    @property
+    def connected(self) -> bool:
+        return self._connected and self._etcd.running
+
     async def wait_ready(self) -> None:
-        while not (self._connected and self._etcd.running):
+        """As the client of a real etcd: behind what went unanswered it is asked for a sign of life first."""
+        await self._wait_connected()
+        while not self._admitted:
+            async with self._admission:
+                await self._wait_connected()
+                if not self._admitted:
+                    await self._admit()
+
+    async def _wait_connected(self) -> None:
+        while not self.connected:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             self._etcd.when_started(self._wake_waiting)
             await waiter
+
+    async def _admit(self) -> None:
+        try:
+            await self._request("admission", lambda: None)
+            self._admitted = True
+        except Unanswered:
+            await asyncio.sleep(_ADMISSION_PAUSE_S)
 
     async def wait_unfit(self) -> TxnError:
         never: asyncio.Future[TxnError] = asyncio.get_running_loop().create_future()  # this etcd has no backups
@@ -113,10 +147,8 @@ class MemoryBackend:
         return None
 
     def encode(self, commit: Commit) -> bytes:
-        parts = [compare.key for compare in commit.compares]
-        for put in commit.puts:
-            parts += (put.key, put.value)
-        return b"".join(parts)
+        """As etcd gets it: its limit counts that."""
+        return _encoder.transaction(commit)
 
     async def commit(
         self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
@@ -124,6 +156,7 @@ class MemoryBackend:
         def apply() -> list[CommitResult]:
             if fence is not None and self._fence_of(fence.key) != fence.revision:
                 raise Fenced(f"{fence} was raised before this request came")
+            self._check_commit(members, 0 if fence is None else 1)
             if any(member.commit.puts for member in members):
                 self._etcd.check_quota()
             return self._etcd.mvcc.commit([member.commit for member in members])
@@ -132,6 +165,15 @@ class MemoryBackend:
         if repeated:
             return [CommitResult(r.succeeded, r.revision, r.reads, True) for r in results]
         return results
+
+    def _check_commit(self, members: Sequence[Member], fences: int) -> None:
+        sizes = [len(member.wire) for member in members]
+        ops = [ops_of(member.commit) for member in members]
+        if len(members) == 1:
+            self._etcd.check_request(ops=ops[0] + fences, nested_ops=0, size=sizes[0])
+        else:
+            size = sum(sizes) + _NESTED_BYTES * len(sizes)
+            self._etcd.check_request(ops=len(members), nested_ops=max(ops), size=size)
 
     async def raise_fence(self, fence: Fence, lease: int) -> int:
         def apply() -> int:
@@ -148,6 +190,7 @@ class MemoryBackend:
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
         def apply() -> tuple[int, list[KeyValue | None]]:
+            self._etcd.check_request(ops=len(keys), nested_ops=0, size=sum(map(len, keys)))
             mvcc = self._etcd.mvcc
             return mvcc.revision, [mvcc.get(key, revision) for key in keys]
 
@@ -159,6 +202,15 @@ class MemoryBackend:
             if keys_only:
                 records = [msgspec.structs.replace(record, value=b"") for record in records]
             return Page(self._etcd.mvcc.revision, tuple(records), more)
+
+        return await self._request("read", apply)
+
+    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[Page]:
+        def apply() -> list[Page]:
+            mvcc = self._etcd.mvcc
+            self._etcd.check_request(ops=len(ranges), nested_ops=0, size=sum(len(one) for one, _ in ranges))
+            found = [mvcc.range(start, end, revision, limit) for start, end in ranges]
+            return [Page(mvcc.revision, tuple(records), more) for records, more in found]
 
         return await self._request("read", apply)
 
@@ -235,6 +287,9 @@ class MemoryBackend:
         self._unanswered[answer] = None  # type: ignore[index]
         try:
             return await answer
+        except Unanswered:
+            self._admitted = False
+            raise
         finally:
             timer.cancel()
             del self._unanswered[answer]  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ fresh one. Its outcome and writers are taken over at collection (`collection_tra
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from txnstore import keys, records
 from txnstore.records import ABORTED, COMMITTED, Header, TxnName
@@ -23,8 +23,12 @@ from txnstore.store import (
     unchanged_since,
 )
 from txnstore.transitions import Decision, decision_of, read_begin_verdict
+from txnstore.writer_lists import unpack
 from txnwire.errors import OutcomeUnknown
 from txnwire.ids import TxnId
+
+KEEP_MS: Final = 30 * 24 * 3600 * 1000
+"""How long an outcome is known whose begin asked for nothing else."""
 
 
 class NameState(NamedTuple):
@@ -63,10 +67,23 @@ def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> Decision | None:
 def _collected(named: TxnName) -> Decision | None:
     if named.outcome is None:
         return None
-    return Decision(named.outcome, 0, None, None if named.writers is None else tuple(named.writers))
+    return Decision(named.outcome, 0, None, None if named.writers is None else unpack(named.writers))
 
 
-def plan_begin_named(txn_id: TxnId, tc_epoch: int, header: Header, name: str, record: KeyValue | None) -> Commit:
+class Keep(NamedTuple):
+    """How long the outcome of a name is known after its collection. `ms` 0: `KEEP_MS`. `newest`: for ever while it is
+    the newest commit of its prefix, up to the last `/`."""
+
+    ms: int = 0
+    newest: bool = False
+
+
+KEPT_BY_DEFAULT: Final = Keep()
+
+
+def plan_begin_named(
+    txn_id: TxnId, tc_epoch: int, header: Header, name: str, record: KeyValue | None, keep: Keep
+) -> Commit:
     """Begin a free name: the header as in `plan_begin`, and the name record, unchanged since it was read as free.
 
     No compare of the aborted predecessor is needed: a decision never changes, and its collection rewrites the record.
@@ -81,7 +98,7 @@ def plan_begin_named(txn_id: TxnId, tc_epoch: int, header: Header, name: str, re
         ),
         puts=(
             Put(key, records.encode(header)),
-            Put(name_key, records.encode(TxnName(v=1, txn_id=str(txn_id)))),
+            Put(name_key, records.encode(TxnName(v=1, txn_id=str(txn_id), keep_ms=keep.ms, keep_newest=keep.newest))),
         ),
         else_reads=(Read(key), Read(name_key)),
         partition_key=key[len(keys.TXN) :],
@@ -89,41 +106,57 @@ def plan_begin_named(txn_id: TxnId, tc_epoch: int, header: Header, name: str, re
     )
 
 
+class Expired(NamedTuple):
+    """For `plan_expire_name`."""
+
+    key: bytes
+    mod_revision: int
+
+
+class _Newest(NamedTuple):
+    """Of the commits under `prefix` that asked to be kept. `expired` None: its time is not over anyway."""
+
+    prefix: bytes
+    order: tuple[int, bytes]
+    expired: Expired | None
+
+
 class NameRetention:
-    """Which name records may go: those collected before `before_ms` (epoch ms). ▲ Of each prefix (up to the last `/`)
-    the newest commit stays for ever: a query that comes back after a year must find the batch it has written.
+    """Which name records may go at `now_ms` (epoch ms): those kept for as long as they asked for, since they were
+    collected. ▲ Where it was asked for, the newest commit of a prefix (up to the last `/`) stays for ever: a query that
+    comes back after a year must find the batch it has written.
 
     An aborted one stands for a free name just as no record does, and one that is not collected may yet abort: neither
-    makes an older commit of its prefix go. Show it every record, then ask."""
+    makes an older commit of its prefix go. Show it every record in the order of keys: what a prefix holds is then in
+    one stretch, so no more is remembered than one commit for each `/` of a name."""
 
-    def __init__(self, before_ms: int, limit: int) -> None:
-        self._before_ms = before_ms
-        self._limit = limit
-        self._newest: dict[bytes, tuple[int, KeyValue, TxnName]] = {}
-        """By prefix. The newest by its create revision: ▲ a wall clock may be stepped."""
-        self._expired: list[tuple[bytes, int]] = []
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._newest: list[_Newest] = []
+        """Of the prefixes around the last key, outermost first."""
 
-    def saw(self, record: KeyValue) -> None:
-        """Raises `DataCorrupt`."""
+    def saw(self, record: KeyValue) -> Expired | None:
+        """What may go now that this one is known too. Raises `DataCorrupt`."""
         named = records.decode(TxnName, record.value, key=record.key)
-        if named.outcome == COMMITTED:
-            prefix, commit = record.key.rpartition(b"/")[0], (record.create_revision, record, named)
-            newest = self._newest.get(prefix, commit)
-            self._newest[prefix] = max(newest, commit, key=lambda one: one[0])
-            if newest is commit:
-                return
-            _, record, named = min(newest, commit, key=lambda one: one[0])
-        if named.outcome is not None and named.collected_ms < self._before_ms and len(self._expired) < self._limit:
-            self._expired.append((record.key, record.mod_revision))
+        over = named.outcome is not None and named.collected_ms + (named.keep_ms or KEEP_MS) <= self._now_ms
+        expired = Expired(record.key, record.mod_revision) if over else None
+        if named.outcome != COMMITTED or not named.keep_newest:
+            return expired
+        while self._newest and not record.key.startswith(self._newest[-1].prefix):
+            self._newest.pop()
+        # ▲ By the create revision, for a wall clock may be stepped. The names of one group commit share it.
+        one = _Newest(record.key[: record.key.rindex(b"/") + 1], (record.create_revision, record.key), expired)
+        if not self._newest or self._newest[-1].prefix != one.prefix:
+            self._newest.append(one)
+            return None
+        other = self._newest[-1]
+        self._newest[-1] = max(one, other, key=lambda each: each.order)
+        return min(one, other, key=lambda each: each.order).expired
 
-    def expired(self) -> list[tuple[bytes, int]]:
-        """(key, mod revision) of at most `limit` records, for `plan_expire_name`."""
-        return self._expired
 
-
-def plan_expire_name(key: bytes, mod_revision: int, guard: Compare) -> Commit:
+def plan_expire_name(expired: Expired, guard: Compare) -> Commit:
     """Forget a name. `guard`: of the elected role, compared with every write of it."""
-    return Commit(compares=(unchanged_since(key, mod_revision), guard), deletes=(Delete(key),))
+    return Commit(compares=(unchanged_since(expired.key, expired.mod_revision), guard), deletes=(Delete(expired.key),))
 
 
 class NamedVerdict(NamedTuple):

@@ -18,6 +18,7 @@ from txnstore.records import Pin, encode
 from txnstore.store import Commit, Put
 from txnwire.errors import TxnError
 from txnwire.ports import Random
+from txnwire.tasks import errand
 
 if TYPE_CHECKING:
     from txnstore.store_client import StoreClient
@@ -43,7 +44,7 @@ class Pins:
         token = object()
         self._pinned[token] = revision
         if self._reporter is None or self._reporter.done():
-            self._reporter = asyncio.get_running_loop().create_task(self._report())
+            self._reporter = errand(self._report(), name="pin report")
         try:
             yield
         finally:

@@ -20,6 +20,8 @@ REASON_CLIENT: Final = "client"
 REASON_TIMEOUT: Final = "timeout"
 REASON_FENCED: Final = "fenced"
 REASON_ADMIN: Final = "admin"
+REASON_LOST: Final = "lost"
+"""It was committed, and a repair found that a part of it is missing in the data folder."""
 REASON_SESSION: Final = "session"
 """Its client vanished: no connection and no announcement within the grace (DESIGN §9)."""
 REASON_UNANSWERED: Final = "unanswered"
@@ -30,7 +32,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """`/txn/<txnId>`. Written once OPEN, once decided: `version == 1` *is* OPEN (DESIGN §5).
 
     `timeout_ms`, `created_ms`, `finalized_ms`: absolute epoch milliseconds. `attempt`: hex, the identity under which a
-    lost begin is repeated. `writers`: None counts all, a list only these (hex, 16 digits)."""
+    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writer_lists`)."""
 
     v: int = 1
     state: str
@@ -45,6 +47,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     writers: list[str] | None = None
     end_attempt: str | None = None
+
+
+NO_WRITER = 0
+"""The writer of entries and ops that name none (DESIGN §10)."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,11 +82,16 @@ class TxnSeq(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TxnName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`keep_ms`: how long it stays once collected; 0: the default. `keep_newest`: for ever while it is the newest
+    commit of its prefix; ▲ what earlier versions wrote says nothing of it, and was promised that."""
+
     v: int
     txn_id: str
     outcome: str | None = None
     writers: list[str] | None = None
     collected_ms: int = 0
+    keep_ms: int = 0
+    keep_newest: bool = True
 
 
 class OutcomeBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +167,11 @@ class SegmentIds(msgspec.Struct, frozen=True, kw_only=True):
     floor: int
 
 
-class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
+PAGED: Final = 2
+"""The version of a ledger list whose older part stands in pages."""
+
+
+class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`closed_length`: entries in it once closed, None while open. `opened_ms`, `closed_ms`: absolute epoch
     milliseconds. `aborted`: so many aborted records stand in its sidecar and no longer in etcd; 0: it has none."""
 
@@ -174,7 +189,10 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     sealed for, which, if the topic's record tells of it no more and the segment is active, was given up: then the seal
     is undone. `trimmed_below`: first position kept;
     ledgers before it are read no more, and leave the list once they are deleted. `trimmed_through`: the last entry that
-    was trimmed, which tells a reader that has read all of that from one that has missed some."""
+    was trimmed, which tells a reader that has read all of that from one that has missed some. `paged`: so many ledgers,
+    all older than these, stand in `/ledger-page/<segment>/…`; `paged_bytes`: so many bytes are in those of them that
+    are kept. With pages `v` is 2: whoever does not know of them must not take the rest for the whole. `made`: the open
+    ledger whose file has surely been made; one that is listed and not there may otherwise never have been."""
 
     v: int = 1
     ledgers: list[LedgerInfo]
@@ -182,6 +200,17 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_below: tuple[int, int] | None = None
     trimmed_through: tuple[int, int] | None = None
     sealed_by: str | None = None
+    paged: int = 0
+    paged_bytes: int = 0
+    made: int | None = None
+
+
+class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`/ledger-page/<segment>/<ledger id>`: closed ledgers, oldest first, that the head gave up
+    (`segments.ledger_pages`)."""
+
+    v: int = 1
+    ledgers: list[LedgerInfo]
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +365,8 @@ RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+_VERSIONS: Final[dict[type, tuple[int, ...]]] = {LedgerRecord: (1, PAGED)}
+"""Of records that have had more than one."""
 
 
 def encode(record: msgspec.Struct) -> bytes:
@@ -351,6 +382,6 @@ def decode(record_type: type[RecordT], value: bytes, *, key: bytes) -> RecordT:
         record: RecordT = decoder.decode(value)
     except msgspec.DecodeError as error:
         raise DataCorrupt(f"{key.decode(errors='replace')}: not a {record_type.__name__} record: {error}") from error
-    if (version := getattr(record, "v", 1)) != 1:
+    if (version := getattr(record, "v", 1)) not in _VERSIONS.get(record_type, (1,)):
         raise DataCorrupt(f"{key.decode(errors='replace')}: {record_type.__name__} version {version} is not supported")
     return record

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from txnstore.backend import Backend, Refused, StoreStatus, Unanswered
+from txnwire.tasks import restarted
 
 SOFT_LIMIT_SHARE: Final = 0.75
 FILE_LIMIT_SHARE: Final = 0.9
@@ -31,7 +32,7 @@ class SoftLimit:
     def exceeded(self) -> bool:
         """As of the last sample; False before the first."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._sample())
+            self._task = restarted(self._sample, name="soft limit")
         return self._exceeded
 
     def message(self) -> str:

@@ -200,6 +200,12 @@ class Lease(Protocol):
 
 
 class MetadataStore(Protocol):
+    """A time limit of a read is one on each request of it: how many it takes has no bound."""
+
+    def page_size(self, records: int) -> int:
+        """How many to read, or write, at once where `records` is meant: as many, or fewer where what spans pages is to
+        be tried with less data (simulation)."""
+
     async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
         """Linearizable read. Raises `StoreUnavailable`."""
 
@@ -222,6 +228,12 @@ class MetadataStore(Protocol):
         """Every record in [start, end), in pages pinned at one revision (`revision`, or the one of the first page).
         `limit` (0: none) bounds the answer, not etcd's work: bound the range by keys. Raises `StoreUnavailable`, and
         `Compacted` where `revision` is gone."""
+
+    async def ranges(
+        self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, timeout_s: float = 30.0
+    ) -> list[tuple[KeyValue, ...]]:
+        """The records of each [start, end) at `revision`, many small ranges in one request. Raises `Compacted`,
+        `StoreUnavailable`."""
 
     async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
         """A definite verdict on one conditional write, coalesced with others on its way (group commit).

@@ -20,6 +20,7 @@ from txnstore.soft_limit import SoftLimit
 from txnstore.store import (
     Commit,
     CommitResult,
+    Compacted,
     Compare,
     KeyValue,
     Put,
@@ -34,6 +35,9 @@ from txnwire.ports import Clock, Random
 PAGE_RECORDS: Final = 5000
 _READ_PAUSE_S: Final = 0.05
 _KEYS_PER_READ: Final = 500
+_RANGES_PER_READ: Final = 100
+_RECORDS_PER_RANGE: Final = 4
+"""At first: most have one, and one may be as large as a request."""
 
 T = TypeVar("T")
 
@@ -58,6 +62,9 @@ class StoreClient:
 
     # --- reads ---
 
+    def page_size(self, records: int) -> int:
+        return max(1, records // self._backend.pages_divided_by)
+
     async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
         _, (record,) = await self._reading(_until(timeout_s), partial(self._backend.read_many, (key,), 0))
         return record
@@ -67,15 +74,21 @@ class StoreClient:
     ) -> tuple[int, list[KeyValue | None]]:
         if not keys:
             raise InvalidArgument("get_many was asked for no key at all: then there is no revision either")
-        until = _until(timeout_s)
-        chunk = min(_KEYS_PER_READ, self._backend.max_txn_ops)
-        found_at, records = await self._reading(until, partial(self._backend.read_many, keys[:chunk], revision))
+        return await _again_if_compacted(revision, lambda: self._read_many(keys, revision, timeout_s))
+
+    async def _read_many(
+        self, keys: Sequence[bytes], revision: int, timeout_s: float
+    ) -> tuple[int, list[KeyValue | None]]:
+        chunk = min(self.page_size(_KEYS_PER_READ), self._backend.max_txn_ops)
+        first = partial(self._backend.read_many, keys[:chunk], revision)
+        found_at, records = await self._reading(_until(timeout_s), first)
         pinned = revision or found_at
         if len(keys) > chunk:
             with self._pins.pin(pinned):
                 for start in range(chunk, len(keys), chunk):
                     more = keys[start : start + chunk]
-                    _, found = await self._reading(until, partial(self._backend.read_many, more, pinned))
+                    read = partial(self._backend.read_many, more, pinned)
+                    _, found = await self._reading(_until(timeout_s), read)
                     records += found
         return pinned, records
 
@@ -91,20 +104,46 @@ class StoreClient:
     ) -> RangeResult:
         if start >= end:
             raise InvalidArgument(f"range [{start!r}, {end!r}) is empty: its end must be above its start")
-        until, asked_at = _until(timeout_s), self._clock.monotonic()
+        asked_at = self._clock.monotonic()
+        found = await _again_if_compacted(
+            revision, lambda: self._read_range(start, end, revision, keys_only, limit, timeout_s)
+        )
+        if start.startswith(keys.INDEXES):
+            self._index_queries.observe(self._clock.monotonic() - asked_at)
+        return found
+
+    async def _read_range(
+        self, start: bytes, end: bytes, revision: int, keys_only: bool, limit: int, timeout_s: float
+    ) -> RangeResult:
         read_page = partial(self._backend.read_page, end=end, keys_only=keys_only)
-        size = _page_size(limit, 0)
-        page = await self._reading(until, partial(read_page, start, revision=revision, limit=size))
+        most = self.page_size(PAGE_RECORDS)
+        size = _left(limit, 0, most)
+        page = await self._reading(_until(timeout_s), partial(read_page, start, revision=revision, limit=size))
         pinned, records = revision or page.revision, list(page.records)
         if page.more and len(records) != limit:
             with self._pins.pin(pinned):
                 while page.more and len(records) != limit:
-                    following, size = records[-1].key + b"\0", _page_size(limit, len(records))
-                    page = await self._reading(until, partial(read_page, following, revision=pinned, limit=size))
+                    following, size = records[-1].key + b"\0", _left(limit, len(records), most)
+                    read = partial(read_page, following, revision=pinned, limit=size)
+                    page = await self._reading(_until(timeout_s), read)
                     records += page.records
-        if start.startswith(keys.INDEXES):
-            self._index_queries.observe(self._clock.monotonic() - asked_at)
         return RangeResult(pinned, tuple(records))
+
+    async def ranges(
+        self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, timeout_s: float = 30.0
+    ) -> list[tuple[KeyValue, ...]]:
+        found: list[tuple[KeyValue, ...]] = []
+        chunk = min(self.page_size(_RANGES_PER_READ), self._backend.max_txn_ops)
+        for at in range(0, len(ranges), chunk):
+            asked = ranges[at : at + chunk]
+            read = partial(self._backend.read_pages, asked, revision=revision, limit=_RECORDS_PER_RANGE)
+            for (_, end), page in zip(asked, await self._reading(_until(timeout_s), read), strict=True):
+                records = page.records
+                if page.more:
+                    rest = await self._read_range(records[-1].key + b"\0", end, revision, False, 0, timeout_s)
+                    records += rest.records
+                found.append(records)
+        return found
 
     async def count(self, start: bytes, end: bytes, *, timeout_s: float = 10.0) -> int:
         """How many keys there are in [start, end). Raises `StoreUnavailable`."""
@@ -244,6 +283,10 @@ class StoreClient:
         self._leases[lease] = None
         return lease
 
+    def leases_good_until(self) -> float:
+        """Monotonic: when the last of the leases held here is lost, unless it is renewed before; -1 without any."""
+        return max((lease.good_until for lease in self._leases), default=-1.0)
+
     def _forget_lease(self, lease: KeptLease) -> None:
         self._leases.pop(lease, None)
 
@@ -288,13 +331,24 @@ class StoreClient:
             raise StoreUnavailable(f"no answer from etcd in time: {why}") from None
 
 
+async def _again_if_compacted(revision: int, read: Callable[[], Awaitable[T]]) -> T:
+    """▲ A read in several requests, of which nobody has said at which `revision`: where that one is compacted away
+    amid them, by hand perhaps, all is read again at a newer one. Whoever reads would take it for its own end."""
+    while True:
+        try:
+            return await read()
+        except Compacted:
+            if revision:
+                raise
+
+
 def _until(timeout_s: float) -> float:
     """In the running loop's time."""
     return asyncio.get_running_loop().time() + timeout_s
 
 
-def _page_size(limit: int, found: int) -> int:
-    return min(limit - found, PAGE_RECORDS) if limit else PAGE_RECORDS
+def _left(limit: int, found: int, most: int) -> int:
+    return min(limit - found, most) if limit else most
 
 
 def _read_error(refusal: Refused) -> TxnError:

@@ -35,6 +35,7 @@ from txnstore.store import (
     unchanged_since,
     version_is,
 )
+from txnstore.writer_lists import pack, unpack
 from txnwire.errors import ExpiredTransaction, InternalError, InvalidTxnState, NotOwner
 from txnwire.ids import TxnId
 
@@ -73,7 +74,7 @@ def decide(
         key_epoch=header.key_epoch,
         attempt=header.attempt,
         reason=reason,
-        writers=None if writers is None or state != COMMITTED else list(writers),
+        writers=None if writers is None or state != COMMITTED else pack(writers),
     )
 
 
@@ -152,7 +153,7 @@ class EndVerdict(NamedTuple):
 def read_end_verdict(commit: Commit, result: CommitResult, decided: Header) -> EndVerdict:
     """What became of the transaction. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
     if result.succeeded:
-        writers = None if decided.writers is None else tuple(decided.writers)
+        writers = None if decided.writers is None else unpack(decided.writers)
         return EndVerdict(Decision(decided.state, result.revision, decided.reason, writers), True)
     if not result.reads[0]:
         return EndVerdict(None, False)
@@ -169,7 +170,7 @@ def decision_of(record: KeyValue) -> Decision | None:
     if record.version == 1:
         return None
     header = records.decode(Header, record.value, key=record.key)
-    writers = None if header.writers is None else tuple(header.writers)
+    writers = None if header.writers is None else unpack(header.writers)
     return Decision(header.state, record.mod_revision, header.reason, writers)
 
 
@@ -316,9 +317,15 @@ def plan_take_tcid(tcid: int, registration: records.Registration, lease_id: int)
     )
 
 
-def plan_join(registration: records.Registration, lease_id: int) -> Commit:
-    """Be counted among the coordinators. It takes the place of a predecessor of the same id."""
-    return Commit(puts=(Put(keys.tc_member(registration.id), msgspec.json.encode(registration), lease_id),))
+def plan_join(registration: records.Registration, lease_id: int, found: KeyValue | None) -> Commit:
+    """Be counted among the coordinators. It takes the place of a predecessor of the same id, whose record is `found`;
+    ▲ compared, so that a namesake that has come since keeps its place."""
+    key = keys.tc_member(registration.id)
+    return Commit(
+        compares=(unchanged_since(key, 0 if found is None else found.mod_revision),),
+        puts=(Put(key, msgspec.json.encode(registration), lease_id),),
+        else_reads=(Read(key),),
+    )
 
 
 def plan_give_up_tcid(tcid: int, tc_epoch: int) -> Commit:

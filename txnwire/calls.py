@@ -7,11 +7,10 @@ gathered; deadlines are kept by one sweep per `Caller`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Final
-
-import structlog
 
 from txnwire.errors import ConnectionLost, InvalidArgument, Overloaded, Timeout, TxnError, from_wire
 from txnwire.ports import Clock, Connection, Transport
@@ -21,7 +20,7 @@ from txnwire.serving import Authenticate, Handler, Peer, Service, not_reading, s
 
 __all__ = ["Authenticate", "Caller", "Handler", "Peer", "Service", "serve_connection"]
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("txnclient.wire")
 
 _MIN_SWEEP_S: Final = 0.01
 """Deadlines closer together than this are kept by the same sweep."""
@@ -168,7 +167,7 @@ class Caller:
         self._connection.send_nowait(command)
         if self._connection.pending_bytes > MAX_PENDING_BYTES:
             reason = not_reading(self._connection)
-            _log.warning("peer_does_not_read", address=self.address, reason=str(reason))
+            _log.warning("%s does not read what it is sent: %s", self.address, reason)
             self._end(reason)
             raise ConnectionLost(str(self._reason))
 
@@ -181,7 +180,7 @@ class Caller:
         except ConnectionLost as lost:
             self._end(lost)
         except Exception as error:  # noqa: BLE001 - of `on_push`: its state may miss something now
-            _log.exception("push_handler_failed", address=self.address)
+            _log.exception("a push of %s could not be handled", self.address)
             self._end(ConnectionLost(f"connection with {self.address}: a push could not be handled: {error!r}"))
 
     def _take(self, commands: Sequence[pb.Command]) -> None:
@@ -193,7 +192,7 @@ class Caller:
                 if waiter is None or waiter[0].done():
                     continue  # its deadline has passed, or nobody waits any more
                 if command.HasField("error"):
-                    waiter[0].set_exception(from_wire(command.error))
+                    _fail(waiter[0], from_wire(command.error))
                 else:
                     waiter[0].set_result(command)
             elif command.HasField("error"):
@@ -211,7 +210,7 @@ class Caller:
         waiting, self._waiting = self._waiting, {}
         for future, _, _ in waiting.values():
             if not future.done():
-                future.set_exception(ConnectionLost(str(reason)))
+                _fail(future, ConnectionLost(str(reason)))
         self._ended.set()
         self._closing = self._loop.create_task(self._connection.close(), name=f"closing {self.address}")
         if self._on_closed is not None:
@@ -234,9 +233,7 @@ class Caller:
         for request_id in overdue:
             future, _, timeout_s = self._waiting.pop(request_id)
             if not future.done():
-                future.set_exception(
-                    Timeout(f"{self.address} did not answer request {request_id} within {timeout_s:.3g} s")
-                )
+                _fail(future, Timeout(f"{self.address} did not answer request {request_id} within {timeout_s:.3g} s"))
         self._due = math.inf
         self._sweep_timer = None
         if self._waiting:
@@ -262,3 +259,10 @@ async def _shake_hands(connection: Connection, hello: pb.Hello) -> tuple[pb.Hell
         version = reply.hello_ok.protocol_version
         raise InvalidArgument(f"{connection.peer} speaks protocol version {version}, this client {PROTOCOL_VERSION}")
     return reply.hello_ok, commands[1:]
+
+
+def _fail(answer: asyncio.Future[pb.Command], error: TxnError) -> None:
+    """▲ Whoever asked may have gone, cancelled while it waited by other means than `await`: then nobody looks at this,
+    and asyncio would print that, as a defect of whose program it is in."""
+    answer.set_exception(error)
+    answer.exception()

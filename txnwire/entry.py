@@ -24,7 +24,7 @@ from txnwire.block import Block, Columns, OutgoingMessage
 from txnwire.errors import DataCorrupt, InvalidArgument, MessageTooLarge, TxnError
 from txnwire.ids import TxnId, hash_keys
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import ENTRY_VERSION, MAX_ENTRY_BYTES
+from txnwire.protocol import ENTRY_VERSION, MAX_ENTRY_BYTES, MAX_ENTRY_MESSAGES
 
 __all__ = [
     "Block",
@@ -72,11 +72,14 @@ def encode_entry(
 
     `compression` is a wish: see `txnwire.compression.compress`. `hash_lo`/`hash_hi` of the metadata span the keys'
     hashes; with no key at all lo is 1 and hi is 0.
-    Raises `MessageTooLarge` past `MAX_VALUE_BYTES` a value or `MAX_ENTRY_BYTES` in all, `InvalidArgument` if empty.
+    Raises `MessageTooLarge` past `MAX_VALUE_BYTES` a value, `MAX_ENTRY_BYTES` in all or `MAX_ENTRY_MESSAGES`,
+    `InvalidArgument` if empty.
     """
     if not messages:
         raise InvalidArgument("an entry holds at least one message: none were given")
     columns = messages if isinstance(messages, Columns) else Columns.of(messages)
+    if len(columns.values) > MAX_ENTRY_MESSAGES:
+        raise MessageTooLarge(f"a batch of {len(columns.values)} messages: at most {MAX_ENTRY_MESSAGES} make an entry")
     block = blocks.encode_block(columns)
     block_bytes = len(block)
     block, compression = compression_codecs.compress(block, compression, level)

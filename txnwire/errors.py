@@ -22,7 +22,7 @@
         ├── NotOwner                retriable: look up the owner again
         ├── SegmentSealed           retriable elsewhere: the layout has moved on
         ├── StoreUnavailable        retriable: definitely not applied; etcd, or a broker's disk, which names the file
-        ├── StoreFull               retriable: above the soft limit of etcd's quota
+        ├── StoreFull               retriable: above etcd's soft limit, or the ledgers' disk is full
         ├── Overloaded              retriable: a bound was reached
         ├── ConnectionLost          retriable: the fate of unanswered requests is unknown
         ├── Timeout                 retriable: the fate of the request is unknown
@@ -30,13 +30,14 @@
         ├── DataCorrupt             an acknowledged byte is not what was written; names file and offset
         └── InternalError           a bug, or an answer nobody expected
 
-`retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on.
+`retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on; always
+so of some classes, of others where `for_good` has made it so.
 `requires_abort`: the transaction the call belonged to must be aborted.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final, TypeVar
 
 import grpc
 
@@ -48,8 +49,8 @@ class TxnError(Exception):
 
     code: ClassVar[pb.ErrorCode] = pb.ERROR_CODE_INTERNAL
     grpc_status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
-    retriable: ClassVar[bool] = False
-    fatal: ClassVar[bool] = False
+    retriable: bool = False
+    fatal: bool = False
     requires_abort: ClassVar[bool] = False
 
     @property
@@ -235,13 +236,40 @@ _FALLBACK_BY_STATUS: dict[grpc.StatusCode, type[TxnError]] = {
 }
 
 
+MAX_MESSAGE: Final = 10_000
+"""Characters of what an error says: it may quote what a peer has sent."""
+
+
+E = TypeVar("E", bound=TxnError)
+
+
+def again(error: E) -> E:
+    """A copy of `error` to be raised, of an error that is kept. One that is raised again and again itself grows its
+    traceback with each time, and keeps every frame it has passed alive."""
+    copy = type(error)(*error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__dict__.pop("__notes__", None)
+    for note in getattr(error, "__notes__", ()):
+        copy.add_note(note)
+    if error.__cause__ is not None:
+        copy.__cause__ = error.__cause__
+    return copy
+
+
+def for_good(error: E) -> E:
+    """As `again`, of an object that cannot go on: nothing it is asked for will succeed."""
+    copy = again(error)
+    copy.retriable, copy.fatal = False, True
+    return copy
+
+
 def to_wire(error: BaseException) -> pb.Error:
     """The wire form of any exception; one that is not a `TxnError` becomes INTERNAL with its type named."""
     if isinstance(error, TxnError):
-        return pb.Error(code=error.code, message=str(error))
+        return pb.Error(code=error.code, message=str(error)[:MAX_MESSAGE])
     if isinstance(error, TimeoutError):
         return pb.Error(code=Timeout.code, message=str(error) or "timed out in the server")
-    return pb.Error(code=InternalError.code, message=f"{type(error).__name__}: {error}")
+    return pb.Error(code=InternalError.code, message=f"{type(error).__name__}: {error}"[:MAX_MESSAGE])
 
 
 def from_wire(error: pb.Error) -> TxnError:

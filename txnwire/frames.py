@@ -83,4 +83,6 @@ def parse_frame(data: bytes) -> Sequence[Command]:
         raise InvalidArgument(f"frame of {len(data)} bytes is malformed: {error}") from error
     if frame.version != FRAME_VERSION:
         raise InvalidArgument(f"frame version {frame.version}: this version of txnstore speaks {FRAME_VERSION}")
+    if len(frame.commands) > FRAME_TARGET_COMMANDS:
+        raise InvalidArgument(f"frame of {len(frame.commands)} commands: expected at most {FRAME_TARGET_COMMANDS}")
     return frame.commands

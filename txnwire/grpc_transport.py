@@ -7,6 +7,7 @@ parsed by `txnwire.frames`; gRPC sees bytes. Never fork a process that has used 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 import grpc
 import structlog
 
-from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, TxnError
+from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, TxnError, for_good
 from txnwire.ports import Clock, Connection
 from txnwire.protocol import MAX_FRAME_BYTES, PROTOCOL_VERSION
 from txnwire.stream import StreamConnection
@@ -29,6 +30,25 @@ _SERVICE: Final = "txnwire.v1.Exchange"
 _METHOD: Final = "Stream"
 _ACCEPTED_KEY: Final = "txnstore-protocol"
 _RELEASE_TIMEOUT_S: Final = 1.0
+
+_used_in: int | None = None
+"""The process that has used gRPC first."""
+
+
+def _expect_not_forked() -> None:
+    """▲ gRPC's threads do not exist in the child of a process that has used it, even if that has closed everything:
+    whatever the child asks for would only time out. Raises `InvalidArgument`."""
+    global _used_in
+    pid = os.getpid()
+    if _used_in not in (None, pid):
+        raise for_good(
+            InvalidArgument(
+                f"process {pid} was forked from {_used_in}, which had connected before: gRPC does not survive a fork; "
+                "connect in the children only, or start them by 'spawn' or 'forkserver'"
+            )
+        )
+    _used_in = pid
+
 
 # ---- settings ---------------------------------------------------------------------------------------------------
 
@@ -128,6 +148,7 @@ def open_channel(
     liveness: Liveness = ETCD_LIVENESS,
 ) -> grpc.aio.Channel:
     """A channel to `host:port` with our options; plain without `tls`. The caller closes it."""
+    _expect_not_forked()
     options = client_channel_options(max_receive_bytes=max_receive_bytes, liveness=liveness)
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
@@ -341,6 +362,7 @@ class GrpcTransport:
 
     async def listen(self, address: str, handler: ConnectionHandler) -> GrpcListener:
         """See `ports.Transport`. Raises `InvalidArgument` if the address cannot be bound."""
+        _expect_not_forked()
         server = grpc.aio.server(options=server_options(liveness=self._liveness))
         try:
             port = server.add_insecure_port(address)

@@ -36,12 +36,16 @@ MAX_ENTRY_BYTES: Final = MAX_VALUE_BYTES + ENTRY_OVERHEAD_BYTES
 MAX_BLOCK_BYTES: Final = 32 * MIB
 """A block before compression. A reader allocates at most this much for an entry, whatever its metadata claims."""
 
+MAX_ENTRY_MESSAGES: Final = 100_000
+"""In one entry: what is acked of it is kept as a bitmap, which has to fit the records of the metadata store."""
+
 MAX_COMMAND_BYTES: Final = 8 * MIB
 """One serialized command; `send_nowait` refuses a larger one with `MessageTooLarge`."""
 
 FRAME_TARGET_BYTES: Final = 4 * MIB
 FRAME_TARGET_COMMANDS: Final = 1000
-"""A gathering larger than either leaves as several frames. A single larger command travels alone."""
+"""A gathering larger than either leaves as several frames. A single larger command travels alone. A frame of more
+commands is refused: they are handled one after the other, while nobody else gets a turn."""
 
 MAX_FRAME_BYTES: Final = MAX_COMMAND_BYTES + 64
 """What a transport must let through, in both directions: the largest command and its frame's few bytes."""
@@ -54,5 +58,8 @@ MAX_PENDING_BYTES: Final = 64 * MIB
 
 MAX_PERMITS: Final = 1_000_000
 """Of one `Flow`; more are granted by several."""
+
+MAX_DELAY_MS: Final = 30 * 24 * 3600 * 1000
+"""Of a nack."""
 
 MAX_SESSION_ID_BYTES: Final = 64

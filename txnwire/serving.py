@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from txnwire.bounds import check_bounds
 from txnwire.errors import (
     ConnectionLost,
     InternalError,
@@ -233,6 +234,7 @@ async def _accept(
 def _checked_hello(command: pb.Command) -> pb.Hello:
     if not command.HasField("hello"):
         raise InvalidArgument(f"the first command is {command.WhichOneof('body')}: expected hello")
+    check_bounds("hello", command)
     hello = command.hello
     if hello.protocol_version != PROTOCOL_VERSION:
         raise InvalidArgument(
@@ -289,6 +291,7 @@ class _Serving:
         try:
             if handler is None:
                 raise InvalidArgument(_unknown(name))
+            check_bounds(str(name), command)
             outcome = handler(peer, command)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its reply
             self._fail(name, request_id, error)

@@ -8,18 +8,19 @@ the stream, `receive` waits on the reader's inbox, and may be cancelled or timed
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
-
-import structlog
 
 from txnwire.errors import ConnectionLost, InternalError, InvalidArgument
 from txnwire.frames import Outbox, parse_frame
 from txnwire.proto.txn_pb2 import Command
 from txnwire.protocol import MIB
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("txnclient.wire")
+"""The client library runs this, so it logs through `logging`, below the library's own logger. A server shows it, too
+(`txnctl.logs`)."""
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """For sending what is queued and for the other end's goodbye, together."""
@@ -157,7 +158,7 @@ class StreamConnection:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         """A loop returns or is cancelled; anything else is a bug, which must not leave half a connection behind."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("connection_task_failed", task=task.get_name(), exc_info=error)
+            _log.error("the task %s of a connection failed", task.get_name(), exc_info=error)
             self.end(InternalError(f"{type(error).__name__}: {error}"))
 
     async def _write_loop(self) -> None:
@@ -196,7 +197,7 @@ class StreamConnection:
         except ConnectionLost as lost:
             self.end(lost)
         except InvalidArgument as malformed:
-            _log.warning("malformed_frame", peer=self._peer, error=str(malformed))
+            _log.warning("malformed frame from %s: %s", self._peer, malformed)
             self.end(malformed)
 
     async def _deliver(self, data: bytes) -> None:

@@ -14,6 +14,7 @@ from txnstore.records import Op
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_ENTRY_MESSAGES
 from watchers.outcomes import NO_WRITER
 
 WHOLE: Final = -1
@@ -40,23 +41,37 @@ class AckOp(NamedTuple):
     consumer: str | None = None
 
 
+def names_all(indexes: int, messages: int) -> bool:
+    """Whether a bitmap names each of that many messages. ▲ It costs what the bitmap does: a mask of as many ones as a
+    peer claims that there are messages would take all memory and time."""
+    return indexes.bit_length() == messages == indexes.bit_count()
+
+
 def ack_position(position: Position, messages: int, indexes: int) -> AckPosition:
-    """With `indexes` brought into its one form. Raises `InvalidArgument` for indexes outside the entry."""
+    """With `indexes` brought into its one form. Raises `InvalidArgument` for indexes outside the entry, or a number of
+    messages that no entry has."""
     if position.ledger_id < 0 or position.entry_id < 0:
         raise InvalidArgument(f"ack of {position}: there is no entry at that position")
+    if not 0 <= messages <= MAX_ENTRY_MESSAGES:
+        # ▲ Before anything is computed from it.
+        raise InvalidArgument(f"ack of {position}: {messages} messages, an entry has at most {MAX_ENTRY_MESSAGES}")
     if indexes == WHOLE or indexes == 0:
         return AckPosition(position, messages)
-    if indexes < 0 or indexes >> messages:
-        raise InvalidArgument(f"ack of {position}: indexes {indexes:#x} are not all below its {messages} messages")
-    return AckPosition(position, messages, WHOLE if indexes == (1 << messages) - 1 else indexes)
+    if indexes < 0 or indexes.bit_length() > messages:
+        raise InvalidArgument(f"ack of {position}: not all of its indexes are below its {messages} messages")
+    return AckPosition(position, messages, WHOLE if names_all(indexes, messages) else indexes)
 
 
 def from_wire(positions: Iterable[pb.AckPosition]) -> tuple[AckPosition, ...]:
     """Raises `InvalidArgument` for indexes outside the entry or a position that cannot be."""
-    return tuple(
-        ack_position(Position(one.ledger_id, one.entry_id), one.count, int.from_bytes(one.indexes, "little"))
-        for one in positions
-    )
+    return tuple(_from_wire(one) for one in positions)
+
+
+def _from_wire(one: pb.AckPosition) -> AckPosition:
+    position = Position(one.ledger_id, one.entry_id)
+    if len(one.indexes) > MAX_ENTRY_MESSAGES // 8 + 1:
+        raise InvalidArgument(f"ack of {position}: a bitmap of {len(one.indexes)} bytes names more than an entry has")
+    return ack_position(position, one.count, int.from_bytes(one.indexes, "little"))
 
 
 def bitmap_bytes(indexes: int) -> bytes:
@@ -67,6 +82,25 @@ def bitmap_bytes(indexes: int) -> bytes:
 def to_op_positions(positions: Iterable[AckPosition]) -> list[tuple[int, int, int, str]]:
     """For `records.Op.positions`."""
     return [(*one.position, one.messages, bitmap_bytes(one.indexes).hex()) for one in positions]
+
+
+MAX_OP_BYTES: Final = 900_000
+"""Of the positions in the record of one ack, which has to fit a commit with its keys."""
+
+_POSITION_BYTES: Final = 56
+"""Of a position's numbers, and what stands around them."""
+
+
+def check_op_size(positions: Iterable[AckPosition]) -> None:
+    """Raises `InvalidArgument` where one op record could not hold the ack: ▲ before anything is reserved for it."""
+    size = sum(
+        _POSITION_BYTES + (0 if one.indexes == WHOLE else one.indexes.bit_length() // 4 + 2) for one in positions
+    )
+    if size > MAX_OP_BYTES:
+        raise InvalidArgument(
+            f"an ack in a transaction whose positions and bitmaps take {size} bytes: at most {MAX_OP_BYTES} fit one "
+            "record, send several"
+        )
 
 
 def ack_op_record(
@@ -98,7 +132,11 @@ def from_op(key: bytes, op: Op) -> AckOp:
         raise DataCorrupt(f"{key.decode(errors='replace')}: expected an ack op with positions, found kind {op.kind!r}")
     try:
         positions = tuple(
-            ack_position(Position(ledger_id, entry_id), messages, int.from_bytes(bytes.fromhex(text), "little"))
+            ack_position(
+                Position(ledger_id, entry_id),
+                min(messages, MAX_ENTRY_MESSAGES),  # it was taken in before the bound was
+                int.from_bytes(bytes.fromhex(text), "little"),
+            )
             for ledger_id, entry_id, messages, text in op.positions
         )
         writer = NO_WRITER if op.writer is None else int(op.writer, 16)

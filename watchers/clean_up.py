@@ -137,6 +137,8 @@ class CleanUp:
             async with asyncio.timeout(timeout_s):
                 while (registered := self._registered.get(target)) is not None:
                     if not registered.busy and not self._send(registered, everything=True):
+                        if registered.error is not None:
+                            raise registered.error
                         return
                     landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     registered.drains.append(landed)
@@ -184,6 +186,10 @@ class CleanUp:
             log.info("clean_up_waits", target=target.name, error=str(error))
             self._retry(registered)
             return everything
+        except TxnError as error:
+            # ▲ Told at once: nothing of it would ever be stored, while acks go on being answered.
+            self._lose(registered, error)
+            return False
         registered.busy = True
         self._in_flight += 1
         self._keys_in_flight += _keys_written(plan)

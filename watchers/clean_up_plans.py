@@ -20,7 +20,7 @@ from txnstore.op_transitions import (
     watermark_rewrite,
 )
 from txnstore.records import Watermark
-from txnstore.store import MAX_COMMIT_OPS, Commit, CommitResult, KeyValue
+from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitResult, KeyValue
 from txnwire.errors import TxnError
 from txnwire.ids import Position
 from watchers.pending_acks import AppliedAcks, BlockWrite, PendingAcks
@@ -28,6 +28,15 @@ from watchers.visibility import AbortedKey, Applied, TransactionBuffer
 
 _ROOM = MAX_COMMIT_OPS - 1
 """Besides the owner's compare."""
+
+_ROOM_BYTES = MAX_COMMIT_BYTES * 6 // 10
+"""Of cursor records in one commit; keys, each of which stands there three times, and deletions take the rest."""
+
+_KEY_BYTES = 3 * 700
+"""A record's key, in its compare, its put and its read, with all names at their longest."""
+
+_ROUND_ACKS = 500
+"""Transactions cleaned with a round of several commits."""
 
 
 class CleanUpPlan(NamedTuple):
@@ -191,6 +200,35 @@ class BehindCursor(Protocol):
         """Raises `NotOwner`."""
 
 
+class _Round(NamedTuple):
+    """The cursor as it was at one moment, on its way to the store, in several commits where it is large.
+
+    ▲ `acks`, all of which it holds, are cleaned once all of it is stored, whatever has been acked since: if nothing at
+    all might be left to be stored, ops would stay for as long as others ack. `seeks`: of the cursor, at that moment."""
+
+    seeks: int = 0
+    blocks: tuple[BlockWrite, ...] = ()
+    acks: tuple[AppliedAcks, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        return not self.blocks and not self.acks
+
+    def without(self, plan: CleanUpPlan) -> _Round:
+        return self._replace(blocks=self.blocks[len(plan.blocks) :], acks=self.acks[len(plan.acks) :])
+
+
+def _that_fit(blocks: Sequence[BlockWrite]) -> Sequence[BlockWrite]:
+    """As many of the first as one commit takes, by number and by bytes."""
+    size = 0
+    for count, block in enumerate(blocks):
+        # ▲ By bytes as well: a commit too large for the store would be refused for good.
+        size += len(block.value or b"") + _KEY_BYTES
+        if count and (count == _ROOM or size > _ROOM_BYTES):
+            return blocks[:count]
+    return blocks
+
+
 class AckCleanUp:
     """`CleanUpTarget` of one (segment, subscription): ack op and index deletes, together with the cursor's records that
     hold what they acked. It writes the cursor's plain acks too, so a cursor has one writer (▲ P11), and what is to
@@ -217,17 +255,20 @@ class AckCleanUp:
         self._flush_interval_s = flush_interval_s
         self._flushed_s = float("-inf")
         self._behind_cursor = behind_cursor
+        self._round = _Round()
 
     @property
     def backlog(self) -> int:
-        return self._pending.clean_up_backlog + (self._behind_cursor is not None and self._behind_cursor.due)
+        behind = self._behind_cursor is not None and self._behind_cursor.due
+        return self._pending.clean_up_backlog + behind + bool(self._round.blocks)
 
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
-        due = self.backlog > 0 or everything or now_s >= self._flushed_s + self._flush_interval_s
-        blocks = list(self._cursor.block_writes())[:_ROOM] if due and self._cursor.dirty else []
+        left = self._left_to_store(now_s, everything=everything)
+        blocks = _that_fit(left)
         # ▲ An ack op goes only with, or after, the cursor records that hold its ack: all of them, so that none of a
         # commit is lost by a crash. Where they do not all fit, deletions wait for the next commit.
-        acks = self._pending.clean_up_batch((_ROOM - len(blocks)) // 2)
+        room = (_ROOM - len(blocks)) // 2 if len(blocks) == len(left) else 0
+        acks = self._pending.clean_up_batch(room) if self._round.over else self._round.acks[:room]
         if not blocks and not acks:
             return self._plan_behind_cursor()
         commit = plan_clean_up(
@@ -240,6 +281,19 @@ class AckCleanUp:
             forget=[self._key(one.block) for one in blocks if one.value is None],
         )
         return CleanUpPlan(commit, acks=acks, blocks=blocks)
+
+    def _left_to_store(self, now_s: float, *, everything: bool) -> Sequence[BlockWrite]:
+        """Of the round that is under way, or of the cursor as it is now; that begins a round if it takes several
+        commits."""
+        if not self._round.over and self._round.seeks == self._cursor.seeks:
+            return self._round.blocks
+        # ▲ What was to be written before a seek is not written after it.
+        self._round = _Round()
+        due = self.backlog > 0 or everything or now_s >= self._flushed_s + self._flush_interval_s
+        left = self._cursor.block_writes() if due and self._cursor.dirty else ()
+        if len(_that_fit(left)) < len(left):
+            self._round = _Round(self._cursor.seeks, tuple(left), tuple(self._pending.clean_up_batch(_ROUND_ACKS)))
+        return left
 
     def _plan_behind_cursor(self) -> CleanUpPlan | None:
         """▲ Only where nothing of the cursor is left to be stored: whoever acts on this record must find what it tells
@@ -256,6 +310,7 @@ class AckCleanUp:
             return True
         found = read_clean_up_verdict(plan.commit, result)
         if found is not None:
+            self._round = _Round(self._cursor.seeks)
             for key, record in found.items():
                 value, mod_revision = (None, 0) if record is None else (record.value, record.mod_revision)
                 self._cursor.reload(key.rpartition(b"/")[2].decode(), value, mod_revision)
@@ -265,6 +320,7 @@ class AckCleanUp:
             plan.blocks, {key.rpartition(b"/")[2].decode(): revision for key, revision in revisions.items()}
         )
         self._pending.cleaned(plan.acks)
+        self._round = self._round.without(plan)
         self._flushed_s = now_s
         return True
 

@@ -13,24 +13,32 @@ that it is still the owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Final
 
 import structlog
 
 from txnstore import keys, records
+from txnstore.paging import in_parts
 from txnstore.records import Header
-from txnstore.store import KeyValue, MetadataStore, Watch, WatchBatch
+from txnstore.store import Event, KeyValue, MetadataStore, Watch, WatchBatch
 from txnwire.errors import DataCorrupt, InternalError, StoreUnavailable, Timeout, TxnError
 from txnwire.histogram import Histogram, HistogramSnapshot
 from txnwire.ids import TxnId
 from txnwire.ports import Clock
+from txnwire.tasks import vital
+from txnwire.turns import in_turns, turn_size
+from watchers.early_decisions import EarlyDecisions
 from watchers.outcomes import Decision, Participant
 
 __all__ = ["Decision", "DecisionSettings", "DecisionStatistics", "DecisionWatch", "Membership", "Participant"]
 
 log = structlog.get_logger(__name__)
+
+EVENTS_AT_ONCE: Final = 1000
+"""Of a batch, looked at in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +75,17 @@ class DecisionStatistics:
 
 
 class Membership:
-    """One participant's interest. From `DecisionWatch.join` until `loaded` every decision is kept for it; afterwards it
-    is told those of transactions it has added. All methods are synchronous."""
+    """One participant's interest. From `DecisionWatch.join` until `loaded` decisions are kept for it, from `expect` on
+    those of its transactions alone; afterwards it is told those of transactions it has added."""
 
-    __slots__ = ("_watch", "early", "participant")
+    __slots__ = ("_watch", "held", "loading", "participant")
 
     def __init__(self, watch: DecisionWatch, participant: Participant) -> None:
         self._watch = watch
         self.participant = participant
-        self.early: dict[bytes, KeyValue] | None = {}
-        """Decided headers that came since `join`, by key; None once loaded."""
+        self.loading = True
+        self.held: dict[_Held, None] = {}
+        """By the watch: what it awaits the decision of."""
 
     def add(self, txn_id: TxnId) -> None:
         """▲ Before the transaction's first op is sent from here. Idempotent."""
@@ -86,32 +95,50 @@ class Membership:
         """Nothing of the transaction is held any more and no decision was delivered (its only op was refused)."""
         self._watch.let_go(self, txn_id)
 
-    def loaded(self, held: Iterable[TxnId]) -> None:
-        """Recovery is over: `held` are the transactions found open. Decisions that came since `join` are delivered now,
-        within this call, to those of them that are held."""
-        early, self.early = self.early or {}, None
-        self._watch.end_loading(self)
-        decided = []
-        for txn_id in held:
-            record = early.get(keys.txn(txn_id))
-            if record is None:
-                self._watch.hold(self, txn_id)
-            else:
-                decided.append((record.mod_revision, txn_id, record))
-        for _, txn_id, record in sorted(decided, key=lambda one: one[0]):
-            self._watch.deliver(txn_id, record, (self,))
+    async def expect(self, held: Sequence[TxnId]) -> None:
+        """Its state was read, with these transactions open: no other decision need be kept for it.
+        Idempotent."""
+        if not self._watch.early.is_reading(self):
+            return
+        wanted: dict[bytes, None] = {}
+        async for part in in_turns(held):
+            wanted |= dict.fromkeys(map(keys.txn, part))
+        self._watch.early.expect(self, wanted)
+
+    async def loaded(self, held: Sequence[TxnId]) -> None:
+        """Recovery is over: `held` are the transactions found open, those of `expect` where that was called. Decisions
+        that came since `join` are delivered now, within this call, to those of them that are held.
+
+        ▲ Others have their turns meanwhile, and decisions come: they go on being kept for it, so that it is told all of
+        them in revision order, until the last few are delivered in one go with the end of its loading."""
+        await self.expect(held)
+        async for part in in_turns(held):
+            for txn_id in part:
+                if self._watch.early.awaits(self, keys.txn(txn_id)):
+                    self._watch.hold(self, txn_id)
+        while len(early := self._watch.early.take(self)) > turn_size(EVENTS_AT_ONCE):
+            async for taken in in_turns(early):
+                self._deliver(taken)
+        self.loading = False
+        self._watch.early.leave(self)
+        self._deliver(early)
+
+    def _deliver(self, early: Sequence[KeyValue]) -> None:
+        for record in early:
+            self._watch.deliver(keys.txn_of(record.key), record, (self,))
 
     def leave(self) -> None:
-        """No more calls. Idempotent. O(transactions held in the process)."""
+        """No more calls. Idempotent. O(transactions it holds)."""
         self._watch.leave(self)
 
 
 class _Held:
     """A transaction whose decision is awaited, since `since_s`, by `members`."""
 
-    __slots__ = ("members", "since_s", "txn_id")
+    __slots__ = ("key", "members", "since_s", "txn_id")
 
-    def __init__(self, txn_id: TxnId, since_s: float) -> None:
+    def __init__(self, key: bytes, txn_id: TxnId, since_s: float) -> None:
+        self.key = key
         self.txn_id = txn_id
         self.since_s = since_s
         self.members: list[Membership] = []
@@ -134,7 +161,8 @@ class DecisionWatch:
         self._on_failed = on_failed
         self._held: dict[bytes, _Held] = {}
         """By header key, so that an event is looked up as it comes."""
-        self._loading: dict[Membership, None] = {}
+        self.early = EarlyDecisions()
+        """By `Membership`: what came while its participant loads."""
         self._followed = 0
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._doubtful: dict[bytes, None] = {}
@@ -151,8 +179,8 @@ class DecisionWatch:
         self._followed, _ = await self._store.get_many([keys.INCARNATION])
         self._watch = self._store.watch(keys.TXN, keys.prefix_end(keys.TXN), from_revision=self._followed + 1)
         self._tasks = [
-            asyncio.create_task(self._follow(self._watch), name="decision watch"),
-            asyncio.create_task(self._reconcile(), name="decision reconcile"),
+            vital(self._follow(self._watch), name="decision watch"),
+            vital(self._reconcile(), name="decision reconcile"),
         ]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -171,7 +199,7 @@ class DecisionWatch:
         """▲ Before the participant reads anything of its state from the store: what is decided between that read and
         its end of loading would be missed."""
         membership = Membership(self, participant)
-        self._loading[membership] = None
+        self.early.begin(membership)
         return membership
 
     # ---- followed revisions
@@ -224,12 +252,15 @@ class DecisionWatch:
                 return
             try:
                 read_at, _ = await self._store.get_many([keys.INCARNATION])
-                held, loading = list(self._held), bool(self._loading)
-                found = (await self._store.get_many(held))[1] if held else []
+                held, loading = list(self._held), bool(self.early)
+                # In pages, each with a time limit of its own: a process may hold as many as all coordinators have open.
+                for asked in in_parts(held, self._store.page_size(self._settings.reconcile_page)):
+                    _, found = await self._store.get_many(asked)
+                    self._compare(asked, found)
+                    await asyncio.sleep(0)
             except StoreUnavailable as error:
                 log.warning("headers_not_read", error=str(error))
                 return
-            self._compare(held, found)
             if not loading:
                 self._advance(read_at)
 
@@ -250,13 +281,17 @@ class DecisionWatch:
     async def _follow(self, watch: Watch) -> None:
         paused_s = -self._settings.wide_interval_s
         async for batch in watch:
-            if self._is_wide(batch) and self._clock.monotonic() - paused_s >= self._settings.wide_interval_s:
+            if (
+                not batch.resync
+                and self._is_wide(batch)
+                and self._clock.monotonic() - paused_s >= self._settings.wide_interval_s
+            ):
                 # etcd tells watchers before it answers who has written. To take a decision to 64 segments keeps a core
                 # busy for half a millisecond, and where cores are few the answer to the commit stands behind that. So
                 # the answer goes first; the batch is taken whole, so `followed_revision` keeps its meaning.
                 await asyncio.sleep(self._settings.wide_pause_s)
                 paused_s = self._clock.monotonic()
-            self._take(batch)
+            await self._take(batch)
 
     def _is_wide(self, batch: WatchBatch) -> bool:
         """Whether it brings a decision that many participants here wait for."""
@@ -269,38 +304,53 @@ class DecisionWatch:
                     return True
         return False
 
-    def _take(self, batch: WatchBatch) -> None:
-        self._events += len(batch.events)
-        held, loading = self._held, self._loading
-        for event in batch.events:
-            record = event.record
-            if event.kind or record.version == 1:
-                continue  # a collected header, or a begin
-            for membership in loading:
-                if membership.early is not None:
-                    membership.early[record.key] = record
-            if record.key in held:
-                self._decided(record)
+    async def _take(self, batch: WatchBatch) -> None:
+        """▲ Of a large one others have their turns in between. What is held only since has no decision in it; and it
+        counts as followed behind its end."""
+        async for part in in_turns(batch.events, EVENTS_AT_ONCE):
+            self._take_part(part)
         if batch.resync:
-            self._resynced(batch)
+            await self._resynced(batch)
         self._followed = max(self._followed, batch.revision)
         if self._waiters:
             self._advance(batch.revision)
 
-    def _resynced(self, batch: WatchBatch) -> None:
+    def _take_part(self, events: Sequence[Event]) -> None:
+        self._events += len(events)
+        held, early = self._held, self.early
+        for event in events:
+            record = event.record
+            if event.kind or record.version == 1:
+                continue  # a collected header, or a begin
+            if record.key in held:
+                self._decided(record)
+            elif early:
+                early.note(record)
+
+    async def _resynced(self, batch: WatchBatch) -> None:
         """▲ A header that a resync does not show may have been begun after it, or be gone with our ownership: in either
         case nothing is decided by that."""
         self._resyncs += 1
-        present = dict.fromkeys(event.record.key for event in batch.events)
+        present: dict[bytes, None] = {}
+        async for part in in_turns(batch.events, EVENTS_AT_ONCE):
+            present |= dict.fromkeys(event.record.key for event in part)
         self._doubtful.update((key, None) for key in self._held if key not in present)
         if self._doubtful:
             self._doubts.set()
 
     def _decided(self, record: KeyValue) -> None:
         held = self._held.pop(record.key)
-        if not self.deliver(held.txn_id, record, held.members):
+        for membership in held.members:
+            del membership.held[held]
+        told: Sequence[Membership] = held.members
+        if self.early:  # ▲ for who is still loading it is kept
+            self.early.note(record)
+            told = [membership for membership in told if not membership.loading]
+        if not self.deliver(held.txn_id, record, told):
             held.since_s = self._clock.monotonic()
             self._held[record.key] = held
+            for membership in held.members:
+                membership.held[held] = None
 
     def deliver(self, txn_id: TxnId, record: KeyValue, members: Sequence[Membership]) -> bool:
         """By `Membership`. False where the header cannot be read: it is reported, and stays undecided."""
@@ -310,6 +360,8 @@ class DecisionWatch:
         except DataCorrupt as error:
             log.error("header_unreadable", transaction=str(txn_id), error=str(error))
             return False
+        if not members:
+            return True
         self._decisions += 1
         self._lag.observe(max(0, self._clock.wall_ms() - decision.decided_ms) / 1000)
         for membership in members:
@@ -323,31 +375,29 @@ class DecisionWatch:
         key = keys.txn(txn_id)
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = _Held(txn_id, self._clock.monotonic())
-        if membership not in held.members:
+            held = self._held[key] = _Held(key, txn_id, self._clock.monotonic())
+        if held not in membership.held:
+            membership.held[held] = None
             held.members.append(membership)
 
     def let_go(self, membership: Membership, txn_id: TxnId) -> None:
         """By `Membership`."""
-        key = keys.txn(txn_id)
-        held = self._held.get(key)
-        if held is not None and membership in held.members:
-            held.members.remove(membership)
-            if not held.members:
-                del self._held[key]
-
-    def end_loading(self, membership: Membership) -> None:
-        """By `Membership`."""
-        self._loading.pop(membership, None)
+        held = self._held.get(keys.txn(txn_id))
+        if held is not None and held in membership.held:
+            del membership.held[held]
+            self._without(membership, held)
 
     def leave(self, membership: Membership) -> None:
         """By `Membership`."""
-        self._loading.pop(membership, None)
-        for key, held in list(self._held.items()):
-            if membership in held.members:
-                held.members.remove(membership)
-                if not held.members:
-                    del self._held[key]
+        self.early.leave(membership)
+        for held in membership.held:
+            self._without(membership, held)
+        membership.held.clear()
+
+    def _without(self, membership: Membership, held: _Held) -> None:
+        held.members.remove(membership)
+        if not held.members:
+            del self._held[held.key]
 
     # ---- reading headers again
 
@@ -367,9 +417,7 @@ class DecisionWatch:
         return [key for key, _ in takewhile(lambda one: one[1].since_s <= long_ago, self._held.items())]
 
     async def _reread_pages(self, held: list[bytes]) -> None:
-        page = self._settings.reconcile_page
-        for start in range(0, len(held), page):
-            asked = held[start : start + page]
+        for asked in in_parts(held, self._store.page_size(self._settings.reconcile_page)):
             try:
                 _, found = await self._store.get_many(asked)
             except StoreUnavailable as error:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from txnstore import records
+from txnstore import records, writer_lists
+from txnstore.records import NO_WRITER as NO_WRITER
 from txnstore.records import Header
 from txnwire.errors import DataCorrupt, ExpiredTransaction, TxnConflict
 from txnwire.ids import TxnId
-
-NO_WRITER = 0
-"""The writer of entries and ops outside named transactions (DESIGN §10)."""
 
 
 class Decision(NamedTuple):
@@ -33,7 +31,7 @@ class Decision(NamedTuple):
         """Raises `DataCorrupt` where the header is still OPEN or in a state unknown to this version."""
         if header.state not in (records.COMMITTED, records.ABORTED):
             raise DataCorrupt(f"/txn/{txn_id} was rewritten with state {header.state!r}: expected COMMITTED or ABORTED")
-        writers = None if header.writers is None else frozenset(int(text, 16) for text in header.writers)
+        writers = None if header.writers is None else frozenset(writer_lists.numbers(header.writers))
         return Decision(
             txn_id, header.state == records.COMMITTED, revision, writers, header.reason, header.finalized_ms
         )

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from txnwire.errors import InternalError, InvalidArgument, Overloaded, TxnConflict
 from txnwire.ids import Position, TxnId
 from watchers.ack_holds import AckHolds, Reservation
-from watchers.acks import WHOLE, AckOp, AckPosition
+from watchers.acks import WHOLE, AckOp, AckPosition, names_all
 from watchers.outcomes import Decision, refusal
 
 __all__ = ["AppliedAcks", "BlockWrite", "CursorView", "PendingAckStatistics", "PendingAcks", "Reservation"]
@@ -60,6 +60,8 @@ class CursorView(Protocol):
     def block_writes(self) -> Sequence[BlockWrite]: ...
     def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None: ...
     def reload(self, block: str, value: bytes | None, mod_revision: int) -> None: ...
+    @property
+    def seeks(self) -> int: ...
 
 
 class AppliedAcks(NamedTuple):
@@ -219,7 +221,7 @@ class PendingAcks:
         skipped = self._cursor.acked(position)
         if skipped != WHOLE:
             skipped |= self._holds.pending(position)
-        return WHOLE if messages and skipped == (1 << messages) - 1 else skipped
+        return WHOLE if messages and names_all(skipped, messages) else skipped
 
     def earliest_unacked(self) -> Position:
         """The first position with a message neither acked nor pending: where a stream consumer is rewound to. It may

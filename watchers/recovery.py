@@ -3,11 +3,11 @@
 The segment has joined the decision watch, taken ownership and fenced the old ledger before. Then
 
     state = await load_state(store, segment, owner_epoch)        watermark, aborted, indexes, ops, cursors, headers at R
-    buffer = state.transaction_buffer(last_confirmed=…, fenced_below=…)
+    buffer = await state.transaction_buffer(last_confirmed=…, fenced_below=…)
     for each entry behind state.watermark: buffer.scanned(txn_id, writer, position)
-    pending = state.pending_acks(subscription, cursor)           cursor from state.cursor_blocks[subscription]
+    pending = await state.pending_acks(subscription, cursor)     cursor from state.cursor_blocks[subscription]
     for decision in state.decisions: decide(decision)            decided leftovers; aborted ones before the first read
-    membership.loaded(state.open_transactions)                   decisions after R
+    await membership.loaded(state.open_transactions)             decisions after R
 
 Write ops are not read: an entry names its transaction and writer itself, and what has no entry needs nothing but its
 deletion. Cost: open and not yet cleaned transactions, never history.
@@ -16,24 +16,28 @@ deletion. Cost: open and not yet cleaned transactions, never history.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from txnstore import keys, records
+from txnstore.paging import in_pages, in_parts
 from txnstore.records import AbortedRecord, Header, Op, Watermark
 from txnstore.store import Compacted, KeyValue, MetadataStore
-from txnwire.errors import NotOwner, StoreUnavailable, Timeout
+from txnwire.errors import NotOwner, Timeout
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.turns import in_turns, turn_size
 from watchers import acks
 from watchers.acks import AckOp
 from watchers.outcomes import Decision
 from watchers.pending_acks import CursorView, PendingAcks
 from watchers.visibility import AbortedKey, TransactionBuffer
 
-OP_RANGES_AT_ONCE: Final = 32
-
-T = TypeVar("T")
+PAGE_RECORDS: Final = 1000
+RANGES_AT_ONCE: Final = 500
+HEADERS_AT_ONCE: Final = 500
+POSITIONS_AT_ONCE: Final = 2000
+"""Of acks, restored in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,7 @@ class SegmentState:
     open_transactions: Sequence[TxnId]
     absent_headers: Sequence[TxnId]
 
-    def transaction_buffer(self, *, last_confirmed: Position, fenced_below: Position) -> TransactionBuffer:
+    async def transaction_buffer(self, *, last_confirmed: Position, fenced_below: Position) -> TransactionBuffer:
         """With every transaction of the write index registered; feed it `scanned`, then `decided`, before any read."""
         buffer = TransactionBuffer(
             self.segment,
@@ -64,15 +68,20 @@ class SegmentState:
             aborted=self.aborted,
             fenced_below=fenced_below,
         )
-        for txn_id in self.written:
-            buffer.loaded(txn_id)
+        async for part in in_turns(self.written):
+            for txn_id in part:
+                buffer.loaded(txn_id)
         return buffer
 
-    def pending_acks(self, subscription: str, cursor: CursorView) -> PendingAcks:
+    async def pending_acks(self, subscription: str, cursor: CursorView) -> PendingAcks:
         """With every ack op restored (P5)."""
-        pending = PendingAcks(self.segment, subscription, cursor)
+        pending, positions = PendingAcks(self.segment, subscription, cursor), 0
         for op in self.ack_ops.get(subscription, ()):
             pending.restore(op)
+            positions += len(op.positions)
+            if positions >= turn_size(POSITIONS_AT_ONCE):
+                positions = 0
+                await asyncio.sleep(0)
         return pending
 
     @property
@@ -82,39 +91,57 @@ class SegmentState:
 
 
 async def load_state(store: MetadataStore, segment: str, owner_epoch: int, *, timeout_s: float = 30.0) -> SegmentState:
-    """Raises `NotOwner` where the segment has another owner at R, `DataCorrupt` naming the key of a record that does
-    not parse, `StoreUnavailable`, `Timeout`."""
+    """However much there is: `timeout_s` is the longest time without an answer of the store.
+
+    Raises `NotOwner` where the segment has another owner at R, `DataCorrupt` naming the key of a record that does not
+    parse, `StoreUnavailable`, `Timeout`."""
+    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as limit:
             while True:
+                loading = _Loading(store, segment, owner_epoch, lambda: limit.reschedule(loop.time() + timeout_s))
                 try:
-                    return await _Loading(store, segment, owner_epoch).load()
+                    return await loading.load()
                 except Compacted:
                     continue  # a slow read was overtaken by compaction: all of it again, at a newer revision
     except TimeoutError:
-        raise Timeout(f"the transactional state of {segment} was not read within {timeout_s} s") from None
+        raise Timeout(
+            f"the transactional state of {segment} was not read: no answer from etcd within {timeout_s} s"
+        ) from None
 
 
 class _Loading:
-    """One attempt, at one revision."""
+    """One attempt, at one revision. `went_on` is called with every page that was read: there the loop goes on, too."""
 
-    def __init__(self, store: MetadataStore, segment: str, owner_epoch: int) -> None:
+    def __init__(self, store: MetadataStore, segment: str, owner_epoch: int, went_on: Callable[[], None]) -> None:
         self._store = store
         self._segment = segment
         self._owner_epoch = owner_epoch
+        self._went_on = went_on
         self._revision = 0
 
     async def load(self) -> SegmentState:
         segment = self._segment
         self._revision, (owner, watermark) = await self._store.get_many([keys.owner(segment), keys.watermark(segment)])
         self._check_owner(owner)
+        self._went_on()
         with self._store.pin(self._revision):
-            aborted = await self._range(keys.aborted_records(segment))
-            written = [keys.txn_of(record.key) for record in await self._range(keys.writes_by_segment(segment))]
-            acked = [_ack_index_parts(record.key) for record in await self._range(keys.acks_by_segment(segment))]
-            blocks = await self._range(keys.cursors(segment))
+            aborted: dict[AbortedKey, Position | None] = {}
+            async for page in self._pages(keys.aborted_records(segment)):
+                aborted |= {keys.aborted_parts(record.key): _max_position(record) for record in page}
+            written = [
+                keys.txn_of(record.key)
+                async for page in self._pages(keys.writes_by_segment(segment))
+                for record in page
+            ]
+            acked = [
+                _ack_index_parts(record.key)
+                async for page in self._pages(keys.acks_by_segment(segment))
+                for record in page
+            ]
+            blocks = [record async for page in self._pages(keys.cursors(segment)) for record in page]
             ack_ops = await self._ack_ops(acked)
-            headers = await self._headers(dict.fromkeys([*written, *(txn_id for _, txn_id in acked)]))
+            headers = await self._headers(list(dict.fromkeys([*written, *(txn_id for _, txn_id in acked)])))
         decisions = [one for one in headers.values() if isinstance(one, Decision)]
         return SegmentState(
             segment=segment,
@@ -122,7 +149,7 @@ class _Loading:
             revision=self._revision,
             watermark=_watermark(watermark),
             watermark_record=watermark,
-            aborted={keys.aborted_parts(record.key): _max_position(record) for record in aborted},
+            aborted=aborted,
             written=written,
             ack_ops=ack_ops,
             cursor_blocks=_by_subscription(blocks),
@@ -136,27 +163,40 @@ class _Loading:
             now = "nobody" if owner is None else f"epoch {owner.create_revision}"
             raise NotOwner(f"this broker no longer owns {self._segment}: had epoch {self._owner_epoch}, now {now}")
 
-    async def _range(self, prefix: bytes) -> Sequence[KeyValue]:
-        return (await self._store.range(prefix, keys.prefix_end(prefix), revision=self._revision)).records
+    async def _pages(self, prefix: bytes) -> AsyncIterator[tuple[KeyValue, ...]]:
+        end, revision = keys.prefix_end(prefix), self._revision
+        async for page in in_pages(self._store, prefix, end, at_once=PAGE_RECORDS, revision=revision):
+            await self._pause()
+            yield page
+        self._went_on()
+
+    async def _pause(self) -> None:
+        self._went_on()
+        await asyncio.sleep(0)
 
     async def _ack_ops(self, acked: Sequence[tuple[str, TxnId]]) -> dict[str, list[AckOp]]:
-        """One range per (subscription, transaction), some at a time: their keys lie apart from each other."""
-        prefixes = [keys.ack_ops(txn_id, self._segment, subscription) for subscription, txn_id in acked]
-        found = await _some_at_a_time(OP_RANGES_AT_ONCE, [lambda at=one: self._range(at) for one in prefixes])  # type: ignore[misc]
+        """One range per (subscription, transaction), many in one request: their keys lie apart from each other."""
         ops: dict[str, list[AckOp]] = {}
-        for (subscription, _), ranged in zip(acked, found, strict=True):
-            ops.setdefault(subscription, []).extend(
-                acks.from_op(record.key, records.decode(Op, record.value, key=record.key)) for record in ranged
-            )
+        for part in in_parts(acked, self._store.page_size(RANGES_AT_ONCE)):
+            prefixes = [keys.ack_ops(txn_id, self._segment, subscription) for subscription, txn_id in part]
+            ranges = [(prefix, keys.prefix_end(prefix)) for prefix in prefixes]
+            found = await self._store.ranges(ranges, revision=self._revision)
+            for (subscription, _), ranged in zip(part, found, strict=True):
+                ops.setdefault(subscription, []).extend(
+                    acks.from_op(record.key, records.decode(Op, record.value, key=record.key)) for record in ranged
+                )
+            await self._pause()
         return ops
 
-    async def _headers(self, txn_ids: Mapping[TxnId, None]) -> dict[TxnId, Decision | Header | None]:
+    async def _headers(self, txn_ids: Sequence[TxnId]) -> dict[TxnId, Decision | Header | None]:
         """Decided, still open, or ▲ absent: which is to be held like an open one."""
-        if not txn_ids:
-            return {}
-        asked = [keys.txn(txn_id) for txn_id in txn_ids]
-        _, found = await self._store.get_many(asked, revision=self._revision)
-        return {txn_id: _decision_or_open(txn_id, record) for txn_id, record in zip(txn_ids, found, strict=True)}
+        headers: dict[TxnId, Decision | Header | None] = {}
+        for part in in_parts(txn_ids, self._store.page_size(HEADERS_AT_ONCE)):
+            _, found = await self._store.get_many([keys.txn(txn_id) for txn_id in part], revision=self._revision)
+            for txn_id, record in zip(part, found, strict=True):
+                headers[txn_id] = _decision_or_open(txn_id, record)
+            await self._pause()
+        return headers
 
 
 def _decision_or_open(txn_id: TxnId, record: KeyValue | None) -> Decision | Header | None:
@@ -179,29 +219,11 @@ def _max_position(record: KeyValue) -> Position | None:
 
 def _ack_index_parts(key: bytes) -> tuple[str, TxnId]:
     """(subscription, transaction) of an ack index key."""
-    return key.split(b"/")[-2].decode(), keys.txn_of(key)
+    return keys.ack_index_parts(key)[1:]
 
 
 def _by_subscription(blocks: Sequence[KeyValue]) -> dict[str, list[KeyValue]]:
     found: dict[str, list[KeyValue]] = {}
     for record in blocks:
-        found.setdefault(record.key.split(b"/")[-2].decode(), []).append(record)
+        found.setdefault(keys.cursor_parts(record.key)[1], []).append(record)
     return found
-
-
-async def _some_at_a_time(limit: int, requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """All answers in order of the requests, with at most `limit` on their way."""
-    answers: dict[int, T] = {}
-    waiting = iter(enumerate(requests))
-
-    async def work() -> None:
-        for index, request in waiting:
-            answers[index] = await request()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(limit, len(requests))):
-                group.create_task(work())
-    except* (Compacted, StoreUnavailable) as failures:
-        raise failures.exceptions[0] from None
-    return [answers[index] for index in range(len(requests))]

@@ -30,7 +30,8 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
     What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one
     of unknown outcome may do so: a crash may forget plain acks (DESIGN §6). What a writer has acked in a named
     transaction stays away until somebody decides it, while that writer's process goes on with other things, and so does
-    what a process has acked in a transaction that it left open, for this process (another holder waits for it).
+    what a process has acked in a transaction that it left open, for this process (another holder waits for it). What an
+    operation has acked itself stays away from it, also where the abort of another one starts its consumer over.
     """
     acked = acked_values(facts, "ok", "unknown")
     for operation in facts.history.operations:
@@ -44,7 +45,11 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
         for poll in operation.polls:
             subscription = poll.subscription or ""
             left = left_open[operation.process, subscription]
-            away = ChainMap(acked[subscription], {value: None for value, at in left.items() if at <= poll.at})
+            away = ChainMap(
+                acked[subscription],
+                {value: None for value, at in left.items() if at <= poll.at},
+                {ack.value: None for ack in operation.acks if ack.subscription == subscription and ack.at < poll.at},
+            )
             for key, reads in poll.reads.items():
                 reader = (operation.process, poll.subscription, poll.snapshot, key)
                 reading = readings.get(reader)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import UNANSWERED, ZOMBIES, Edit, Mutant
+from simulation.mutants.mutant import TAKE_OVERS, UNANSWERED, ZOMBIES, Edit, Mutant
 
 MUTANTS = (
+    # ---- keys ----
+    Mutant(
+        name="aborted-record-parsed-by-a-name",
+        rule="the parts of a segment's path are counted off: a topic may be called `aborted`",
+        section="§4",
+        faults=TAKE_OVERS,
+        file="txnstore/keys.py",
+        old='    what, _, tail = segment_state_parts(key)[1].partition("/")\n',
+        new='    _, what, tail = key.decode().partition("aborted/")\n    what = what.rstrip("/")\n',
+    ),
     # ---- unknown outcomes ----
     Mutant(
         name="unknown-taken-for-failure",
@@ -79,6 +89,49 @@ MUTANTS = (
     ),
     # ---- watches, leases, quota ----
     Mutant(
+        name="renewal-waits-for-reads",
+        rule="a lease is renewed wherever a connection stands, not behind an admission that reads",
+        section="§4",
+        faults="etcd renews only",
+        file="txnstore/leases.py",
+        old="                sent_at = self._clock.monotonic()\n",
+        new="                await self._backend.wait_ready()\n                sent_at = self._clock.monotonic()\n",
+    ),
+    Mutant(
+        name="namesake-is-ousted",
+        rule="a process ends leases of its name that were there at its first look, and its own, never a namesake's",
+        section="§4",
+        file="txnstore/former_selves.py",
+        old="        if not self._looked:\n",
+        new="        if leases is not None:\n",
+        tests=(
+            "tests/coordinator_v5/test_takeover.py::test_of_two_coordinators_of_one_name_the_later_one_keeps_it_and_the_earlier_waits",
+            "tests/segments/test_ownership.py::test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits",
+            "tests/txnstore/test_former_selves.py::test_what_holds_it_after_a_first_look_at_nothing_is_a_namesake_s",
+        ),
+        why_tests="a simulated process has one life at a time",
+    ),
+    Mutant(
+        name="watch-stays-at-a-member-that-applies-nothing",
+        rule="once another member is used, watches leave the one before",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="            previous.leave()\n",
+        new="            assert previous.left is not None\n",
+        tests=("tests/txnstore/test_silent_etcd.py::test_a_watch_leaves_a_member_that_no_longer_applies",),
+        why_tests="the simulated etcd has one member",
+    ),
+    Mutant(
+        name="admission-asked-for-by-each",
+        rule="all who wait for an endpoint ask for its admission together",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="            async with self._admission:\n",
+        new="            async with asyncio.Lock():\n",
+        tests=("tests/txnstore/test_silent_etcd.py::test_all_who_wait_ask_for_admission_together",),
+        why_tests="the simulated etcd is asked by another client",
+    ),
+    Mutant(
         name="watch-goes-on-from-now",
         rule="a watch that was lost resumes behind the last event it has delivered",
         section="§4",
@@ -110,7 +163,7 @@ MUTANTS = (
         section="§4",
         faults="etcd compaction",
         file="txnstore/following.py",
-        old="        await self._deliver(WatchBatch(listed.revision, events, resync=True))\n",
+        old="        await self._deliver(WatchBatch(listed.revision, tuple(events), resync=True))\n",
         new="        assert events is not None\n",
     ),
     Mutant(

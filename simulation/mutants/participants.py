@@ -133,8 +133,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a segment joins the watch before it reads: what is decided while it loads is kept for it",
         section="§6",
         file="watchers/decisions.py",
-        old="        early, self.early = self.early or {}, None\n",
-        new="        early, self.early = dict[bytes, KeyValue](), None\n",
+        old="            self._watch.deliver(keys.txn_of(record.key), record, (self,))\n",
+        new="            self._watch.hold(self, keys.txn_of(record.key))\n",
         more=(
             Edit(
                 "watchers/decisions.py",
@@ -151,10 +151,10 @@ MUTANTS: tuple[Mutant, ...] = (
         file="watchers/decisions.py",
         old=(
             "                read_at, _ = await self._store.get_many([keys.INCARNATION])\n"
-            "                held, loading = list(self._held), bool(self._loading)\n"
+            "                held, loading = list(self._held), bool(self.early)\n"
         ),
         new=(
-            "                held, loading = list(self._held), bool(self._loading)\n"
+            "                held, loading = list(self._held), bool(self.early)\n"
             "                read_at, _ = await self._store.get_many([keys.INCARNATION])\n"
         ),
         tests=("tests/watchers/test_decisions.py::test_what_is_held_while_a_revision_is_read_counts_too",),
@@ -257,8 +257,9 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an ack op goes only with, or behind, the cursor that holds its ack (P6)",
         section="§6",
         file="watchers/clean_up_plans.py",
-        old="[:_ROOM] if due and self._cursor.dirty else []\n",
-        new="[:_ROOM] if now_s >= self._flushed_s + 1.0 and self._cursor.dirty else []\n",
+        old="        left = self._cursor.block_writes() if due and self._cursor.dirty else ()\n",
+        new="        due = everything or now_s >= self._flushed_s + 1.0\n"
+        "        left = self._cursor.block_writes() if due and self._cursor.dirty else ()\n",
         faults="kill a server",
     ),
     Mutant(

@@ -25,8 +25,8 @@ from simulation.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
-    "txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "txnctl", "simulation", "tests",
-    "tools", "conftest.py", "pyproject.toml",
+    "txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "pyspark_txnstore", "txnctl",
+    "simulation", "tests", "tools", "conftest.py", "pyproject.toml",
 )  # fmt: skip
 ACCIDENT = re.compile(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError|UnboundLocalError|Nondeterminism)\b")
 SEED_S = 300.0

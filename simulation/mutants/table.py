@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from simulation.mutants import clients, coordinator, metadata, participants, segments, transaction_keys
+from simulation.mutants import (
+    callers,
+    careless_callers,
+    clients,
+    controllers,
+    coordinator,
+    ledger_files,
+    metadata,
+    participants,
+    record_sizes,
+    segments,
+    sends,
+    space,
+    spark,
+    transaction_keys,
+)
 from simulation.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -11,5 +26,13 @@ MUTANTS: tuple[Mutant, ...] = (
     *transaction_keys.MUTANTS,
     *participants.MUTANTS,
     *segments.MUTANTS,
+    *space.MUTANTS,
+    *record_sizes.MUTANTS,
     *clients.MUTANTS,
+    *callers.MUTANTS,
+    *sends.MUTANTS,
+    *careless_callers.MUTANTS,
+    *controllers.MUTANTS,
+    *ledger_files.MUTANTS,
+    *spark.MUTANTS,
 )

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from coordinator_v5.begins import MAX_EXTRA, MAX_TRIES
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
@@ -359,3 +360,46 @@ def _reason(process: Process, txn_id: TxnId) -> str | None:
     record = process.record(keys.txn(txn_id))
     decision = None if record is None else decision_of(record)
     return None if decision is None else decision.reason
+
+
+def test_an_outage_of_the_store_multiplies_no_begins() -> None:
+    """A fresh id is of use where the store answers others; in an outage it is one more header that lands after it."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        await process.coordinator.begin(0)
+        before = len(headers(etcd))
+        process.fates.script = [LOST_BEFORE] * 1000
+        asked = [asyncio.create_task(process.coordinator.begin(0)) for _ in range(100)]
+        await asyncio.sleep(6)
+        process.fates.script.clear()
+        begun = {answer.txn_id for answer in await asyncio.gather(*asked)}
+        await asyncio.sleep(5)
+        assert len(begun) == 100
+        assert len(headers(etcd)) - before <= 100 + MAX_EXTRA
+        assert sorted(open_headers(etcd))[1:] == sorted(begun)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_begin_repeated_after_a_timeout_is_served_with_the_header_that_is_on_its_way() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        connection = Connection("a client")
+        process.coordinator.announce(connection, [])
+        process.fates.script = [LOST_BEFORE] * 1000
+        for _ in range(3):
+            with pytest.raises(Timeout):
+                await process.coordinator.begin(0, attempt=b"one", connection=connection)
+        again = asyncio.create_task(process.coordinator.begin(0, attempt=b"one", connection=connection))
+        await asyncio.sleep(1)
+        process.fates.script.clear()
+        begun = await again
+        await asyncio.sleep(3)
+        assert open_headers(etcd) == [begun.txn_id]
+        assert len(headers(etcd)) <= MAX_TRIES
+        assert (await process.coordinator.begin(0, attempt=b"one", connection=connection)).txn_id == begun.txn_id
+        await process.close()
+
+    in_virtual_time(scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,7 @@ from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
 from txnstore.op_transitions import plan_ack_op
 from txnstore.records import ABORTED, COMMITTED, AbortedRecord, Op
-from txnstore.store import Commit, Delete, EventKind
+from txnstore.store import Commit, Delete, EventKind, Put
 from txnwire.ids import TxnId
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -143,6 +144,30 @@ def test_leftovers_of_a_segment_without_an_owner_are_cleared_and_the_header_goes
         else:
             assert aborted is not None
             assert records.decode(AbortedRecord, aborted.value, key=aborted.key).max_position is None
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_loser_beyond_the_first_page_of_ops_stays_hidden() -> None:
+    """▲ All ops of a segment go at once: a writer that was not among those read would have no record of its abort."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", replace(ONE_TCID, ops_at_once=10)).start()
+        epoch = await process.own()
+        begun = await process.coordinator.begin(0)
+        for counter in range(250):
+            text = f"{counter // 2 + 1:016x}"
+            op = Op(v=1, kind="write", segment=SEGMENT, writer=text)
+            put = Put(keys.op(keys.write_ops(begun.txn_id, SEGMENT), epoch, counter), records.encode(op))
+            etcd.mvcc.commit([Commit(puts=(put, Put(keys.write_index(SEGMENT, begun.txn_id), b"")))])
+        await process.coordinator.end(begun.txn_id, commit=True, writers=[f"{1:016x}"])
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
+        await until(lambda: not headers(etcd))
+        assert within(etcd, keys.TXN_OP) == []
+        hidden = [process.record(keys.aborted(SEGMENT, begun.txn_id, writer)) for writer in range(1, 126)]
+        assert hidden[0] is None
+        assert all(hidden[1:])
         await process.close()
 
     in_virtual_time(scenario)
@@ -268,6 +293,35 @@ def test_only_a_decided_header_ever_disappears() -> None:
             txn_id for txn_id, state in states.items() if state == "open"
         }
         await check_outcomes(process, {t: s for t, s in states.items() if s in (COMMITTED, ABORTED)})
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_what_cannot_be_read_is_left_and_all_else_is_collected() -> None:
+    """A record of a name, an op of a segment without owner, and a block of outcomes, each written by no one of ours."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=2)).start()
+        named = [await process.coordinator.begin_named(0, name=f"job/{n}") for n in range(3)]
+        for one in named:
+            await process.coordinator.end(one.txn_id, commit=True)
+        (left_over,) = [await process.coordinator.begin(0)]
+        await process.write(left_over.txn_id, epoch=await process.own())
+        await process.coordinator.end(left_over.txn_id, commit=False)
+        (op,) = within(etcd, keys.TXN_OP)
+        bad = b"[]"
+        block = keys.outcome_block(TxnId(1, 1))
+        etcd.mvcc.commit([Commit(puts=(Put(keys.txn_name("job/1"), bad), Put(block, bad)))])
+        etcd.mvcc.commit([Commit(puts=(Put(op.key + b"/more", bad),), deletes=(Delete(keys.owner(SEGMENT)),))])
+        blocked = await run_transactions(process, 3, tcid=1)
+        decided = await run_transactions(process, 10)
+        await asyncio.sleep(300)
+        left = {keys.txn_of(record.key) for record in headers(etcd)}
+        assert left == {named[1].txn_id, left_over.txn_id, *blocked}
+        await check_outcomes(process, decided)
+        etcd.mvcc.commit([Commit(deletes=(Delete(op.key + b"/more"), Delete(block), Delete(keys.txn_name("job/1"))))])
+        await until(lambda: not headers(etcd))
         await process.close()
 
     in_virtual_time(scenario)

@@ -56,7 +56,7 @@ def test_d6_a_transaction_is_aborted_within_a_second_and_a_half_of_its_deadline(
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
 def test_d6_stepping_the_wall_clock_aborts_nothing_and_delays_nothing(step_ms: int) -> None:
-    """Deadlines are converted to the monotonic clock once; dies if the sweep compares `timeout_ms` with the wall."""
+    """C11: deadlines go to the monotonic clock once; dies if the sweep compares `timeout_ms` with the wall."""
 
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one", CoordinatorSettings(tcids=1, housekeeping_every_s=1.0)).start()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
-from coordinator_v5.name_expiry import EVERY_S, NAME_RETENTION_S, PAGE, NameExpiry
+from coordinator_v5.name_expiry import NameExpiry
 from tests.coordinator_v5.processes import StepClock, in_virtual_time, until, within
 from txnctl.sweeper import Sweeper
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
+from txnstore.name_transitions import KEEP_MS
 from txnstore.records import COMMITTED, TxnName
 from txnstore.store import Commit, Delete, Put, created_at
 from txnwire.ids import TxnId
@@ -30,19 +30,21 @@ def names(etcd: MemoryEtcd) -> list[bytes]:
 
 def test_names_expire_page_by_page_while_the_role_is_held() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
-        clock = StepClock()
+        clock, etcd.pages_divided_by = StepClock(), 100
         store = MemoryStore(etcd, clock, random.Random(1))
-        await put_names(store, clock, PAGE + 200)
+        await put_names(store, clock, 1200)
         leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
-        expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), leader))
+        expiry = NameExpiry(
+            store, clock, guard=created_at(keys.leader("sweeper"), leader), first_s=60.0, every_s=3600.0
+        )
         assert await expiry.expire() == 0
-        clock.step_ms = int(NAME_RETENTION_S * 1000) + 60_000
+        clock.step_ms = KEEP_MS + 60_000
         await store.commit(Commit(deletes=(Delete(keys.leader("sweeper")),)))
         assert await expiry.expire() == 0, "▲ somebody who was deposed changes nothing"
         again = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
-        expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), again))
-        assert await expiry.expire() == PAGE + 199
-        assert names(etcd) == [b"sink/p/1", b"sink/q/%d" % (PAGE + 199)]
+        expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), again), first_s=60.0, every_s=3600.0)
+        assert await expiry.expire() == 1199
+        assert names(etcd) == [b"sink/p/1", b"sink/q/1199"]
         assert await expiry.expire() == 0
         await store.close()
 
@@ -54,11 +56,10 @@ def test_the_elected_sweeper_lets_names_expire() -> None:
         clock = StepClock()
         store = MemoryStore(etcd, clock, random.Random(1))
         await put_names(store, clock, 3)
-        clock.step_ms = int(NAME_RETENTION_S * 1000) + 60_000
+        clock.step_ms = KEEP_MS + 60_000
         sweeper = Sweeper(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
         sweeper.start()
-        await asyncio.sleep(EVERY_S)
-        await until(lambda: len(names(etcd)) == 2, limit_s=60)
+        await until(lambda: len(names(etcd)) == 2, limit_s=120)
         await sweeper.close()
         await store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from tests.coordinator_v5.processes import SEGMENT, Process, headers, in_virtual
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.op_transitions import plan_ack_op
-from txnstore.records import ABORTED, COMMITTED, OPEN, Op
-from txnstore.store import Commit, Delete
+from txnstore.records import ABORTED, COMMITTED, OPEN, Op, TransactionKey, encode
+from txnstore.store import Commit, Delete, Put, RangeResult
 from txnstore.transitions import Decision
 from txnwire.ids import TxnId
 
@@ -132,8 +133,12 @@ def test_outcomes_of_many_in_one_question() -> None:
     in_virtual_time(scenario)
 
 
-@pytest.mark.parametrize("owned", [True, False])
-def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up(owned: bool) -> None:
+@pytest.mark.parametrize(("owned", "at_once"), [(True, 5000), (False, 1), (False, 3)])
+def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up(
+    owned: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "PAGE_KEYS", at_once)
+
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
         epoch = await process.own()
@@ -161,3 +166,65 @@ def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up(owned
         await process.close()
 
     in_virtual_time(scenario)
+
+
+def test_nothing_that_can_be_multiplied_is_read_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch, other = await process.own(SEGMENT), await process.own(OTHER)
+        ids = []
+        for number in range(7):
+            txn_id = (await process.coordinator.begin(0, timeout_ms=600_000)).txn_id
+            ids.append(txn_id)
+            for counter in range(number):
+                await process.write(txn_id, SEGMENT, 10 * number + counter, epoch=epoch)
+            await process.write(txn_id, OTHER, 100 + number, epoch=other)
+            await asyncio.sleep(2)
+            etcd.mvcc.commit(
+                [Commit(puts=(Put(keys.txn_key("ann", f"key-{number}"), encode(TransactionKey(epoch=0))),))]
+            )
+        store, now_ms, read = process.store, process.clock.wall_ms(), counted_ranges(process, monkeypatch)
+
+        async def all_asked() -> list[object]:
+            read.clear()
+            return [
+                await queries.hanging(store, now_ms=now_ms, older_than_ms=0, limit=3),
+                await queries.hanging(store, now_ms=now_ms, older_than_ms=0),
+                await queries.list_transactions(store, now_ms=now_ms, segment=SEGMENT),
+                await queries.list_transactions(store, now_ms=now_ms),
+                await queries.transaction_keys(store),
+                await queries.txns_by_deadline(store, until_ms=10**13 - 2),
+                await queries.outcomes(store, ids),
+            ]
+
+        before = await all_asked()
+        assert max(read) > 3
+        monkeypatch.setattr(queries, "PAGE_HEADERS", 2)
+        monkeypatch.setattr(queries, "PAGE_KEYS", 3)
+        assert await all_asked() == before
+        assert max(read) <= 3
+        oldest, everything = before[0], before[1]
+        assert isinstance(oldest, list)
+        assert isinstance(everything, list)
+        assert [one.record.txn_id for one in everything] == ids
+        assert [one.writes for one in oldest] == [{OTHER: 1}, {SEGMENT: 1, OTHER: 1}, {SEGMENT: 2, OTHER: 1}]
+        read.clear()
+        assert len(await queries.list_transactions(store, now_ms=now_ms, limit=1)) == 1
+        assert read == [2]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def counted_ranges(process: Process, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each range has brought in one piece, from now on."""
+    read: list[int] = []
+    asked = process.store.range
+
+    async def counted(*args: bytes, **options: Any) -> RangeResult:
+        found = await asked(*args, **options)
+        read.append(len(found.records))
+        return found
+
+    monkeypatch.setattr(process.store, "range", counted)
+    return read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -18,8 +19,8 @@ from tests.coordinator_v5.processes import (
 )
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
-from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header
-from txnstore.store import Commit, Put
+from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header, Registration
+from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import TxnId
 
@@ -33,8 +34,9 @@ async def take_over(etcd: MemoryEtcd, dead: Process, settings: CoordinatorSettin
     return successor
 
 
-def test_d4_a_successor_finds_every_open_transaction_and_ends_it() -> None:
-    """Old ones by their deadline keys, young ones above the mark."""
+@pytest.mark.parametrize("at_once", [FOUR.headers_at_once, 2, 1])
+def test_d4_a_successor_finds_every_open_transaction_and_ends_it(at_once: int) -> None:
+    """Old ones by their deadline keys, young ones above the mark; in however many pages."""
 
     async def scenario(etcd: MemoryEtcd) -> None:
         one = await Process(etcd, "one", FOUR).start()
@@ -43,7 +45,8 @@ def test_d4_a_successor_finds_every_open_transaction_and_ends_it() -> None:
         young = [(await one.coordinator.begin(n % 4, timeout_ms=200_000)).txn_id for n in range(12)]
         decided = (await one.coordinator.begin(0)).txn_id
         await one.coordinator.end(decided, commit=True)
-        two = await take_over(etcd, one, FOUR)
+        paged = replace(FOUR, headers_at_once=at_once, keys_at_once=at_once)
+        two = await take_over(etcd, one, paged)
         assert two.coordinator.statistics().open == 24
         connection = Connection("a")
         two.coordinator.announce(connection, [*old, *young])
@@ -152,6 +155,8 @@ def test_deadlines_go_on_after_a_take_over() -> None:
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 def test_d6_a_successor_with_another_wall_clock_never_stretches_a_deadline(step_ms: int) -> None:
+    """C11."""
+
     async def scenario(etcd: MemoryEtcd) -> None:
         one = await Process(etcd, "one").start()
         begun = await one.coordinator.begin(0, timeout_ms=20_000)
@@ -275,12 +280,95 @@ def test_an_open_header_below_the_mark_without_a_key_is_found_all_the_same() -> 
     in_virtual_time(scenario)
 
 
-def test_an_unreadable_header_stops_nothing_else() -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        keys.txn(TxnId(0, 7)),
+        keys.txn(TxnId(0, 7)) + b"?",
+        keys.TXN + b"0000/not-a-number",
+        keys.TXN_BY_DEADLINE + b"soon/nobody",
+        keys.TXN_BY_DEADLINE + b"0000000000001",
+        keys.TXN_BY_DEADLINE + b"\xff/\xff",
+        keys.TXN + b"\xff",
+    ],
+)
+def test_an_unreadable_header_or_key_stops_nothing_else(key: bytes) -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
-        etcd.mvcc.commit([Commit(puts=(Put(keys.txn(TxnId(0, 7)), b"not json"),))])
+        etcd.mvcc.commit([Commit(puts=(Put(key, b"not json"),))])
         process = await Process(etcd, "one").start()
         begun = await process.coordinator.begin(0)
         assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_id_that_cannot_be_loaded_costs_none_of_the_others() -> None:
+    """It is tried again: what is in its way is mended by somebody."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        etcd.mvcc.commit([Commit(puts=(Put(keys.txn_seq(2), b"not json"),))])
+        process = Process(etcd, "one", FOUR)
+        starting = asyncio.ensure_future(process.start())
+        await until(lambda: process.coordinator.owned_tcids == (0, 1, 3))
+        assert (await process.coordinator.begin(0)).txn_id.tcid == 0
+        with pytest.raises(NotOwner):
+            await process.coordinator.begin(2)
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.txn_seq(2)),))])
+        await starting
+        assert process.coordinator.owned_tcids == (0, 1, 2, 3)
+        assert (await process.coordinator.begin(2)).txn_id.tcid == 2
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_id_that_is_lost_while_it_is_loaded_is_not_served() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one", FOUR).start()
+        for number in range(200):
+            await one.coordinator.begin(number % 4, timeout_ms=200_000)
+        one.kill()
+        slow = replace(FOUR, headers_at_once=1)
+        two = Process(etcd, "two", slow)
+        await two.start()
+        while two.coordinator.owned_tcids != (0,):
+            await asyncio.sleep(0.0001)
+        other = records.encode(Registration(id="other", address="other:1"))
+        for tcid in (1, 2):
+            etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(tcid)),))])
+            etcd.mvcc.commit([Commit(puts=(Put(keys.tc(tcid), other),))])
+        await until(lambda: 3 in two.coordinator.owned_tcids)
+        await asyncio.sleep(5)
+        assert two.coordinator.owned_tcids == (0, 3)
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_an_id_that_is_lost_before_the_first_of_it_is_read_is_not_served() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = Process(etcd, "one", FOUR)
+        get_really = process.store.get
+        reading, go_on = asyncio.Event(), asyncio.Event()
+
+        async def held(key: bytes, **options: float) -> KeyValue | None:
+            found = await get_really(key, **options)
+            if key == keys.txn_seq(1):
+                reading.set()
+                await go_on.wait()
+            return found
+
+        process.store.get = held  # type: ignore[method-assign]
+        starting = asyncio.ensure_future(process.start())
+        await reading.wait()
+        other = records.encode(Registration(id="other", address="other:1"))
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(1)),))])
+        etcd.mvcc.commit([Commit(puts=(Put(keys.tc(1), other),))])
+        await asyncio.sleep(1)
+        go_on.set()
+        await starting
+        assert process.coordinator.owned_tcids == (0, 2, 3)
         await process.close()
 
     in_virtual_time(scenario)
@@ -334,5 +422,28 @@ def test_after_a_take_over_only_its_owner_can_claim_a_transaction() -> None:
         assert (await two.coordinator.begin(0, attempt=b"x" * 8, owner="bob", connection=thief)) != begun
         await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=12)
         await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_of_two_coordinators_of_one_name_the_later_one_keeps_it_and_the_earlier_waits() -> None:
+    """The earlier one was paused until another had been started in its place, and wakes up."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        woken = await Process(etcd, "one").start()
+        woken.pause()
+        later = await Process(etcd, "one").start()
+        woken.resume()
+        await until(lambda: woken.coordinator.namesake is not None)
+        owner = later.record(keys.tc(0))
+        assert owner is not None
+        await asyncio.sleep(120)
+        assert later.record(keys.tc(0)) == owner, "nobody has taken it from the later one, for a moment or longer"
+        assert (woken.coordinator.registered, woken.coordinator.namesake) == (False, "one:1")
+        assert (later.coordinator.registered, later.coordinator.namesake) == (True, None)
+        later.kill()
+        await until(lambda: woken.coordinator.registered)
+        assert woken.coordinator.namesake is None
+        await woken.close()
 
     in_virtual_time(scenario)

@@ -17,7 +17,7 @@ from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
 from txnstore.store import MetadataStore
-from txnwire.errors import NotOwner
+from txnwire.errors import DataCorrupt, NotOwner
 from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
@@ -58,6 +58,7 @@ class Positions:
         self.answers: dict[str, Position] = {}
         self.connected: dict[str, tuple[int, int]] = {}
         self.dropped: list[tuple[str, str]] = []
+        self.damaged: dict[str, DataCorrupt] = {}
         self.pause_s = 0.0
 
     async def __call__(self, segment: str, min_revision: int) -> Position:
@@ -75,6 +76,8 @@ class Positions:
 
     async def drop_subscription(self, segment: str, subscription: str) -> None:
         await self(segment, 0)
+        if segment in self.damaged:
+            raise self.damaged[segment]
         self.dropped.append((segment, subscription))
 
     async def seal(self, segment: str, change_id: str) -> Seal:

@@ -1,20 +1,41 @@
 """What every `LedgerStore` promises. A backend's test module subclasses `LedgerStoreContract` and gives the fixtures.
 
-`ledgers` is a fresh store; `successor` another store over the same data, as a second process would open it.
+`ledgers` is a fresh store; `successor` another store over the same data, as a second process would open it. `pause`
+holds who fences a ledger between its look at it and its count; `place` takes away where ledgers are kept; `broken`
+makes the disk take nothing any more, not even where a ledger ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 import pytest
 
-from segments.ledger import LedgerFailed, LedgerFenced, LedgerStore, LedgerWriter
+from segments.ledger import LedgerFailed, LedgerFenced, LedgerStore, LedgerUnreadable, LedgerWriter, Recovered
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 SEGMENT = "public/default/orders/0000-7fff-3"
 OTHER = "public/default/orders/8000-ffff-4"
 ALL = 1 << 40
+
+
+class Pause(Protocol):
+    def arm(self) -> None:
+        """Hold the next one."""
+
+    async def reached(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class Place(Protocol):
+    def go(self) -> None: ...
+    def come_back(self) -> None: ...
+
+
+class Broken(Protocol):
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
 
 
 async def create(store: LedgerStore, ledger_id: int = 1, segment: str = SEGMENT) -> LedgerWriter:
@@ -170,6 +191,106 @@ class LedgerStoreContract:
             await writer.sync()
         assert await successor.fence(SEGMENT, 1) == first
         assert await ledgers.fence(SEGMENT, 1) == first
+
+    async def test_of_two_successors_that_count_at_once_the_first_count_stands(
+        self, ledgers: LedgerStore, successor: LedgerStore, pause: Pause
+    ) -> None:
+        """▲ The one that pauses saw less of the ledger; what the other one counted is in `/ledger` and read already."""
+        writer = await filled(ledgers, 3)
+        pause.arm()
+        paused = asyncio.ensure_future(successor.fence(SEGMENT, 1))
+        await pause.reached()
+        writer.append(b"late")
+        with pytest.raises(LedgerFenced):
+            await writer.sync()
+        counted = await ledgers.fence(SEGMENT, 1)
+        assert counted.entries == 4
+        pause.end()
+        assert await paused == counted
+        for store in (ledgers, successor):
+            assert await store.fence(SEGMENT, 1) == counted
+            assert len(await store.read(SEGMENT, 1, 0, 3, max_bytes=ALL)) == 4
+
+    async def test_c12_what_is_not_there_because_the_place_has_gone_was_not_never_made(
+        self, ledgers: LedgerStore, successor: LedgerStore, place: Place
+    ) -> None:
+        """▲ A take-over would write down that nothing was ever there; nor is anything made where the place was."""
+        await ledgers.identity("a")
+        await successor.identity(None)
+        writer = await filled(ledgers, 3)
+        await (await filled(ledgers, 3, ledger_id=2)).close(b"f")
+        place.go()
+        for failing in (
+            successor.fence(SEGMENT, 1),
+            successor.fence(SEGMENT, 7),
+            create(successor, 8),
+            successor.write_footer(SEGMENT, 1, b"f"),
+            successor.write_sidecar(SEGMENT, 2, b"s"),
+            successor.delete(SEGMENT, 2),
+            successor.delete_segment(SEGMENT),
+            successor.list(),
+        ):
+            with pytest.raises(LedgerFailed, match="not there any more"):
+                await failing
+        for reading in (
+            successor.read(SEGMENT, 2, 0, 2, max_bytes=ALL),
+            successor.read_footer(SEGMENT, 2),
+            successor.read_sidecar(SEGMENT, 2),
+        ):
+            with pytest.raises(LedgerUnreadable, match="not there any more"):
+                await reading
+        place.come_back()
+        assert await successor.fence(SEGMENT, 1) == Recovered(3, 21)
+        assert len(await successor.read(SEGMENT, 2, 0, 2, max_bytes=ALL)) == 3
+        assert await successor.list() == [(SEGMENT, 1), (SEGMENT, 2)]
+        writer.abandon()
+
+    async def test_c12_a_writer_whose_place_has_gone_acks_nothing_more(
+        self, ledgers: LedgerStore, successor: LedgerStore, place: Place
+    ) -> None:
+        """▲ Its file is open, so it could go on; but a successor that finds the place elsewhere fences it unseen."""
+        await ledgers.identity("a")
+        writer = await filled(ledgers, 3)
+        place.go()
+        writer.append(b"into the dark")
+        with pytest.raises(LedgerFailed, match="not there any more"):
+            await writer.sync()
+        assert writer.last_confirmed == 2
+        assert await writer.unrecorded_end() is None  # it is durable: whoever comes may count it
+        place.come_back()
+        assert (await successor.fence(SEGMENT, 1)).entries == 4
+
+    async def test_what_was_never_created_is_told_from_what_is_empty(self, ledgers: LedgerStore) -> None:
+        await create(ledgers, 1)
+        assert await ledgers.fence(SEGMENT, 1) == Recovered(0, 0, present=True)
+        assert await ledgers.fence(SEGMENT, 2) == Recovered(0, 0, present=False)
+
+    async def test_who_looks_at_a_ledger_changes_nothing(self, ledgers: LedgerStore, successor: LedgerStore) -> None:
+        writer = await filled(ledgers, 3)
+        assert await successor.look_at(SEGMENT, 1) == Recovered(3, 21)
+        assert await successor.look_at(SEGMENT, 2) is None
+        writer.append(b"goes on")
+        assert await writer.sync() == 3
+        await writer.close(b"f")
+        assert await successor.look_at(SEGMENT, 1) == Recovered(4, 28)
+
+    async def test_l5_a_writer_tells_its_end_where_the_disk_does_not_take_it(
+        self, ledgers: LedgerStore, broken: Broken
+    ) -> None:
+        """▲ A successor would count what the kernel has and the disk has not: in this process it does not."""
+        writer = await filled(ledgers, 3)
+        assert await writer.unrecorded_end() is None
+        broken.begin()
+        writer.append(b"lost")
+        syncing = asyncio.ensure_future(writer.sync())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        writer.abandon()
+        assert await writer.unrecorded_end() == Recovered(3, 21)
+        with pytest.raises(LedgerFailed):
+            await syncing
+        broken.end()
+        assert (await ledgers.fence(SEGMENT, 1)).entries == 3
 
     async def test_l3_a_fence_before_the_creation_stops_the_creator(
         self, ledgers: LedgerStore, successor: LedgerStore

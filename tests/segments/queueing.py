@@ -40,6 +40,7 @@ class Rig:
 
     bounds: QueueBounds = BOUNDS
     max_blocks: int = 32
+    max_partial: int = 4096
     log: dict[Position, LogEntry] = field(default_factory=dict)
     lengths: LedgerLengths = field(default_factory=lambda: LedgerLengths({1: 0}))
     open: dict[TxnId, None] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Rig:
     losers: dict[tuple[TxnId, int], None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cursor = Cursor(self.lengths, EARLIEST, max_blocks=self.max_blocks)
+        self.cursor = Cursor(self.lengths, EARLIEST, max_blocks=self.max_blocks, max_partial=self.max_partial)
         self.pending = PendingAcks("segment", "queue", self.cursor)
         self.queue: Queue[Taker] = Queue(self, self, Position(1, 0), self.bounds)
 
@@ -75,6 +76,15 @@ class Rig:
         self.queue.decided(txn, committed=committed)
 
     # ---- queue.Acks, queue.Outcomes
+
+    def has_room(self, position: Position) -> bool:
+        return self.cursor.has_room(position)
+
+    def promise(self, position: Position, messages: int) -> None:
+        self.cursor.promise(position, messages)
+
+    def withdraw(self, position: Position) -> None:
+        self.cursor.withdraw(position)
 
     def skip(self, position: Position, messages: int = 0) -> int:
         return self.pending.skip(position, messages)

@@ -6,18 +6,22 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from segments.file_ledger import FileLedgerStore
 from segments.file_ledger_writer import FileLedgerWriter
+from segments.ledger import LedgerFailed
 from segments.placement import place
-from tests.segments.brokering import Cluster, eventually
-from tests.segments.gates import GatedStore, gate_stores, is_write_op
+from tests.segments.brokering import TOPIC, Cluster, eventually
+from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_write_op
 from txnstore import keys, records
+from txnstore.records import TopicRecord
 from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import InternalError, NotOwner, OutcomeUnknown
+from txnwire.errors import InternalError, NotOwner, OutcomeUnknown, TxnError
+from txnwire.tasks import Tasks
 
 
 def goes_to_b2(segments: list[str]) -> str:
@@ -38,6 +42,38 @@ async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served
     lost.lost(InternalError("a disk fails"))
     await eventually(lambda: misplaced in (one.broker.segments | two.broker.segments), what="it is served again")
     assert (one.broker.segments | two.broker.segments)[misplaced].epoch > lost.epoch
+
+
+async def test_a_segment_lost_amid_the_closing_of_its_broker_is_given_back_once(cluster: Cluster) -> None:
+    """Its hand-over, which ends with it, gives it back; the closing ends, and the next one has it at once."""
+    [path] = await cluster.create_topic()
+    settings = replace(cluster.settings, lease_ttl_s=60.0)
+    node = await cluster.start("b1", settings=settings)
+    segment = await node.broker.segment(path)
+    closing = asyncio.ensure_future(node.broker.close())
+    await eventually(lambda: path not in node.broker.segments, what="it is being handed over")
+    segment.lost(LedgerFailed("the disk fails"))
+    await closing
+    assert await cluster.store.get(keys.owner(path)) is None
+
+
+async def test_a_segment_lost_as_its_topic_is_deleted_is_given_up_once(cluster: Cluster) -> None:
+    """Before the task that gives it up has begun."""
+    [path] = await cluster.create_topic()
+    tasks = Tasks()
+    with tasks.in_charge():
+        node = await cluster.start("b1")
+    segment = await node.broker.segment(path)
+    node.directory.add_listener(lambda _: segment.lost(LedgerFailed("the disk fails")))
+    key = keys.topic(TOPIC.path)
+    found = await cluster.store.get(key)
+    assert found is not None
+    marked = msgspec.structs.replace(records.decode(TopicRecord, found.value, key=key), deleting_ms=1)
+    await cluster.store.commit(Commit(puts=(Put(key, records.encode(marked)),)))
+    async with asyncio.timeout(10.0):
+        while await cluster.store.get(keys.ledger(path)) is not None:
+            await asyncio.sleep(0.01)
+    assert tasks.failures == {}
 
 
 async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epoch(cluster: Cluster) -> None:
@@ -67,6 +103,36 @@ async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epo
     await sending
     await eventually(lambda: misplaced in one.broker.segments)
     assert one.broker.segments[misplaced].epoch > epoch
+
+
+async def test_a_segment_whose_disk_fails_while_it_is_handed_over_is_given_back_once(memory_cluster: Cluster) -> None:
+    """A broker that closes leaves nothing owned by that, and ends."""
+    cluster = memory_cluster
+    disks: list[GatedLedgers] = []
+
+    def make_ledgers(data_dir: Path) -> GatedLedgers:
+        disks.append(GatedLedgers(data_dir))
+        return disks[-1]
+
+    cluster.make_ledgers = make_ledgers  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    node = await cluster.start("b1", settings=replace(cluster.settings, lease_ttl_s=60.0))
+    producer = await (await cluster.connect(node)).producer(segment)
+    await producer.send("a")
+    [disk] = disks
+    disk.hold()
+    sending = asyncio.ensure_future(producer.send("b"))
+    await eventually(lambda: disk.waiting == 1)
+    with capture_logs() as logs:
+        closing = asyncio.ensure_future(node.close())
+        await eventually(lambda: not node.broker.segments, what="it is being handed over")
+        disk.fail_syncs = True
+        disk.open()
+        await closing
+    with pytest.raises(TxnError):
+        await sending
+    assert await cluster.store.get(keys.owner(segment)) is None
+    assert not [one for one in logs if one["log_level"] == "error"]
 
 
 async def test_who_waits_for_a_segment_hears_at_once_that_another_broker_has_taken_it(cluster: Cluster) -> None:

@@ -144,7 +144,7 @@ def test_the_first_consumer_creates_the_subscription_and_gets_every_segment() ->
             assert (await subscription_of(a.store)).start == {"kind": "earliest"}
             [info] = await list_subscriptions(a.store, TOPIC.path)
             assert info == await describe_subscription(a.store, TOPIC.path, "s")
-            assert info.consumer_of(topology.active_paths[0]) == "w@00000000000000ab"
+            assert info.consumers_of_segments() == dict.fromkeys(topology.active_paths, "w@00000000000000ab")
             with pytest.raises(SubscriptionNotFound, match="no subscription other"):
                 await describe_subscription(a.store, TOPIC.path, "other")
 

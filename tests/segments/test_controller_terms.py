@@ -4,6 +4,7 @@ virtual time."""
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ from tests.segments.test_controller_failover import lease_of_leader
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
-from txnstore.records import SubscriptionRecord, encode
-from txnstore.store import Commit, MetadataStore, Put
-from txnwire.errors import NotOwner
+from txnstore.memory_store import Fate, MemoryStore
+from txnstore.records import AssignmentRecord, SubscriptionRecord, encode
+from txnstore.store import Commit, MetadataStore, Put, RangeResult
+from txnwire.errors import NotOwner, StoreUnavailable
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -51,6 +53,30 @@ def test_queue_consumers_hear_of_layouts_when_the_same_process_is_elected_again(
             await a.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(split.record)),)))
             await asyncio.sleep(5.0)
             assert len(inbox.pushed[-1].segments) == 4
+
+    run(scenario())
+
+
+def test_what_the_last_term_wrote_without_an_answer_is_told_by_the_next_one() -> None:
+    """▲ It is what members and layout call for, so nothing is written any more, and nobody else would tell it."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            first, second = Inbox(), Inbox()
+            await a.controller.join(joining("first"), first)
+            a.fates.commits = [Fate(arrive_s=0.001, fail_s=15.0)]
+            join = asyncio.ensure_future(a.controller.join(joining("second"), second))
+            await asyncio.sleep(1.0)
+            assert len((await assignment_of(a.store)).consumers) == 2
+            assert not first.pushed
+            await elected_again(etcd, a)
+            await asyncio.sleep(1.0)
+            await asyncio.gather(join, return_exceptions=True)
+            record = await assignment_of(a.store)
+            for inbox in (first, second):
+                assert (inbox.pushed[-1].epoch, len(inbox.pushed[-1].segments)) == (record.epoch, 1)
 
     run(scenario())
 
@@ -159,5 +185,59 @@ def test_a_consumer_that_another_controller_has_given_up_is_told_to_join_again()
             again = joining("w")
             again.again = True
             assert len((await a.controller.join(again, inbox)).segments) == 2
+
+    run(scenario())
+
+
+class _Largest(MemoryStore):
+    """Notes the largest answer of a range; the first that is asked for behind a first page fails."""
+
+    largest = 0
+    fails = True
+
+    async def range(
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        revision: int = 0,
+        keys_only: bool = False,
+        limit: int = 0,
+        timeout_s: float = 30.0,
+    ) -> RangeResult:
+        if start.startswith(keys.ASSIGNMENT) and start != keys.ASSIGNMENT and self.fails:
+            self.fails = False
+            raise StoreUnavailable("as the test wants it")
+        found = await super().range(
+            start, end, revision=revision, keys_only=keys_only, limit=limit, timeout_s=timeout_s
+        )
+        self.largest = max(self.largest, len(found.records))
+        return found
+
+
+def test_a_term_takes_up_however_many_subscriptions_in_pages() -> None:
+    """What was taken up before etcd was away goes on as it is."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        process = Process(etcd, "a")
+        store = process.store
+        process.controller._store = large = _Largest(etcd, LoopClock(), random.Random(1), name="a")
+        for at in range(0, 2500, 50):
+            names = [f"s{number}" for number in range(at, at + 50)]
+            assigned = [
+                Put(keys.assignment(TOPIC.path, name), encode(AssignmentRecord(epoch=1, consumers={})))
+                for name in names
+            ]
+            value = encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}))
+            await store.commit(Commit(puts=tuple(assigned)))
+            await store.commit(Commit(puts=tuple(Put(keys.subscription(TOPIC.path, name), value) for name in names)))
+        await process.start()
+        await process.controller.wait_leading(timeout_s=10.0)
+        assert process.controller.statistics().subscriptions == 2500
+        assert large.largest <= 1000
+        assert not large.fails
+        await process.close()
+        await large.close()
 
     run(scenario())

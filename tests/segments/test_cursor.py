@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from segments.cursor import BLOCK_ENTRIES, MARK, Cursor
+from segments.partial_acks import stored_bytes
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
 from txnstore.records import CursorBlock, CursorMark
@@ -363,3 +366,78 @@ def test_corrupt_record_is_named(ledgers: LedgerLengths, block: str, value: byte
     stored.put(block, value)
     with pytest.raises(DataCorrupt, match=message):
         stored.load(ledgers)
+
+
+# ---- records of a bounded size
+
+
+def paged(ledgers: LedgerLengths, stored: Stored | None = None, *, entries: int = 1) -> Cursor:
+    """So many entries acked in part in one record."""
+    found = [] if stored is None else list(stored.records.values())
+    return Cursor.load(ledgers, EARLIEST, found, record_bytes=entries * stored_bytes(4))
+
+
+def test_what_a_block_has_no_room_for_goes_to_pages_and_comes_back(ledgers: LedgerLengths) -> None:
+    cursor, stored = paged(ledgers), Stored()
+    for entry_id in (3, 5, 7):
+        cursor.ack(part(entry_id, 0b0001))
+    assert stored.flush(cursor) == ["1-0", "1-0-1", "1-0-2"]
+    cursor = paged(ledgers, stored)
+    assert not cursor.dirty
+    assert [cursor.acked(at(entry_id)) for entry_id in (3, 5, 7)] == [1, 1, 1]
+    cursor.ack(part(5, 0b1110))
+    assert stored.flush(cursor) == ["1-0", "1-0-1"]
+    assert sorted(stored.records) == ["1-0", "1-0-2"]
+    cursor.ack_cumulative(whole(9))
+    assert sorted(stored.flush(cursor)) == ["1-0", "1-0-2", "mark"]
+    assert sorted(stored.records) == ["mark"]
+
+
+def test_a_whole_ack_is_stored_before_the_page_without_its_part(ledgers: LedgerLengths) -> None:
+    """▲ A crash between the two would lose what had been stored of it."""
+    cursor = paged(ledgers, entries=2)
+    for entry_id in (3, 4, 5, 6):
+        cursor.ack(part(entry_id, 0b0001))
+    Stored().flush(cursor)
+    cursor.ack(part(5, 0b1110))
+    cursor.ack(part(6, 0b0010))
+    assert [write.block for write in cursor.block_writes()] == ["1-0", "1-0-1"]
+
+
+def test_a_record_larger_than_they_are_now_is_cut_and_the_part_is_stored_before_the_rest(
+    ledgers: LedgerLengths,
+) -> None:
+    """▲ As an earlier version has stored it."""
+    cursor, stored = paged(ledgers, entries=3), Stored()
+    for entry_id in (3, 5, 7):
+        cursor.ack(part(entry_id, 0b0001))
+    assert stored.flush(cursor) == ["1-0"]
+    cursor = paged(ledgers, stored)
+    cursor.ack(part(3, 0b0010))
+    assert stored.flush(cursor) == ["1-0-1", "1-0-2", "1-0"]
+    assert [paged(ledgers, stored).acked(at(entry_id)) for entry_id in (3, 5, 7)] == [3, 1, 1]
+
+
+def test_an_ack_in_order_does_not_look_at_every_block_behind_it() -> None:
+    """An ack of 10 000 positions before 256 blocks would keep the loop busy for more than a second."""
+    blocks = 200
+    cursor = Cursor(LedgerLengths({1: blocks * BLOCK_ENTRIES}), EARLIEST, max_blocks=blocks)
+    for number in range(blocks):
+        cursor.ack(whole(number * BLOCK_ENTRIES + 1))
+    for entry_id in range(3, 100, 2):
+        cursor.ack(whole(entry_id))
+    assert cursor.statistics().blocks == blocks
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        for entry_id in range(0, 100, 2):
+            cursor.ack(whole(entry_id))
+    finally:
+        sys.setprofile(None)
+    assert cursor.mark_delete == at(99)
+    assert calls < 50 * blocks

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from segments.cursor import BLOCK_ENTRIES, Cursor
+from segments.partial_acks import RECORD_BYTES, stored_bytes
 from tests.segments.ledger_lengths import LedgerLengths
+from txnstore.records import CursorBlock, decode
 from txnstore.store import KeyValue
 from txnwire.errors import Overloaded
 from txnwire.ids import EARLIEST, Position
@@ -30,6 +32,9 @@ class CursorMachine(RuleBasedStateMachine):
     """Model: everything before `floor` is acked, and beyond it single messages as (position, index), which are of
     `PLACES` only. `durable`: what surely stands in etcd since the last whole flush."""
 
+    more_partial = 0
+    record_bytes = RECORD_BYTES
+
     def __init__(self) -> None:
         super().__init__()
         self.ledgers = LedgerLengths(dict(LENGTHS))
@@ -42,7 +47,14 @@ class CursorMachine(RuleBasedStateMachine):
         self.holds: list[AckPosition] = []
 
     def load(self, stored: dict[str, KeyValue]) -> Cursor:
-        return Cursor.load(self.ledgers, EARLIEST, list(stored.values()), max_blocks=2, max_partial=2)
+        return Cursor.load(
+            self.ledgers,
+            EARLIEST,
+            list(stored.values()),
+            max_blocks=2,
+            max_partial=2 + self.more_partial,
+            record_bytes=self.record_bytes,
+        )
 
     def add(self, ack: AckPosition) -> None:
         self.acked.update((ack.position, index) for index in range(MESSAGES) if ack.indexes >> index & 1)
@@ -147,8 +159,32 @@ class CursorMachine(RuleBasedStateMachine):
         found = self.cursor.statistics()
         passed = [ack.position for ack in self.holds if ack.position <= self.cursor.mark_delete]
         assert found.blocks <= 2 + 1 + len({(place.ledger_id, place.entry_id // BLOCK_ENTRIES) for place in passed})
-        assert found.partial <= 2 + 1 + len(set(passed))
+        assert found.partial <= 2 + self.more_partial + 1 + len(set(passed))
+
+    @invariant()
+    def no_record_holds_more_than_it_may(self) -> None:
+        for write in self.cursor.block_writes():
+            if write.value is not None and write.block != "mark":
+                named = decode(CursorBlock, write.value, key=write.block.encode()).partial
+                assert sum(stored_bytes(messages) for _, messages, _ in named) <= max(
+                    self.record_bytes, 4 * stored_bytes(MESSAGES)
+                )
+
+
+class PagedMachine(CursorMachine):
+    """Every entry acked in part has a record of its own, but two in a block's: pages come and go all the time."""
+
+    more_partial = 6
+    record_bytes = 2 * stored_bytes(MESSAGES)
+
+    @rule(entries=st.integers(2, 4))
+    def crash_and_go_on_with_records_of_another_size(self, entries: int) -> None:
+        """What stands in one record moves to several, as what an earlier version has stored does."""
+        self.record_bytes = entries * stored_bytes(MESSAGES)
+        self.crash()
 
 
 CursorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+PagedMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
 TestCursor = CursorMachine.TestCase
+TestPages = PagedMachine.TestCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segments.dedup import Dedup, InFlight, Verdict
+from segments.dedup import PART_PRODUCERS, Dedup, InFlight, Verdict, join_parts
 from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, ProducerFenced, SequenceGap
 from txnwire.ids import Position
 
@@ -279,3 +279,48 @@ def test_idle_time_goes_on_over_a_restart(dedup: Dedup[str], producer: Producer)
     successor.restore(dedup.snapshot(NOW_S + 3000), 5.0)
     assert successor.expire(5.0 + 599) == 0
     assert successor.expire(5.0 + 601) == 1
+
+
+def test_an_entry_found_behind_the_snapshot_renews_the_idle_time(dedup: Dedup[str], producer: Producer) -> None:
+    """Forgotten by the age of the snapshot, its resend would be stored a second time."""
+    dedup.stored(producer.new(0, -1), at(0), NOW_S)
+    dedup.disconnect(producer.connected.token, NOW_S)
+    successor: Dedup[str] = Dedup(idle_s=IDLE_S)
+    successor.restore(dedup.snapshot(NOW_S + IDLE_S - 1), 5.0)
+    successor.replay("p", 0xABC, 1, 1, at(1), 5.0)
+    assert successor.expire(5.0 + 2) == 0
+    assert successor.last_sequence_id("p", 0xABC) == 1
+    assert successor.expire(5.0 + IDLE_S + 1) == 1
+
+
+def test_producers_are_forgotten_some_at_a_time_the_longest_idle_first(dedup: Dedup[str]) -> None:
+    for number in range(10):
+        one = Producer(dedup, f"p{number}")
+        dedup.stored(one.new(0, -1), at(number), NOW_S + number)
+        dedup.disconnect(one.connected.token, NOW_S + number)
+    later = NOW_S + IDLE_S + 6.5
+    assert (dedup.expire(later, limit=4), dedup.expire(later, limit=4), dedup.expire(later, limit=4)) == (4, 3, 0)
+    assert [dedup.last_sequence_id(f"p{number}", 0xABC) for number in range(6, 9)] == [-1, 0, 0]
+
+
+def test_restored_producers_are_forgotten_in_the_order_of_their_idle_times(dedup: Dedup[str]) -> None:
+    """Whatever their order in the snapshot: one behind another that is remembered still would stay for ever."""
+    for name, since in (("new", 500.0), ("old", 0.0)):
+        one = Producer(dedup, name)
+        dedup.stored(one.new(0, -1), at(0), NOW_S + since)
+        dedup.disconnect(one.connected.token, NOW_S + since)
+    successor: Dedup[str] = Dedup(idle_s=IDLE_S)
+    successor.restore(dedup.snapshot(NOW_S + 500), 0.0)
+    assert successor.expire(IDLE_S - 400) == 1
+    assert successor.last_sequence_id("old", 0xABC) == -1
+
+
+def test_a_snapshot_in_parts_is_the_snapshot(dedup: Dedup[str]) -> None:
+    for number in range(PART_PRODUCERS * 2 + 1):
+        dedup.stored(Producer(dedup, f"p{number}").new(0, -1), at(number), NOW_S)
+    parts = list(dedup.snapshot_parts(NOW_S))
+    assert len(parts) == 3
+    successor: Dedup[str] = Dedup(idle_s=IDLE_S)
+    successor.restore(join_parts(parts), NOW_S)
+    assert successor.statistics().producers == PART_PRODUCERS * 2 + 1
+    assert Dedup[str](idle_s=IDLE_S).snapshot(NOW_S) == b'{"v":1,"producers":[]}'

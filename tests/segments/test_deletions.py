@@ -21,6 +21,7 @@ from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import SubscriptionRecord, TopicRecord
 from txnstore.store import Commit, Delete, KeyValue, Lease, Put, absent
 from txnwire.errors import (
+    DataCorrupt,
     InvalidArgument,
     NotAllowed,
     NotOwner,
@@ -114,6 +115,7 @@ def test_a_topic_goes_once_its_segments_owners_are_done() -> None:
     "left",
     [
         keys.ledger(SEGMENTS[0]),
+        keys.ledger_page(SEGMENTS[0], 1),
         keys.owner(SEGMENTS[1]),
         keys.watermark(SEGMENTS[0]),
         keys.writes_by_segment(SEGMENTS[0]) + b"0001-0000000000000001",
@@ -281,6 +283,69 @@ def test_p9_a_subscription_goes_once_every_owner_has_dropped_it() -> None:
                 await a.controller.delete_subscription(TOPIC, "s", force=True)
             await a.controller.join(joining("w"), inbox)
             assert not (await subscription_of(a.store)).deleting_ms
+
+    run(scenario())
+
+
+def test_a_deletion_goes_on_once_what_was_damaged_is_mended() -> None:
+    """Whoever waits is told; whoever mends it knows of no deletion, and the term goes on."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            a.positions.answers = dict.fromkeys(SEGMENTS, Position(1, 0))
+            await a.controller.join(joining("w"), Inbox())
+            a.positions.damaged[SEGMENTS[1]] = DataCorrupt(f"{SEGMENTS[1]}/1.ledger: offset 434: checksum damaged")
+            for _ in range(20):
+                with pytest.raises(DataCorrupt, match="offset 434"):
+                    await a.controller.delete_subscription(TOPIC, "s", force=True)
+                await asyncio.sleep(0.5)
+            a.positions.asked.clear()
+            await asyncio.sleep(60.0)
+            assert len(a.positions.asked) <= 7 * len(SEGMENTS), "by one task, however often it was asked for"
+            assert (await subscription_of(a.store)).deleting_ms
+            a.positions.damaged.clear()
+            await asyncio.sleep(15.0)
+            assert names(etcd) == ["/topic/public/nyc/flights"], "nobody has asked again"
+
+    run(scenario())
+
+
+def test_a_deletion_that_waits_for_mending_ends_with_its_term() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a", "b") as [a, b]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            a.positions.answers = dict.fromkeys(SEGMENTS, Position(1, 0))
+            await a.controller.join(joining("w"), Inbox())
+            a.positions.damaged[SEGMENTS[1]] = DataCorrupt(f"{SEGMENTS[1]}/1.ledger: offset 434: checksum damaged")
+            with pytest.raises(DataCorrupt):
+                await a.controller.delete_subscription(TOPIC, "s", force=True)
+            await a.controller.close()
+            asked = len(a.positions.asked)
+            await b.controller.wait_leading(timeout_s=60.0)
+            await asyncio.sleep(60.0)
+            assert len(a.positions.asked) == asked
+
+    run(scenario())
+
+
+def test_p9_a_member_that_no_broker_has_taken_in_is_told_that_its_subscription_is_gone() -> None:
+    """It holds an assignment and is on its way to the broker: by that alone it would ask there for ever."""
+
+    async def scenario() -> None:
+        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            a.positions.answers = dict.fromkeys(SEGMENTS, Position(1, 0))
+            inbox = Inbox()
+            await a.controller.join(joining("w"), inbox)
+            await a.controller.delete_subscription(TOPIC, "s", force=True)
+            assert [(told.epoch, told.incarnation) for told in inbox.pushed][-1:] == [(0, 1)], "join again"
+            request = joining("w")
+            request.again = True
+            with pytest.raises(SubscriptionNotFound):
+                await a.controller.join(request, inbox)
 
     run(scenario())
 

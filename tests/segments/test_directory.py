@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from segments.directory import CONTROLLER, Directory, DirectoryChange
+from segments.directory import APPLIED_AT_ONCE, CONTROLLER, Directory, DirectoryChange
 from segments.topology import create_record
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
@@ -134,6 +134,35 @@ def test_a_topic_created_a_moment_ago_is_never_denied() -> None:
             with pytest.raises(Timeout, match="revision"):
                 await directory.wait_revision(revision, timeout_s=1.0)
             await directory.wait_revision(revision, timeout_s=10.0)
+
+    run(scenario())
+
+
+def test_of_a_large_re_listing_others_have_their_turns_and_all_of_it_is_told_at_once() -> None:
+    """▲ Layouts with some of their new owners must not be told under the revision of all."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        writer = MemoryStore(etcd, LoopClock(), random.Random(2), name="writer")
+        count = 10 * APPLIED_AT_ONCE
+        async with followed(etcd) as (store, directory):
+            store.memory_backend.disconnect()
+            for at in range(0, count, 100):
+                owners = [keys.owner(f"{TOPIC}/0000-ffff-{number}") for number in range(at, at + 100)]
+                owner = encode(Owner(broker="b", address="h:1"))
+                revision = await put(writer, *((key, owner) for key in owners))
+            etcd.compact(revision)
+            told: list[int] = []
+            directory.add_listener(lambda change: told.append(len(change.owners)))
+            store.memory_backend.reconnect()
+            parts: set[int] = set()
+            while not told:
+                parts.add(len(directory.owners()))
+                assert len(directory.owners()) in (0, count) or directory.layout_revision(TOPIC) < revision
+                await asyncio.sleep(0)
+            assert len(parts) >= 10
+            assert told == [count]
+            assert directory.layout_revision(TOPIC) == revision
 
     run(scenario())
 

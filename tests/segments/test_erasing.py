@@ -38,15 +38,17 @@ async def own(store: MemoryStore, segment: str = SEGMENT) -> int:
 
 
 async def furnish(store: MemoryStore, ledger_store: FileLedgerStore, segment: str = SEGMENT, *, txns: int = 3) -> None:
-    """Everything a segment can have: ledgers, one of them open and one never created, ops of transactions, decided and
-    open, aborted records, a watermark, cursors of two subscriptions."""
+    """Everything a segment can have: ledgers, the older ones listed in pages, one open and one never created; ops of
+    transactions, decided and open, aborted records, a watermark, cursors of two subscriptions."""
     epoch = await own(store, segment)
-    ledgers = SegmentLedgers(store, ledger_store, segment, epoch=epoch, incarnation="i")
+    ledgers = SegmentLedgers(store, ledger_store, segment, epoch=epoch, incarnation="i", page_ledgers=1)
     await ledgers.take_over()
-    assert ledgers.writer is not None
-    ledgers.writer.append(b"entry")
-    await ledgers.writer.sync()
-    await ledgers.roll(b"footer")
+    for _ in range(3):
+        assert ledgers.writer is not None
+        ledgers.writer.append(b"entry")
+        await ledgers.writer.sync()
+        await ledgers.roll(b"footer")
+    assert (await store.get(keys.ledger_page(segment, 1))) is not None
     await ledger_store.write_sidecar(segment, 1, b"sidecar")
     puts = []
     for number in range(1, txns + 1):

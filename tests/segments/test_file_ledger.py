@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,87 @@ async def successor(tmp_path: Path) -> AsyncIterator[FileLedgerStore]:
     await store.close()
 
 
+class HeldSync:
+    """The next fdatasync waits in its thread."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._reached, self._ended = threading.Event(), threading.Event()
+
+    def arm(self) -> None:
+        real = os.fdatasync
+
+        def held(fd: int) -> None:
+            self._patch.setattr(os, "fdatasync", real)
+            self._reached.set()
+            self._ended.wait(30.0)
+            real(fd)
+
+        self._patch.setattr(os, "fdatasync", held)
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, 30.0)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+@pytest.fixture
+def pause(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSync]:
+    held = HeldSync(monkeypatch)
+    yield held
+    held.end()
+
+
+class MovedFolder:
+    def __init__(self, root: Path) -> None:
+        self._here, self._away = root / "ledgers", root / "moved"
+
+    def go(self) -> None:
+        self._here.rename(self._away)
+
+    def come_back(self) -> None:
+        assert not self._here.exists()  # nothing was made in its place
+        self._away.rename(self._here)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> MovedFolder:
+    return MovedFolder(tmp_path)
+
+
+class BrokenDisk:
+    """Neither syncs nor takes a file."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._real = (os.fdatasync, os.link)
+
+    def begin(self) -> None:
+        self._patch.setattr(os, "fdatasync", lambda _: _fail_sync())
+        self._patch.setattr(os, "link", lambda *_: _fail_sync())
+
+    def end(self) -> None:
+        self._patch.setattr(os, "fdatasync", self._real[0])
+        self._patch.setattr(os, "link", self._real[1])
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> BrokenDisk:
+    return BrokenDisk(monkeypatch)
+
+
 class TestContract(LedgerStoreContract):
     pass
 
 
 def ledger_file(root: Path) -> Path:
     return ledger_files.paths_of(root / "ledgers", SEGMENT, 1).ledger
+
+
+def unfence(path: Path) -> None:
+    for suffix in (".fence", ".count"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def flip(path: Path, offset: int) -> None:
@@ -66,7 +142,9 @@ async def test_files_stand_where_the_layout_says(ledgers: FileLedgerStore, tmp_p
     await (await filled(ledgers, 1)).close(b"f")
     await ledgers.fence(SEGMENT, 1)
     folder = tmp_path / "ledgers" / "public" / "default" / "orders" / "0000-7fff-3"
-    assert sorted(path.name for path in folder.iterdir()) == ["1.fence", "1.footer", "1.ledger"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "1.count", "1.fence", "1.footer", "1.ledger",
+    ]  # fmt: skip
 
 
 async def test_l5_every_bit_flip_below_an_acked_entry_names_file_and_offset(
@@ -111,7 +189,7 @@ async def test_a_torn_tail_is_cut_at_the_last_whole_group(
         (starts[1] + 500, 2),
     ]:
         path.write_bytes(whole[:size])
-        path.with_suffix(".fence").unlink(missing_ok=True)
+        unfence(path)
         assert (await successor.fence(SEGMENT, 1)).entries == entries
         assert path.read_bytes() == whole[:size], "nothing is written to a foreign ledger"
 
@@ -129,7 +207,7 @@ async def test_sectors_that_never_reached_the_disk_are_a_torn_tail(
         begin, end = max(lost, starts[1]), min(lost + 512, starts[2])
         torn[begin:end] = bytes(end - begin)
         path.write_bytes(torn)
-        path.with_suffix(".fence").unlink(missing_ok=True)
+        unfence(path)
         assert (await successor.fence(SEGMENT, 1)).entries == 1
 
 
@@ -226,6 +304,29 @@ async def test_l5_a_failed_sync_kills_the_ledger_for_good(
     assert (await successor.fence(SEGMENT, 1)).entries == 3
 
 
+async def test_a_failed_sync_does_not_shorten_what_a_successor_has_counted(
+    ledgers: FileLedgerStore, successor: FileLedgerStore, pause: HeldSync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The successor came while that sync was under way: what it counted is in `/ledger`, and read already."""
+    writer = await filled(ledgers, 3)
+    monkeypatch.setattr(os, "fdatasync", lambda _: _fail_sync())
+    pause.arm()
+    writer.append(b"unsynced")
+    syncing = asyncio.ensure_future(writer.sync())
+    await pause.reached()
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    counted = await successor.fence(SEGMENT, 1)
+    pause.end()
+    with pytest.raises(LedgerFailed, match="input/output error"):
+        await syncing
+    assert await ledgers.fence(SEGMENT, 1) == counted
+    assert counted.entries == 4
+
+
+def _fail_sync() -> None:
+    raise OSError(errno.EIO, "input/output error")
+
+
 async def test_a_full_disk_fails_the_ledger_and_loses_nothing_acked(
     ledgers: FileLedgerStore, successor: FileLedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +379,45 @@ async def test_the_successor_syncs_what_it_counts(
     monkeypatch.setattr(os, "fdatasync", fails)
     with pytest.raises(LedgerFailed, match="fencing"):
         await successor.fence(SEGMENT, 1)
+
+
+async def test_a_folder_that_somebody_else_has_just_made_is_synced_before_a_ledger_in_it_counts(
+    ledgers: FileLedgerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Its maker may not have come to that: a power failure would take the folder with all that we were told is
+    durable in it."""
+    folder = ledger_file(tmp_path).parent
+    folder.mkdir(parents=True)
+    real, synced = os.fsync, list[str]()
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    await create(ledgers)
+    assert str(folder.parent) in synced
+    assert str(folder) in synced
+
+
+@pytest.mark.parametrize("who", ["the owner", "its successor"])
+async def test_behind_a_failed_sync_the_kernel_is_told_to_drop_what_it_holds(
+    ledgers: FileLedgerStore, successor: FileLedgerStore, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """▲ It may tell what it could not write for as long as it likes, and every later sync as done."""
+    writer = await filled(ledgers, 3)
+    writer.append(b"lost")
+    dropped = list[str]()
+
+    def noted(fd: int, offset: int, length: int, advice: int) -> None:
+        assert (offset, length, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        dropped.append(os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2][:8])
+
+    monkeypatch.setattr(os, "fdatasync", lambda _: _fail_sync())
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    with pytest.raises(LedgerFailed):
+        await (writer.sync() if who == "the owner" else successor.fence(SEGMENT, 1))
+    assert dropped == ["1.ledger"]
 
 
 async def test_a_failing_read_is_told_as_what_may_pass_and_names_the_file(

@@ -6,6 +6,7 @@ from segments.directory import OwnerInfo
 from segments.holdings import Holdings
 from segments.ownership import Registration
 from txnstore import keys
+from txnstore.former_selves import FormerSelves
 from txnstore.memory_store import MemoryStore
 from txnwire.errors import DataCorrupt
 
@@ -13,7 +14,9 @@ SEGMENT = "t/n/x/0000-ffff-0"
 
 
 async def register(store: MemoryStore) -> Registration:
-    return await Registration.register(store, broker_id="b1", address="a:1", lease_ttl_s=10.0)
+    return await Registration.register(
+        store, broker_id="b1", address="a:1", lease_ttl_s=10.0, former_selves=FormerSelves()
+    )
 
 
 async def test_what_stands_under_our_lease_unknown_to_us_is_released(memory_store: MemoryStore) -> None:

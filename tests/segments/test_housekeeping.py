@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from segments.file_ledger import FileLedgerStore
+from segments.housekeeping import Housekeeping
 from segments.retention import Retention
 from segments.settings import BrokerSettings
 from tests.segments.brokering import TOPIC, Client, Cluster, eventually
@@ -22,7 +24,7 @@ from tests.segments.test_sealing import begin
 from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
-from txnstore.records import LedgerRecord, SubscriptionRecord, TopicRecord
+from txnstore.records import LedgerInfo, LedgerRecord, SubscriptionRecord, TopicRecord
 from txnstore.store import Commit, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
@@ -286,6 +288,20 @@ async def test_generations_of_a_range_share_what_is_kept_of_it(memory_cluster: C
         for number in range(2):
             await below.send(f"new {number}")
     await eventually(lambda: sealed.ledgers.entries == 0)
+
+
+async def test_what_is_left_of_a_share_is_asked_of_those_that_came_after_in_the_range(
+    memory_store: MemoryStore,
+) -> None:
+    """Each of thousands of sealed segments would read and parse the lists of all the others, every half minute."""
+    topic = "public/default/t"
+    kept = LedgerInfo(ledger_id=1, store="file", opened_ms=1, closed_length=5, bytes=300, closed_ms=2)
+    lists = {f"{topic}/0000-3fff-7": records.encode(LedgerRecord(ledgers=[kept]))}
+    lists |= {f"{topic}/{name}": b"not to be read" for name in ("0000-ffff-0", "8000-ffff-9", "0000-7fff-4")}
+    await memory_store.commit(Commit(puts=tuple(Put(keys.ledger(path), value) for path, value in lists.items())))
+    segment: Any = SimpleNamespace(path=f"{topic}/0000-7fff-5", ledgers=SimpleNamespace(ended=True), buffer=None)
+    keeping = Housekeeping(memory_store, SystemClock(), BrokerSettings(), segment)
+    assert (await keeping._with_share_left(Retention(bytes_kept=1000))).bytes_kept == 700
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -202,7 +202,11 @@ def test_the_cluster_is_answered_then_pushed() -> None:
         ("t3/", []),
     ],
 )
-def test_topics_are_listed_by_whole_parts_of_their_names(prefix: str, expected: list[str]) -> None:
+def test_topics_are_listed_by_whole_parts_of_their_names(
+    prefix: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segments.layout_service.TOPICS_AT_ONCE", 2)
+
     async def scenario() -> None:
         async with serving(MemoryEtcd(LoopClock())) as served:
             await served.process.controller.wait_leading(timeout_s=5.0)

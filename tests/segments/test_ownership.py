@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from segments.ownership import Registration
+from tests.segments.virtual_time import LoopClock, run
+from tests.txnstore.faulty_store import HANGS, Script, client
 from txnstore import keys
+from txnstore.former_selves import FormerSelves
+from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.store import Commit, Put
 from txnwire.errors import NotOwner
@@ -12,7 +18,9 @@ SEGMENT = "public/nyc/flights/0000-ffff-0"
 
 
 async def register(store: MemoryStore, broker_id: str = "b1") -> Registration:
-    return await Registration.register(store, broker_id=broker_id, address="a:1", lease_ttl_s=10.0)
+    return await Registration.register(
+        store, broker_id=broker_id, address="a:1", lease_ttl_s=10.0, former_selves=FormerSelves()
+    )
 
 
 async def test_a_segment_has_one_owner_and_its_epoch_is_the_create_revision(memory_store: MemoryStore) -> None:
@@ -70,3 +78,42 @@ async def test_the_record_of_a_predecessor_of_the_same_name_is_not_mine(memory_s
     assert await old.claim(SEGMENT) == epoch
     await old.close()
     await lease.revoke()
+
+
+def test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits() -> None:
+    """The earlier one was paused until another had been started in its place, and wakes up. It counted on its lease."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        stores = [client(etcd, name=name) for name in ("old", "new")]
+        selves, told = FormerSelves(), list[str | None]()
+        names = {"broker_id": "b1", "lease_ttl_s": 4.0, "namesake": told.append}
+        first = await Registration.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
+        later = await Registration.register(stores[1], address="new:1", former_selves=FormerSelves(), **names)  # type: ignore[arg-type]
+        await first.wait_lost()
+        again = asyncio.create_task(
+            Registration.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
+        )
+        await asyncio.sleep(60)
+        assert (later.valid(), again.done(), told[-1]) == (True, False, "new:1")
+        await later.close()
+        second = await again
+        assert (second.valid(), told[-1]) == (True, None)
+        for store in stores:
+            await store.close()
+
+    run(scenario())
+
+
+def test_a_registration_whose_answer_is_lost_leaves_no_lease_that_nobody_knows() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd, Script("commit", [HANGS] * 100))
+        registering = asyncio.create_task(register(store))
+        await asyncio.sleep(1)
+        registering.cancel()
+        await asyncio.wait([registering])
+        assert 1 not in etcd.leases(), "what is left is that of the sending fence"
+        await store.close()
+
+    run(scenario())

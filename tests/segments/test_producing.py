@@ -376,6 +376,7 @@ async def test_l7_a_repeat_is_known_below_the_watermark_too(cluster: Cluster) ->
 
 
 async def test_l10_a_second_producer_of_the_name_fences_the_first_and_nothing_acked_is_lost(gated: Gated) -> None:
+    """C8."""
     first = await gated.client.producer(gated.segment, "p", incarnation=1)
     gated.ledgers.hold()
     on_its_way = first.send_nowait("of the first")

@@ -6,11 +6,16 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
+from segments import pruning as pruning_module
 from segments.directory import Directory
 from segments.layout_transitions import (
+    DRAINED_AT_ONCE,
     MAX_SEGMENTS,
     MERGE,
     SPLIT,
@@ -30,8 +35,9 @@ from segments.topology import create_record
 from tests.segments.brokering import TOPIC, Cluster, Node, eventually
 from tests.segments.changing import Controlling, controlling, topology_of
 from txnstore import keys, records
+from txnstore.memory_store import MemoryStore
 from txnstore.records import AbortedRecord, Drained
-from txnstore.store import Commit, Delete, KeyValue, Put, created_at
+from txnstore.store import Commit, Delete, KeyValue, Put, absent, created_at
 from txnwire.errors import InvalidArgument, NotAllowed, TopicNotFound
 
 KEY = keys.topic(TOPIC.path)
@@ -343,6 +349,38 @@ async def test_drained_records_go_behind_what_is_followed_of_the_graph(memory_cl
         async with pruning(controller) as pruner:
             await pruner.round()
             assert await cluster.store.get(drained) is None
+
+
+async def test_what_many_subscriptions_have_drained_goes_in_steps_of_a_few_reads_each(
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand subscriptions each step of a hundred keys would read all keys of the topic."""
+    monkeypatch.setattr(pruning_module, "DRAINED_READ_AT_ONCE", 50)
+    value = records.encode(Drained(end=(0, -1)))
+    for at in range(0, 300, 50):
+        names = [f"s{number:04d}" for number in range(at, at + 50)]
+        puts = [Put(keys.drained(TOPIC.path, name, segment), value) for name in names for segment in (1, 2)]
+        await memory_store.commit(Commit(puts=tuple(puts)))
+    layout = create_record(3, policies={}, created_ms=1)
+    marked = msgspec.structs.replace(layout, pruning=[1])
+    await memory_store.commit(Commit(puts=(Put(KEY, records.encode(marked)),)))
+    followed = SimpleNamespace(segments={0: None, 2: None})
+    directory: Any = SimpleNamespace(topics=lambda: {TOPIC.path: followed})
+    leadership: Any = SimpleNamespace(still_held=lambda: absent(keys.leader("controller")))
+    owners: Any = None
+    of_term = Pruning(memory_store, directory, owners, leadership=leadership, pause_s=1.0, on_deposed=lambda: None)
+    steps = 0
+    while (record := await memory_store.get(KEY)) is not None and read_topology(record).record.pruning:
+        assert await left(memory_store, 1) > 0
+        await of_term._forget_drained(TOPIC.path, record, [1])
+        steps += 1
+    assert (await left(memory_store, 1), await left(memory_store, 2), steps) == (0, 300, -(-300 // DRAINED_AT_ONCE))
+
+
+async def left(store: MemoryStore, segment: int) -> int:
+    prefix = keys.DRAINED + f"{TOPIC.path}/".encode()
+    found = await store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+    return sum(record.key.endswith(f"/{segment}".encode()) for record in found.records)
 
 
 async def test_s9_changes_without_end_leave_nothing_behind(memory_cluster: Cluster) -> None:

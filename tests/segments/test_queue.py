@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segments.cursor import BLOCK_ENTRIES
-from segments.queue import QueueBounds, QueueStatistics
+from segments.queue import PASSED_AT_ONCE, QueueBounds, QueueStatistics
 from segments.tail_cache import ChunkKey
 from tests.segments.queueing import Rig
 from txnwire.ids import Position, TxnId
@@ -226,6 +226,68 @@ def test_the_queue_reads_no_further_than_the_cursor_has_room_for_acks() -> None:
     assert len(taker.got) == 3 * BLOCK_ENTRIES + 1
 
 
+def test_what_a_queue_gives_out_may_be_acked_message_by_message_however_much_of_it_is() -> None:
+    """▲ C9: consumers that leave one message of each batch unacked. Were their acks refused, what they have done would
+    come again and again, until it is taken for dead."""
+    rig = Rig(max_partial=50)
+    taker = rig.taker(permits=10**6)
+    for _ in range(200):
+        rig.append(messages=3)
+    rig.run()
+    given = list(dict.fromkeys(taker.entries))
+    assert 0 < len(given) < 200
+    for position in reversed(given):
+        rig.ack(AckPosition(position, 3, 0b101))
+    rig.run()
+    assert list(dict.fromkeys(taker.entries)) == given
+    for position in given[10:]:
+        rig.ack(AckPosition(position, 3, 0b010))
+    rig.run()
+    assert len(set(taker.entries)) > len(given)
+
+
+def test_what_comes_again_may_be_acked_message_by_message_as_well() -> None:
+    """▲ Entries of a transaction that commits are all given out: more than the cursor has room for."""
+    rig = Rig(max_partial=10)
+    taker = rig.taker(permits=10**6)
+    for _ in range(60):
+        rig.append(messages=2, txn=T1)
+    rig.run()
+    rig.decide(T1, committed=True)
+    rig.run()
+    entries = list(dict.fromkeys(taker.entries))
+    assert len(entries) == 60
+    for position in reversed(entries):
+        rig.ack(AckPosition(position, 2, 0b01))
+    rig.queue.leave(taker)
+    again = rig.taker("again", permits=10**6)
+    rig.run()
+    rig.ack_in(TxnId(2, 1), *(AckPosition(position, 2, 0b10) for position in entries[1:]))
+    rig.end_acks(TxnId(2, 1), committed=True)
+    rig.ack(AckPosition(entries[0], 2, 0b10))
+    assert rig.cursor.mark_delete == entries[-1]
+    rig.queue.leave(again)
+    assert rig.cursor.has_room(Position(1, 10**6))
+
+
+def test_a_queue_that_begins_with_its_cursor_full_goes_on() -> None:
+    """▲ As behind a take-over: what it waits for lies ahead of it, behind entries of which nothing is acked."""
+    rig = Rig(max_partial=5)
+    for number in range(40):
+        position = rig.append(messages=2)
+        if number >= 3:
+            rig.cursor.ack(AckPosition(position, 2, 0b01), held=True)
+    assert not rig.cursor.has_room(Position(1, 0))
+    taker = rig.taker(permits=10**6)
+    for _ in range(100):
+        rig.run()
+        for position, index, _ in taker.got:
+            rig.ack(AckPosition(position, 2, 1 << index))
+        taker.got.clear()
+    assert rig.cursor.mark_delete == rig.end
+    assert rig.cursor.has_room(Position(1, 10**6))
+
+
 def test_all_pieces_of_a_value_go_to_one_consumer() -> None:
     rig = Rig()
     a, b = rig.taker("a", 100), rig.taker("b", 100)
@@ -380,3 +442,29 @@ def test_what_is_set_aside_is_known_by_position() -> None:
     assert [rig.queue.aside(position) for position in (*aside, plain, Position(1, 99))] == [True] * 4 + [False] * 2
     rig.decide(T1, committed=True)
     assert [rig.queue.aside(position) for position in (*aside, plain)] == [False, False, True, False, False]
+
+
+def test_a_long_run_of_pending_entries_is_passed_in_portions() -> None:
+    """A segment that changes hands may have a hundred thousand of them behind its mark-delete position."""
+    rig = Rig()
+    positions = [rig.append() for _ in range(2 * PASSED_AT_ONCE + 10)]
+    rig.open[T1] = None
+    rig.ack_in(T1, *(whole(position) for position in positions[:-1]))
+    rig.taker()
+    for _ in range(2):
+        rig.queue.cut_short = False
+        assert rig.queue.next_ahead(rig.end) is None
+        assert rig.queue.cut_short
+    rig.queue.cut_short = False
+    assert rig.queue.next_ahead(rig.end) == positions[-1]
+    assert not rig.queue.cut_short
+
+
+def test_a_long_run_of_due_entries_that_are_acked_by_now_is_passed_in_portions() -> None:
+    rig = Rig()
+    positions = [rig.append() for _ in range(PASSED_AT_ONCE + 10)]
+    rig.queue.given_back([whole(position) for position in positions])
+    rig.pending.ack([whole(position) for position in positions[:-1]])
+    assert rig.queue.next_due() is None
+    assert rig.queue.cut_short
+    assert rig.queue.next_due() == positions[-1]

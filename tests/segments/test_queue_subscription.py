@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from segments import queue
 from segments.cursor import BLOCK_ENTRIES
 from segments.dispatch import Delivery
 from segments.file_ledger import FileLedgerStore
@@ -28,6 +29,7 @@ from txnwire.errors import (
 )
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_ENTRY_MESSAGES
 from watchers.acks import AckPosition
 
 
@@ -268,6 +270,29 @@ async def test_p9_what_a_lost_connection_had_goes_to_the_others_but_not_what_is_
     assert counts(other) == {"c": 1}
     await cluster.abort(txn)
     await other.wait("c", "a")
+
+
+async def test_what_comes_behind_many_pending_entries_is_delivered_without_being_asked_for_again(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "PASSED_AT_ONCE", 2)
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    for value in "abcdefghij":
+        await producer.send(value)
+    await consumer.wait(*"abcdefghij")
+    txn = await cluster.begin()
+    for message in consumer.messages[:-1]:
+        await consumer.ack(message, txn=txn)
+    await node.crash()
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.queue(client, segment)
+    await consumer.wait("j")
+    await cluster.abort(txn)
+    await consumer.wait("j", *"abcdefghi")
 
 
 async def test_what_was_never_delivered_cannot_be_acked(memory_cluster: Cluster) -> None:
@@ -553,3 +578,31 @@ async def test_a_disk_that_fails_to_read_is_logged_once_and_not_for_every_consum
     ledgers.failing = True
     # The next time it is told again.
     assert await closed_again(3) == ["warning"]
+
+
+async def test_acks_of_parts_of_many_large_entries_are_stored_and_known_to_the_next_owner(
+    memory_cluster: Cluster,
+) -> None:
+    """C9: all but one message of each of many large batches: more than a record of the store, or a commit, takes."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    entries = [await producer.send(str(number)) for number in range(60)]
+    await consumer.wait(*(str(number) for number in range(60)))
+    txn = await cluster.begin()
+    for number, position in enumerate(entries):
+        part = pb.AckPosition(ledger_id=position.ledger_id, entry_id=position.entry_id, count=MAX_ENTRY_MESSAGES)
+        part.indexes = ((1 << MAX_ENTRY_MESSAGES - 1) - 1).to_bytes(MAX_ENTRY_MESSAGES // 8, "little")
+        ack = pb.Ack(consumer_id=consumer.id, positions=[part])
+        if number % 2:
+            ack.txnid_most_bits, ack.txnid_least_bits = txn.most_bits, txn.least_bits
+        await client.call(ack=ack)
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
+    await node.close()
+    node = await cluster.start()
+    await cluster.queue(await cluster.connect(node), segment)
+    subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+    assert [subscription.cursor.acked(position).bit_count() for position in entries] == [MAX_ENTRY_MESSAGES - 1] * 60

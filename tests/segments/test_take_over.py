@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from segments.broker import Broker
+from segments.dedup import Dedup
+from segments.ledger import LedgerFailed
 from segments.ledgers import SegmentLedgers
+from segments.sending import SendReply
+from segments.take_over import _apply_decisions, _scan
 from tests.segments.brokering import Client, Cluster, Node, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
-from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore import keys, records
+from txnstore.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory_store import MemoryStore
+from txnstore.records import LedgerRecord
 from txnstore.store import Commit, Delete, MetadataStore
 from txnwire.clock import SystemClock
-from txnwire.errors import DataCorrupt, NotOwner, TxnConflict
-from txnwire.ids import Position
+from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import DataCorrupt, NotOwner, TxnConflict, TxnError
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
+from watchers.outcomes import Decision
+from watchers.recovery import SegmentState
+from watchers.visibility import TransactionBuffer
 
 
 async def connected(cluster: Cluster, broker_id: str = "b1") -> tuple[Node, Client]:
@@ -419,3 +434,203 @@ async def test_rolling_under_load_loses_and_repeats_nothing(cluster: Cluster) ->
     assert (await client.producer(segment, "p1")).last == 59
     await (await client.reader(segment)).wait(*reader.values)
     await (await cluster.subscribe(client, segment, epoch=2)).wait()
+
+
+async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was_acked(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    await cluster.start("b2")
+    producer = await client.producer(segment)
+    for number in range(3):
+        await producer.send(f"{number}")
+    folder, away = cluster.data_dir / "ledgers", cluster.data_dir / "away"
+    folder.rename(away)
+    owner = (await node.broker.segment(segment)).epoch
+    await node.crash()
+    other = cluster.nodes[0]
+
+    async def tried() -> bool:
+        found = await cluster.store.get(keys.owner(segment))
+        return found is not None and found.create_revision > owner
+
+    async with asyncio.timeout(20.0):
+        while not await tried():
+            await asyncio.sleep(0.02)
+    assert not folder.exists()
+    found = await cluster.store.get(keys.ledger(segment))
+    assert found is not None
+    assert records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length is None
+    away.rename(folder)
+    await eventually(lambda: segment in other.broker._owned.serving, timeout_s=20.0)
+    reader = await (await cluster.connect(other)).reader(segment)
+    await reader.wait("0", "1", "2")
+
+
+async def test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [segment] = await cluster.create_topic()
+    _, client = await connected(cluster)
+    producer = await client.producer(segment)
+    await producer.send("a")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        patched.setattr(os, "link", fails)
+        with pytest.raises(TxnError):
+            await producer.send("lost")
+
+        async def closed() -> bool:
+            found = await cluster.store.get(keys.ledger(segment))
+            assert found is not None
+            return records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length == 1
+
+        async with asyncio.timeout(20.0):
+            while not await closed():
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def dead_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Call it, and from then on the disk stores nothing any more, nor takes note of where a ledger ends."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+
+        def die() -> None:
+            for call in ("fdatasync", "link"):
+                patched.setattr(os, call, fails)
+
+        yield die
+
+
+@pytest.mark.parametrize("etcd_is", ["full", "mute"])
+@pytest.mark.parametrize("ends", ["once etcd takes it", "as the broker closes"])
+async def test_l5_no_segment_is_given_back_before_etcd_has_taken_the_end_of_its_ledger(
+    memory_cluster: Cluster, memory_etcd: MemoryEtcd, dead_disk: Callable[[], None], etcd_is: str, ends: str
+) -> None:
+    """▲ A full one takes the deletion of the owner's key all the same, and the next owner is who asks first."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, hand_over_s=0.3)
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    await producer.send("a")
+    owner = await cluster.store.get(keys.owner(segment))
+    dead_disk()
+    if etcd_is == "full":
+        memory_etcd.quota_bytes = 0
+    else:
+        store.hold(lambda commit: any(put.key == keys.ledger(segment) for put in commit.puts))
+    with capture_logs() as logs:
+        with pytest.raises(TxnError):
+            await producer.send("lost")
+        await asyncio.sleep(4 * cluster.settings.hand_over_s)
+        assert await cluster.store.get(keys.owner(segment)) == owner
+        if ends == "as the broker closes":
+            async with asyncio.timeout(5.0):
+                await node.close()
+            return
+        memory_etcd.quota_bytes, memory_etcd.no_space = DEFAULT_QUOTA_BYTES, False
+        store.open()
+        await eventually(lambda: list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
+    assert not [one for one in logs if one["log_level"] == "error"]
+
+
+def list_of(etcd: MemoryEtcd, segment: str) -> LedgerRecord:
+    found = etcd.mvcc.get(keys.ledger(segment), 0)
+    assert found is not None
+    return records.decode(LedgerRecord, found.value, key=found.key)
+
+
+async def test_a_segment_that_is_lost_again_and_again_gives_its_cache_back_each_time(memory_cluster: Cluster) -> None:
+    """Or the share of every other one shrinks with it, until nothing is cached any more."""
+    [segment] = await memory_cluster.create_topic()
+    broker = (await memory_cluster.start()).broker
+    caches = broker._shared.caches
+    for _ in range(3):
+        await eventually(lambda: segment in broker.segments)
+        served = broker.segments[segment]
+        assert len(caches) == 1
+        served.lost(LedgerFailed("the disk has failed"))
+        assert len(caches) == 0
+
+
+async def test_producers_are_forgotten_by_a_segment_that_never_rolls(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, housekeeping_s=0.02, producer_idle_s=0.01)
+    node = await cluster.start(settings=settings)
+    client = await cluster.connect(node)
+    for number in range(5):
+        await (await client.producer(segment, f"p{number}")).send("x")
+    await client.close()
+    served = node.broker.segments[segment]
+    await eventually(lambda: served.statistics().producers == 0)
+    assert [info.ledger_id for info in served.ledgers.record.ledgers] == [1]
+
+
+async def turns_of(work: Coroutine[None, None, object]) -> int:
+    """How many turns of the event loop others have while `work` goes on."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    return turns
+
+
+async def test_others_have_their_turns_while_many_decisions_are_applied() -> None:
+    """A broker that was away for long finds every transaction it knew decided."""
+    decisions = [Decision(TxnId(1, number), False, number) for number in range(1, 10_001)]
+    state = SegmentState(
+        segment="public/default/t/0000-ffff-0",
+        owner_epoch=1,
+        revision=1,
+        watermark=EARLIEST,
+        watermark_record=None,
+        aborted={},
+        written=[decision.txn_id for decision in decisions],
+        ack_ops={},
+        cursor_blocks={},
+        decisions=decisions,
+        open_transactions=[],
+        absent_headers=[],
+    )
+    assert await turns_of(state.transaction_buffer(last_confirmed=EARLIEST, fenced_below=EARLIEST)) >= 10
+    applied: list[Decision] = []
+    segment: Any = SimpleNamespace(decide=applied.append)
+    assert await turns_of(_apply_decisions(segment, state)) >= 10
+    assert applied == decisions
+
+
+async def test_others_have_their_turns_while_small_entries_are_scanned() -> None:
+    """One read of the tail holds tens of thousands of them."""
+    entry = encode_entry([OutgoingMessage(b"v")], producer="p", incarnation=1, sequence_id=1, publish_time_ms=1)
+    tail = [(Position(1, number), entry) for number in range(20_000)]
+
+    async def last_footer() -> tuple[Position, None]:
+        return EARLIEST, None
+
+    async def read(first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
+        return tail
+
+    async def write_closed_footer(footer: bytes) -> None:
+        assert footer
+
+    ledgers: Any = SimpleNamespace(
+        last_confirmed=tail[-1][0],
+        next_after=lambda position: Position(1, position.entry_id + 1),
+        last_footer=last_footer,
+        read=read,
+        write_closed_footer=write_closed_footer,
+    )
+    buffer, dedup = TransactionBuffer("s"), Dedup[SendReply](idle_s=60.0)
+    assert await turns_of(_scan(ledgers, EARLIEST, buffer, dedup, now_s=0.0)) >= 20

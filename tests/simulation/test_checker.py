@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulation.checker import RULES, check
 from simulation.history import Ack, History, Operation, Outcome, Poll, Read, Report, Send, read_history, write_history
+from tests.simulation import planted_promises
 from txnwire.errors import DataCorrupt
 
 
@@ -91,6 +92,20 @@ CLEAN: dict[str, list[Operation]] = {
         op("s", "failed", polls=[on_sub((1, 0, "a"), at=2.0)], acks=acked("a", 2.1)),
         op("d", polls=[on_sub((1, 0, "a"), (1, 7, "b"), at=20.0), on_sub((4, 0, "c"), at=21.0)], name="drain"),
         READ_SPLIT,
+    ],
+    "another one's abort starts a consumer over, whose own transaction holds what it has acked": [
+        *WROTE,
+        op("s", "failed", polls=[poll((0, "a"), subscription="sub", at=2.0)], acks=acked("a", 2.1)),
+        op(
+            "s",
+            "failed",
+            polls=[
+                poll((1, "b"), subscription="sub", at=3.0),
+                poll((0, "a"), (2, "c"), subscription="sub", at=4.0, assignment=1),
+            ],
+            acks=[*acked("b", 3.1), *acked("ac", 4.1)],
+        ),
+        op("d", polls=[poll((0, "a"), (1, "b"), (2, "c"), subscription="sub")], name="drain"),
     ],
     "a parent out of a stale buffer, while another consumer reads its child": [
         *SPLIT,
@@ -337,6 +352,22 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
     ),
     "unseen": (["unseen"], [op(sends=[A]), op("r", polls=[poll()])]),
     "poll skip in one poll": (["poll skip"], [*WROTE, op("r", polls=[poll((0, "a"), (2, "c"))]), op("s", polls=[ALL])]),
+    "poll skip of what the operation acks only later": (
+        ["poll skip"],
+        [
+            *WROTE,
+            op(
+                "s",
+                "failed",
+                polls=[
+                    poll((0, "a"), (2, "c"), subscription="sub", at=2.0),
+                    poll((1, "b"), subscription="sub", at=3.0, assignment=1),
+                ],
+                acks=acked("b", 3.1),
+            ),
+            op("d", polls=[poll((0, "a"), (1, "b"), (2, "c"), subscription="sub")], name="drain"),
+        ],
+    ),
     "poll skip between polls": (
         ["poll skip"],
         [*WROTE, op("r", polls=[poll((0, "a"))]), op("r", polls=[poll((2, "c"))]), op("s", polls=[ALL])],
@@ -465,6 +496,10 @@ PLANTED: dict[str, tuple[list[str], list[Operation]]] = {
         ],
     ),
 }
+
+
+CLEAN |= planted_promises.CLEAN
+PLANTED |= planted_promises.PLANTED
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -13,12 +13,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulation import guards
 from simulation.loop import Nondeterminism, SimLoop
+
+ROOT = Path(__file__).resolve().parents[2]
 
 FORBIDDEN: dict[str, Callable[[], object]] = {
     "time.time": lambda: time.time(),
@@ -134,3 +137,31 @@ def test_production_packages_are_imported_guarded() -> None:
         "import txnwire.proto.txn_pb2\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_guarded_code_is_kept_and_never_taken_for_plain_code(tmp_path: Path) -> None:
+    """Nor plain code for guarded code; and code that has changed is guarded anew."""
+    (tmp_path / "txnwire").mkdir()
+    (tmp_path / "txnwire" / "__init__.py").touch()
+    source = tmp_path / "txnwire" / "displays.py"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONPYCACHEPREFIX": str(tmp_path / "kept")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    guarded = (
+        "from simulation import guards; guards.install_guard(); guard, done = guards.guard_source, []\n"
+        "guards.guard_source = lambda source, path: done.append(path) or guard(source, path)\n"
+        "from txnwire.displays import FOUND; print(type(FOUND).__name__, len(FOUND), len(done))\n"
+    )
+    plain = "from txnwire.displays import FOUND; print(type(FOUND).__name__, len(FOUND))"
+
+    def told(program: str) -> str:
+        command = [sys.executable, "-c", program]
+        return subprocess.run(
+            command, check=True, timeout=60, env=environment, cwd=tmp_path, capture_output=True, text=True
+        ).stdout.strip()
+
+    source.write_text("FOUND = {1, 2}\n")
+    assert [told(plain), told(guarded), told(guarded), told(plain)] == [
+        "set 2", "GuardedSet 2 2", "GuardedSet 2 0", "set 2",
+    ]  # fmt: skip
+    source.write_text("FOUND = {1, 2, 3}\n")
+    assert told(guarded) == "GuardedSet 3 1"

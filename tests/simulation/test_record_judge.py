@@ -8,6 +8,7 @@ import pytest
 
 from simulation.record_judge import RecordJudge
 from txnstore import keys, records
+from txnstore.backend import Reason, Refused
 from txnstore.collection_transitions import Collectable, Horizon, Outcomes, plan_collect
 from txnstore.memory_etcd import Arrival
 from txnstore.mvcc import Mvcc
@@ -86,6 +87,13 @@ def test_a_life_as_it_should_be_shows_nothing(state: str) -> None:
     assert store.judge.findings == []
 
 
+def test_names_that_may_go_may_go() -> None:
+    store = Store()
+    _names_committed(store)
+    store.write(Delete(keys.txn_name("job/1")), Delete(keys.txn_name("other")))
+    assert store.judge.findings == []
+
+
 def put_header(state: str) -> Put:
     return Put(keys.txn(TXN), records.encode(header(state)))
 
@@ -117,6 +125,13 @@ def _late_indexed(store: Store) -> None:
 def _named(store: Store) -> None:
     name = Put(keys.txn_name("job"), records.encode(TxnName(v=1, txn_id=str(TXN))))
     store.write(put_header(OPEN), name)
+
+
+def _names_committed(store: Store) -> None:
+    """Begun in this order; `job/2` is the newest, and `other` asks for nothing."""
+    for number, (name, newest) in enumerate((("job/1", True), ("job/2", True), ("other", False)), start=8):
+        named = TxnName(v=1, txn_id=str(TxnId(1, number)), outcome=COMMITTED, keep_newest=newest)
+        store.write(Put(keys.txn_name(name), records.encode(named)))
 
 
 def _collected(store: Store) -> None:
@@ -158,6 +173,8 @@ BROKEN: list[tuple[str, Callable[[Store], object], list[Put | Delete], str]] = [
     ("outcome of another", _named,
      [Put(keys.txn_name("job"), records.encode(TxnName(v=1, txn_id=str(TXN), outcome=COMMITTED)))],
      "is told of an outcome of 0001-0000000000000005, which is not collected"),
+    ("name forgotten early", _named, [Delete(keys.txn_name("job"))], "is not collected"),
+    ("newest name forgotten", _names_committed, [Delete(keys.txn_name("job/2"))], "the newest commit of its prefix"),
     ("no record", _aborted_with_op,
      [Delete(keys.owner(SEGMENT)), Delete(keys.write_ops(TXN, SEGMENT), keys.prefix_end(keys.write_ops(TXN, SEGMENT)))],
      "aborted, go without a record while nobody owns the segment"),
@@ -205,3 +222,11 @@ def test_an_op_key_used_twice_is_found() -> None:
     store.clean_up()
     store.op()
     assert any("is put a second time" in finding for finding in store.judge.findings)
+
+
+def test_a_write_that_the_store_refuses_for_its_size_is_found() -> None:
+    store = Store()
+    refusal = Refused(Reason.MALFORMED, "etcdserver: request is too large")
+    store.judge.met(Arrival(request="commit", client="broker-1", outcome=refusal))
+    store.judge.met(Arrival(request="commit", client="broker-1", outcome=Refused(Reason.FULL, "no space")))
+    assert store.judge.findings == ["a commit of broker-1 is refused: malformed: etcdserver: request is too large"]

@@ -69,7 +69,7 @@ def test_x4_l6_d7_e1_e2_clusters_under_faults_show_no_anomaly_and_reach_rare_bra
 
 def test_s1_s7_s10_k1_layouts_change_under_all_work() -> None:
     """And the rare branches are reached: a green run is green about something."""
-    done = simulate("--seed", "2002", "--runs", "3", "--seconds", "30", "--faults", "strike at a change,stop a server")
+    done = simulate("--seed", "2006", "--runs", "6", "--seconds", "30", "--faults", "strike at a change,stop a server")
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     reached = next(line for line in done.stdout.splitlines() if line.startswith("reached: "))
     for what in ("split", "merge", "sealed empty", "drained", "drained taken back", "fenced", "sought"):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REGRESSION_SEEDS = Path(__file__).with_name("regression_seeds.txt")
-FRESH = 50
+FRESH = 20
 FIRST = 1001
 """Behind those of `make sim-fresh`: a seed begins likewise, however long it works."""
 PART = 10

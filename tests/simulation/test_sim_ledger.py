@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -16,9 +17,39 @@ from tests.segments.ledger_store_contract import ALL, SEGMENT, LedgerStoreContra
 from txnwire.errors import DataCorrupt, InternalError, StoreUnavailable
 
 
+class HeldDisk(SimDisk):
+    """`Pause` of the contract: who fences waits twice for the disk, for its fence and before it counts."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._to_pass = -2
+        self._reached, self._ended = asyncio.Event(), asyncio.Event()
+
+    def arm(self) -> None:
+        self._to_pass = 1
+
+    async def sync_pause(self) -> str | None:
+        self._to_pass -= 1
+        if self._to_pass == -1:
+            self._reached.set()
+            await self._ended.wait()
+        return await super().sync_pause()
+
+    async def reached(self) -> None:
+        await asyncio.wait_for(self._reached.wait(), 30.0)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
 @pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk(1)
+def disk() -> HeldDisk:
+    return HeldDisk(1)
+
+
+@pytest.fixture
+def pause(disk: HeldDisk) -> HeldDisk:
+    return disk
 
 
 @pytest.fixture
@@ -29,6 +60,62 @@ def ledgers(disk: SimDisk) -> SimLedgerStore:
 @pytest.fixture
 def successor(disk: SimDisk) -> SimLedgerStore:
     return SimLedgerStore(disk)
+
+
+class Befallen:
+    """`Place` and `Broken` of the contract."""
+
+    def __init__(self, disk: SimDisk, faults: DiskFaults) -> None:
+        self._disk, self._faults = disk, faults
+        self._over: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        self._over.append(self._disk.befall(self._faults))
+
+    def end(self) -> None:
+        self._over.pop()()
+
+    go, come_back = begin, end
+
+
+@pytest.fixture
+def place(disk: HeldDisk) -> Befallen:
+    return Befallen(disk, DiskFaults(gone=True))
+
+
+@pytest.fixture
+def broken(disk: HeldDisk) -> Befallen:
+    return Befallen(disk, DiskFaults(failing_share=1.0, unrecorded_share=1.0))
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_l5_what_the_kernel_has_behind_a_failed_sync_is_gone_with_the_power(seed: int) -> None:
+    disk = SimDisk(seed)
+    writer = await filled(SimLedgerStore(disk), 3)
+    over = disk.befall(DiskFaults(failing_share=1.0, unrecorded_share=1.0))
+    writer.append(b"lost")
+    with pytest.raises(LedgerFailed):
+        await writer.sync()
+    over()
+    assert (await SimLedgerStore(disk).fence(SEGMENT, 1)).entries == 4  # whoever does not know counts it, synced
+    disk.power_failure()
+    with pytest.raises(DataCorrupt, match="4 entries were acknowledged here, only 3 are whole"):
+        await SimLedgerStore(disk).read(SEGMENT, 1, 0, 3, max_bytes=ALL)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_l5_a_forgiving_disk_keeps_what_was_counted_where_nobody_could_be_told_of_the_end(seed: int) -> None:
+    disk = SimDisk(seed, forgives_untold_ends=True)
+    writer = await filled(SimLedgerStore(disk), 3)
+    over = disk.befall(DiskFaults(failing_share=1.0, unrecorded_share=1.0))
+    writer.append(b"kept")
+    with pytest.raises(LedgerFailed):
+        await writer.sync()
+    over()
+    assert (await SimLedgerStore(disk).fence(SEGMENT, 1)).entries == 4
+    disk.power_failure()
+    found = await SimLedgerStore(disk).read(SEGMENT, 1, 0, 3, max_bytes=ALL)
+    assert [entry for _, entry in found][3] == b"kept"
 
 
 class TestContract(LedgerStoreContract):

@@ -1,8 +1,9 @@
-"""Real Spark and a real cluster for these tests, one of each for all of them: see `spark`, `service`, `sync_client`
-and `topic`.
+"""Real Spark and a real cluster for these tests, one of each in a process that runs some: see `spark`, `service`,
+`sync_client` and `topic`.
 
-With `pytest -n 2 --dist worksteal` a worker begins with a stretch of the list and gives away from its end. These tests
-stand first in the list: so one worker runs them all, while the others do the rest, and one JVM is started.
+With `pytest -n 3 --dist worksteal` each worker begins with a stretch of the list, of equal length, and gives away
+from its end. These tests wait for much, and one after the other they take longer than all others: half of them stand
+first in the list, half begin the second stretch. So two workers run them, and two JVMs are started.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,50 +34,74 @@ _topics = itertools.count(1)
 _running = ExitStack()
 
 
+@dataclass
+class Kept:
+    """What runs, for the fixtures of these names."""
+
+    spark: SparkSession | None = None
+    service: Service | None = None
+    sync_client: txnclient.sync.Client | None = None
+
+
+_kept = Kept()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: HERE not in item.path.parents)  # stable: nothing else moves
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))  # a test's own mark is the closer one
+    ours = [item for item in items if HERE in item.path.parents]
+    others = [item for item in items if HERE not in item.path.parents]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    first = (len(ours) + 1) // 2 if workers > 1 else len(ours)
+    between = max(0, len(items) // workers - first) if workers > 1 else 0
+    items[:] = [*ours[:first], *others[:between], *ours[first:], *others[between:]]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))  # a test's own mark is the closer one
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Behind the last of these tests Spark and all clients end: tests in virtual time forbid the clock to their whole
-    process, and threads that are still at work there would fail them."""
+    process, and threads that are still at work there would fail them. More may come later, from another worker."""
     yield
     if nextitem is None or HERE not in nextitem.path.parents:
         _running.close()
+        _kept.spark = _kept.service = _kept.sync_client = None
         close_clients()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of what PySpark leaves to the collector: pipes, sockets
             gc.collect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """`local[2]`, where a failed task is tried once more, as on a cluster. Shared: a test gives its queries names of
     their own, stops them, and puts back what it configures."""
+    if _kept.spark is not None:
+        return _kept.spark
     before = os.environ.get("PYTHONPATH")
     # Of Spark's workers, which start elsewhere and are to find the data sources that tests define.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), before)))
     session = running_session(tmp_path_factory.mktemp("spark"), master="local[2,2]", memory="1g")
     try:
-        return _running.enter_context(session)
+        _kept.spark = _running.enter_context(session)
+        return _kept.spark
     finally:
         os.environ["PYTHONPATH"] = before or ""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     """A cluster of real processes with two brokers: `.url`, and `.kill("broker-1")`."""
-    return _running.enter_context(running_service(tmp_path_factory.mktemp("service")))
+    if _kept.service is None:
+        _kept.service = _running.enter_context(running_service(tmp_path_factory.mktemp("service")))
+    return _kept.service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sync_client(service: Service) -> txnclient.sync.Client:
-    client = txnclient.sync.connect(service.url, timeout=TIMEOUT_S, client_name="spark tests")
-    return _running.enter_context(client)
+    if _kept.sync_client is None:
+        client = txnclient.sync.connect(service.url, timeout=TIMEOUT_S, client_name="spark tests")
+        _kept.sync_client = _running.enter_context(client)
+    return _kept.sync_client
 
 
 @pytest.fixture

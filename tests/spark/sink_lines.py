@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import txnclient.sync
+from pyspark_txnstore import batch_names
 from pyspark_txnstore.sink import query_id_of
 from tests.spark.faulty_sink import FaultySource
 from tests.spark.sessions import local_session
@@ -75,6 +76,10 @@ class Lines:
     def query_id(self) -> str:
         id_: str = json.loads((self.checkpoint / "metadata").read_text())["id"]
         return id_
+
+    def name(self, batch: int, topic: str, sink: str | None = None) -> str:
+        """Of a micro-batch's transaction."""
+        return batch_names.micro_batch_name(batch_names.stream_sink(sink, topic), self.query_id, batch).text
 
     def open_transactions(self, client: txnclient.sync.Client) -> list[str]:
         """Names of those that this query has left open."""

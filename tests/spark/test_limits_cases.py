@@ -87,6 +87,86 @@ def test_bytes_are_as_stored() -> None:
     assert known.limit(None, target) == target
 
 
+def nearest(
+    known: Backlog, start: Snapshot | None, target: Snapshot, logs: dict[str, list[EntryHead]], *, entries: int
+) -> tuple[Snapshot, int]:
+    """As the source finds it, by pages of ten heads; and how many heads were scanned."""
+    scanned = 0
+    while True:
+        found = known.nearest(start, target, max_entries=entries)
+        if isinstance(found, Snapshot):
+            return found, scanned
+        for part, least in found:
+            of_part = [head for head in logs[part.segment] if part.after < head.position <= part.end]
+            most = len(of_part) if least is None else -(-least // 10) * 10
+            known.add(part, of_part[:most])
+            scanned += len(of_part[:most])
+            if most >= len(of_part):
+                known.done(part)
+
+
+def test_a_limit_scans_no_more_of_a_long_history_than_it_needs() -> None:
+    """▲ And finds the end that it finds when all is known."""
+    logs = {PARENT: heads([None] * 5_000), ELSEWHERE: heads([None] * 5_000)}
+    start, target = cut({PARENT: -1, ELSEWHERE: -1}), cut({PARENT: 4_999, ELSEWHERE: 4_999}, revision=60)
+    whole = filled(Backlog(), start, target, logs)
+    for entries in (1, 7, 100):
+        found, scanned = nearest(Backlog(), start, target, logs, entries=entries)
+        assert found == whole.limit(start, target, max_entries=entries)
+        assert scanned <= 4 * entries + 40
+    known, at_ = Backlog(), start
+    for _ in range(10):
+        at_, _ = nearest(known, at_, target, logs, entries=100)
+        assert len(known) <= 500
+    assert at_.segments[PARENT].end.entry_id + at_.segments[ELSEWHERE].end.entry_id == 998
+
+
+def test_a_transaction_is_shown_only_once_it_is_known_to_be_whole() -> None:
+    """▲ ONE ends far behind what the limit needs. What stands before it is shown at once, the rest needs the scan."""
+    logs = {PARENT: heads([None, None, ONE, TWO, *[None] * 3_000, ONE])}
+    start, target = cut({PARENT: -1}), cut({PARENT: 3_004}, revision=60)
+    known = Backlog()
+    first, scanned = nearest(known, start, target, logs, entries=2)
+    assert (first.segments[PARENT].end, first.pending, scanned) == (at(1), (), 10)
+    second, _ = nearest(known, first, target, logs, entries=2)
+    assert second == known.limit(first, target, max_entries=2)
+    assert (second.segments[PARENT].end, second.pending) == (at(4), (ONE,))
+    assert Span(first, second).shows(PARENT, at(3), TWO, 0)
+
+
+def test_what_was_pending_at_the_start_and_has_been_decided_needs_all_heads() -> None:
+    """▲ Its other entries may stand anywhere, also before the start's end in a segment that is not scanned."""
+    logs = {PARENT: heads([ONE, *[None] * 3_000]), ELSEWHERE: heads([None, ONE])}
+    start = cut({PARENT: 0, ELSEWHERE: 1}, pending=(ONE,))
+    open_, decided = (cut({PARENT: 3_000, ELSEWHERE: 1}, revision=60, pending=pending) for pending in ((ONE,), ()))
+    found, scanned = nearest(Backlog(), start, open_, logs, entries=5)
+    assert found.pending == (ONE,)
+    assert found.segments[PARENT] == SegmentBounds(EARLIEST, at(5))
+    assert scanned < 50
+    found, scanned = nearest(Backlog(), start, decided, logs, entries=5)
+    assert scanned == 3_003
+    assert Span(start, found).shows(PARENT, at(0), ONE, 0) == Span(start, found).shows(ELSEWHERE, at(1), ONE, 0)
+
+
+def test_of_a_topic_that_joins_everything_is_scanned() -> None:
+    """Where what is kept of it begins is not known before."""
+    logs = {PARENT: heads([None] * 100), ELSEWHERE: heads([None] * 100, first=50, time_ms=900)}
+    start, target = cut({PARENT: -1}), cut({PARENT: 99, ELSEWHERE: 99}, revision=60)
+    found, scanned = nearest(Backlog(), start, target, logs, entries=5)
+    assert scanned == 150
+    assert found.segments[ELSEWHERE].end == at(49)
+
+
+def test_a_child_waits_for_all_of_its_parent_though_only_some_of_that_is_known() -> None:
+    logs = {PARENT: heads([None] * 100, time_ms=1_000), LEFT: heads([None] * 50), RIGHT: heads([None] * 50)}
+    start = cut({PARENT: -1})
+    target = cut({PARENT: 99, LEFT: 49, RIGHT: 49}, revision=60)
+    found, scanned = nearest(Backlog(), start, target, logs, entries=20)
+    assert [found.segments[path].end for path in (PARENT, LEFT, RIGHT)] == [at(19), EARLIEST, EARLIEST]
+    assert not found.segments[PARENT].sealed
+    assert scanned < 50
+
+
 def test_what_is_pending_or_aborted_at_the_target_takes_nothing() -> None:
     log: Log = [ONE, TWO, None, ONE, TWO, None, None]
     target = cut({PARENT: 6}, pending=(ONE,), aborted=(TWO,))

@@ -17,13 +17,16 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import txnclient.sync
-from pyspark_txnstore import sink
+from pyspark_txnstore import batch_names, sink
 from pyspark_txnstore.attempt import Attempt
+from pyspark_txnstore.batch_names import BatchName
 from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.process_client import close_clients
-from pyspark_txnstore.winners import to_commit
+from pyspark_txnstore.runs import Run
+from pyspark_txnstore.winners import Repeat, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink_lines import Lines
 from tests.spark.waiting import wait_until
@@ -106,10 +109,10 @@ def test_x1_an_empty_batch_begins_nothing(lines: Lines, sync_client: txnclient.s
     lines.run(topic, rows=lines.rows(2).where("value != 'no'"), sinkName="empties")
     assert sorted(read_all(sync_client, topic)) == [b"a", b"b"]
     for batch in (0, 2):
-        found = sync_client.admin("transactions.describe", name=f"empties/{lines.query_id}/{batch}")
+        found = sync_client.admin("transactions.describe", name=lines.name(batch, topic, "empties"))
         assert found["outcome"] == "COMMITTED"
     with pytest.raises(TxnNotFound):
-        sync_client.admin("transactions.describe", name=f"empties/{lines.query_id}/1")
+        sync_client.admin("transactions.describe", name=lines.name(1, topic, "empties"))
 
 
 def test_x1_state_before_the_sink_goes_on_when_a_batch_was_found_committed(
@@ -142,19 +145,44 @@ def test_x1_an_attempt_at_a_committed_batch_takes_all_its_rows_and_sends_none(
             taken.append(number)
             yield batch
 
-    name = f"{topic}/committed"
+    name = BatchName(f"{topic}/committed", "")
+    run = Run.begin()
     try:
-        shared = sync_client.begin(name=name)
-        late = Attempt(options, name).write(rows(shared))
-        again = Attempt(options, name).write(rows(None))
+        shared = sync_client.begin(name=name.text)
+        late = Attempt(options, name, run, 1).write(rows(shared))
+        again = Attempt(options, name, run, 2).write(rows(None))
     finally:
         close_clients()
     assert taken == [0, 1, 2, 3] * 2
     for written in (late, again):
-        assert (written.txn_id, written.rows, written.committed) == (str(shared.id), 0, True)
-    assert to_commit([late, again]) is None
+        assert (written.txn_id, written.rows, written.committed) == (str(shared.id), 4, True)
+    assert to_commit([late, again]) == Repeat(name.text, str(shared.id), 8)
     assert stored(sync_client, topic) == 2
     assert read_all(sync_client, topic) == []
+
+
+def test_x1_that_a_batch_is_committed_is_known_until_a_newer_one_is(
+    service: Service, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ A query may come back after a year. A write that nobody can repeat is not remembered for ever."""
+    sync_client.create_topic(topic)
+    options = SinkOptions.parse({"service.url": service.url, "topic": topic}, use="stream write")
+    query = "8c1f3c0e-5d3f-4f86-9c43-0b0f6a1f5a10"
+    names = [
+        batch_names.micro_batch_name(batch_names.stream_sink(None, topic), query, 3),
+        batch_names.write_name(batch_names.batch_sink(None, topic), "day-1"),
+        sink.batch_sink(options, StructType([StructField("value", BinaryType())]), overwrite=False).batch_name,
+    ]
+    kept = []
+    try:
+        for number, name in enumerate(names):
+            rows = pa.record_batch({"value": pa.array([b"%d" % number])})
+            Attempt(options, name, Run.begin(), number).write(iter([rows]))
+            kept.append(sync_client.admin("transactions.describe", name=name.text)["keep_newest"])
+            sync_client.begin(name=name.text).abort()
+    finally:
+        close_clients()
+    assert kept == [True, True, False]
 
 
 @pytest.mark.process
@@ -358,7 +386,7 @@ def test_x1_what_a_task_begins_when_its_batch_has_failed_already_is_aborted(
     monkeypatch.setattr(sink, "STRAGGLERS_S", 100.0)
     options = SinkOptions.parse({"service.url": service.url}, use="write")
     with ThreadPoolExecutor() as pool:
-        failed = pool.submit(sink.BatchSink(options, "late/1").abort, [None])
+        failed = pool.submit(sink.BatchSink(options, BatchName("late/1", "")).abort, [None])
         try:
             for _ in range(2):
                 late = [sync_client.begin(name="late/1", timeout=60).id]

@@ -14,15 +14,17 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_txnstore import batch_names
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
+from pyspark_txnstore.runs import Run
 from pyspark_txnstore.sink import query_id_of
-from pyspark_txnstore.winners import Commit, Written, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, Written, to_abort, to_commit
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
 
 QUERY = "0d8a4c5c-55a2-4d1a-9c8e-2f1f7f6f0a11"
-NAME = f"sink/{QUERY}/7"
+NAME = f"sink/{QUERY}/public%2Fdefault%2Fout/7"
 TOPIC = "topic://public/default/out"
+SINK = batch_names.stream_sink("sink", TOPIC)
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -30,7 +32,43 @@ TOPIC = "topic://public/default/out"
 
 def test_a_micro_batch_is_named_by_sink_query_and_batch() -> None:
     properties = {batch_names.QUERY_ID: QUERY, batch_names.BATCH_ID: "7"}
-    assert batch_names.micro_batch_of(properties, "sink") == NAME
+    assert batch_names.micro_batch_of(properties, SINK) == (NAME, f"sink/{QUERY}/7", True)
+
+
+def test_x1_a_batch_is_another_one_for_another_topic() -> None:
+    """▲ Of a checkpoint that was copied the query and the batches are the same."""
+    topics = [TOPIC, TOPIC + "2", None]
+    names = [batch_names.micro_batch_name(batch_names.stream_sink(None, topic), QUERY, 7).text for topic in topics]
+    assert len(set(names)) == len(topics)
+    writes = [batch_names.write_name(batch_names.batch_sink("sink", topic), "day-1").text for topic in topics]
+    assert len(set(writes)) == len(topics)
+
+
+def test_no_two_writes_have_one_name() -> None:
+    """Whatever their parts contain; and what a `df.write` is called is no micro-batch's name."""
+    texts = ["a", "a/b", "b", "a%2Fb", "~a", "-", f"spark/{QUERY}", "x" * 150, "x" * 151, "/" * 60, QUERY]
+    topics = [TOPIC, "topic://public/default/a", "topic://public/default/out2", None]
+    names = [
+        batch_names.write_name(batch_names.batch_sink(sink, topic), write_id).text
+        for sink in (None, *texts)
+        for topic in topics
+        for write_id in (*texts, "7")
+    ]
+    names += [
+        batch_names.micro_batch_name(batch_names.stream_sink(sink, topic), QUERY, 7).text
+        for sink in (None, *texts)
+        for topic in topics
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_names_of_earlier_versions_are_known() -> None:
+    """▲ What they have committed and Spark had not noted is not written again."""
+    assert batch_names.micro_batch_name(batch_names.stream_sink("a/b", TOPIC), QUERY, 7).former == f"a/b/{QUERY}/7"
+    assert batch_names.micro_batch_name(batch_names.stream_sink(None, TOPIC), QUERY, 7).former == f"spark/{QUERY}/7"
+    assert batch_names.write_name(batch_names.batch_sink("a/b", TOPIC), "x/y").former == "a/b/x/y"
+    assert batch_names.write_name(batch_names.batch_sink(None, TOPIC), "x/y").former == f"{TOPIC}/x/y"
+    assert batch_names.write_name(batch_names.batch_sink(None, None), "x/y").former == "spark/x/y"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +83,7 @@ def test_a_micro_batch_is_named_by_sink_query_and_batch() -> None:
 )
 def test_without_query_and_batch_there_is_no_name(properties: dict[str, str | None]) -> None:
     with pytest.raises(InvalidArgument, match=r"micro-batch|UUID"):
-        batch_names.micro_batch_of(properties, "sink")
+        batch_names.micro_batch_of(properties, SINK)
 
 
 def test_a_checkpoint_tells_its_query(tmp_path: Path) -> None:
@@ -58,32 +96,54 @@ def test_a_checkpoint_tells_its_query(tmp_path: Path) -> None:
 
 
 def test_the_longest_names_fit() -> None:
-    longest = "s" * batch_names.MAX_SINK_NAME_BYTES
-    for name in (
-        batch_names.micro_batch_name(longest, QUERY, 2**63),
-        batch_names.write_name(longest, "w" * batch_names.MAX_WRITE_ID_BYTES),
-    ):
-        assert len(name.encode()) <= MAX_TXN_NAME_BYTES
+    topics = [TOPIC, f"topic://{'t' * 49}/{'n' * 49}/{'x' * 46}", f"topic://{'t' * 128}/{'n' * 128}/{'x' * 128}"]
+    for topic in topics:
+        for text in ("s" * batch_names.MAX_PART_BYTES, "s" * batch_names.MAX_WRITE_ID_BYTES, "é" * 75, "/" * 50):
+            sink = batch_names.stream_sink(text, topic)
+            for name in (batch_names.micro_batch_name(sink, QUERY, 2**63), batch_names.write_name(sink, text)):
+                assert len(name.text.encode()) <= MAX_TXN_NAME_BYTES
 
 
 @pytest.mark.parametrize("text", ["", "é" * 151])
 def test_names_that_are_given_are_taken_as_they_are_or_refused(text: str) -> None:
-    assert batch_names.sink_name("delays", "other") == "delays"
-    with pytest.raises(InvalidArgument, match="sinkName"):
-        batch_names.sink_name(text, "other")
+    for made in (batch_names.stream_sink, batch_names.batch_sink):
+        assert made("delays", TOPIC).name == "delays"
+        with pytest.raises(InvalidArgument, match="sinkName"):
+            made(text, TOPIC)
     with pytest.raises(InvalidArgument, match="writeId"):
-        batch_names.write_name("sink", text)
+        batch_names.write_name(SINK, text)
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_run_takes_the_place_of_an_older_one_and_of_nothing_else() -> None:
+    older, newer = (Run(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
+    assert newer.supersedes(older.stamp.hex())
+    for attempt in (newer.stamp.hex(), "00", "", "0011223344556677"):
+        assert not older.supersedes(attempt)
+    assert len(Run.begin().stamp) == 12
+
+
+def test_writers_of_a_run_follow_each_other_and_are_no_other_runs() -> None:
+    runs = [Run(bytes(12)), Run(b"\xff" * 12), *(Run.begin() for _ in range(50))]
+    ids = [run.writer_id(number) for run in runs for number in (0, 1, 2, 2**28 - 1)]
+    assert len(set(ids)) == len(ids)
+    assert all(0 < writer < 2**64 for writer in ids)
+    assert runs[2].writer_id(8) == runs[2].writer_id(7) + 1
 
 
 # ---- winners --------------------------------------------------------------------------------------------------------
 
 
 def written(txn_id: str | None = "0-1", writer: int = 0, *, name: str = NAME, committed: bool = False) -> Written:
-    return Written(name, txn_id=txn_id, writer_id=writer, rows=1, committed=committed)
+    return Written(name, former="before", txn_id=txn_id, writer_id=writer, rows=1, committed=committed)
 
 
 def test_one_commit_for_all_that_had_rows() -> None:
-    assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == Commit(NAME, "0-1", (3, 9))
+    assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == Commit(
+        NAME, "0-1", (3, 9), 2, "before"
+    )
 
 
 @pytest.mark.parametrize("messages", [[], [written(None)], [written(None), written(None)]])
@@ -91,8 +151,8 @@ def test_x1_a_batch_without_rows_commits_nothing(messages: list[WriterCommitMess
     assert to_commit(messages, 7) is None
 
 
-def test_x1_a_batch_found_committed_commits_nothing() -> None:
-    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) is None
+def test_x1_a_batch_found_committed_commits_nothing_and_tells_what_it_leaves_out() -> None:
+    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) == Repeat(NAME, "0-1", 2)
 
 
 def test_winners_of_different_transactions_fail_the_batch() -> None:
@@ -111,7 +171,7 @@ def test_winners_of_another_batch_fail_it(name: str) -> None:
 def test_the_batch_is_the_one_that_spark_commits() -> None:
     with pytest.raises(InvalidTxnState, match="batch 8"):
         to_commit([written()], 8)
-    assert to_commit([written()]) == Commit(NAME, "0-1", (0,))  # of a df.write, which has no number
+    assert to_commit([written()]) == Commit(NAME, "0-1", (0,), 1, "before")  # of a df.write, which has no number
 
 
 @pytest.mark.parametrize("message", [None, WriterCommitMessage()])

@@ -496,11 +496,15 @@ class ScriptedServer:
         """The id of the consumer attached last to this segment."""
         return max(cid for cid, (_, request) in self.consumers.items() if request.segment == segment)
 
-    def deliver(self, segment: str, entry_id: int, *values: bytes, skip: bytes = b"") -> None:
+    def deliver(
+        self, segment: str, entry_id: int, *values: bytes, skip: bytes = b"", redelivery_count: int = 0
+    ) -> None:
         """Deliver one entry to the consumer attached to a segment."""
         consumer_id = self.consumer_of(segment)
         entry = self.encoded(entry_id, *values)
-        delivered = pb.DeliveredEntry(ledger_id=1, entry_id=entry_id, entry=entry, skip=skip)
+        delivered = pb.DeliveredEntry(
+            ledger_id=1, entry_id=entry_id, entry=entry, skip=skip, redelivery_count=redelivery_count
+        )
         push = pb.Command(deliver=pb.Deliver(consumer_id=consumer_id, entries=[delivered]))
         self.consumers[consumer_id][0].push(push)
 

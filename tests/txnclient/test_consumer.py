@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -410,6 +411,25 @@ def test_a_consumer_joins_again_when_another_controller_is_elected() -> None:
     run(scenario())
 
 
+def test_a_consumer_hears_of_a_controller_that_leads_again_though_another_could_not_be_joined() -> None:
+    """▲ Over the connection that it has had all along."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            await cluster.servers["broker:2"].stop()
+            cluster.controller = "broker:2"
+            cluster.announce()
+            await asyncio.sleep(3)
+            cluster.controller = "broker:1"
+            cluster.announce()
+            await asyncio.sleep(3)
+            server.assign(LEFT)
+            await until(lambda: consumer.segments == [LEFT])
+
+    run(scenario())
+
+
 def test_a_consumer_closed_while_it_joins_again_leaves_once_it_has_joined() -> None:
     """Its connection lives on with the client: a join that nobody takes back would keep its segments for ever."""
 
@@ -424,6 +444,29 @@ def test_a_consumer_closed_while_it_joins_again_leaves_once_it_has_joined() -> N
             await until(lambda: server.seen["leave_subscription"] == 1)
             kinds = [command.WhichOneof("body") for command in server.commands]
             assert kinds.index("leave_subscription") > len(kinds) - 1 - kinds[::-1].index("join_subscription")
+
+    run(scenario())
+
+
+def test_a_consumer_closed_while_no_controller_answers_leaves_the_next_one() -> None:
+    """Which has found it assigned, and would keep its segments for it."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            second = cluster.servers["broker:2"]
+            await server.stop()
+            await server.cut()
+            await consumer.close()
+            assert second.seen["leave_subscription"] == 0
+            second.refuse["leave_subscription"] = [txnclient.NotOwner("not elected yet")]
+            cluster.controller = "broker:2"
+            cluster.announce()
+            await until(lambda: second.seen["leave_subscription"] == 2)
+            await asyncio.sleep(30)
+            assert second.seen["leave_subscription"] == 2
+            (left, _) = [c.leave_subscription for c in second.commands if c.HasField("leave_subscription")]
+            assert (left.consumer, left.incarnation) == (consumer.name, consumer.incarnation)
 
     run(scenario())
 
@@ -556,6 +599,56 @@ def test_a_consumer_takes_the_first_assignment_of_another_controller_whatever_it
     run(scenario())
 
 
+def test_c8_a_consumer_takes_no_assignment_of_another_one_of_its_name() -> None:
+    """Of one that it has followed in this client: over one connection, and perhaps of a deleted subscription."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for peer, request in list(server.members.items()):
+                former = pb.Assignment(
+                    topic=TOPIC,
+                    subscription=request.subscription,
+                    consumer=request.consumer,
+                    incarnation=request.incarnation ^ 1,
+                    epoch=9,
+                )
+                peer.push(pb.Command(assignment=former))
+            server.assign(LEFT)
+            await until(lambda: consumer.segments == [LEFT])
+
+    run(scenario())
+
+
+def test_c8_of_two_consumers_of_one_name_each_is_told_of_its_own() -> None:
+    """Also where the earlier one, which is still leaving, was the last to join over their connection."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, earlier = await attached(cluster, client, name="one")
+            later = await client.consumer(TOPIC, "sub", name="one")
+            [peer] = server.members
+
+            def assigned(consumer: txnclient.Consumer, epoch: int, *segments: str) -> pb.Command:
+                assignment = pb.Assignment(topic=TOPIC, subscription="sub", consumer="one", epoch=epoch)
+                assignment.incarnation = consumer.incarnation
+                assignment.segments.extend(segments)
+                return pb.Command(assignment=assignment)
+
+            joins = server.seen["join_subscription"]
+            peer.push(assigned(earlier, 0))
+            await until(lambda: server.seen["join_subscription"] == joins + 1)
+            peer.push(assigned(earlier, 5, LEFT))
+            peer.push(assigned(later, 6, RIGHT))
+            await until(lambda: later.segments == [RIGHT])
+            assert earlier.segments == [LEFT]
+            await earlier.close()
+            peer.push(assigned(later, 7, LEFT))
+            await until(lambda: later.segments == [LEFT])
+
+    run(scenario())
+
+
 def test_a_consumer_that_the_controller_does_not_know_joins_again() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
@@ -570,3 +663,63 @@ def test_a_consumer_that_the_controller_does_not_know_joins_again() -> None:
             await until(lambda: consumer.segments == [LEFT])
 
     run(scenario())
+
+
+def test_very_many_acks_are_sent_again_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txnclient.acks.AGAIN_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for number in range(5):
+                server.deliver(LEFT, number, b"l")
+            messages = [await consumer.receive() for _ in range(5)]
+            server.ignore["ack"] = 5
+            acking = []
+            for message in messages:
+                acking.append(asyncio.ensure_future(consumer.ack(message)))
+                await asyncio.sleep(0.01)
+            assert server.seen["ack"] == 5
+            await server.cut()
+            await until(lambda: server.seen["ack"] > 5)
+            assert server.seen["ack"] == 7
+            await asyncio.gather(*acking)
+            assert server.seen["ack"] == 10
+
+    run(scenario())
+
+
+def test_an_abort_looks_at_none_but_its_own_acks() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for number in range(3):
+                server.deliver(LEFT, number, b"l")
+            messages = [await consumer.receive() for _ in range(3)]
+            txns = [await client.begin() for _ in range(2)]
+            gate = consumer._feeds[LEFT].acks
+            link, gate._link = gate._link, None
+            acking = [
+                asyncio.ensure_future(consumer.ack(message, txn=txn))
+                for message, txn in zip(messages, [*txns, None], strict=True)
+            ]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(gate._unanswered) == 3
+            before, gate._unanswered = gate._unanswered, NotWalked(gate._unanswered)
+            gate.withdraw(txns[0])
+            gate._unanswered = {batch: None for batch in before if batch.txn is not txns[0]}
+            await asyncio.sleep(0.05)
+            assert [one.done() for one in acking] == [True, False, False]
+            assert isinstance(acking[0].exception(), txnclient.InvalidTxnState)
+            assert link is not None
+            gate.attached(link, gate._consumer_id)
+            await asyncio.gather(*acking[1:])
+            assert gate._unanswered_of == {}
+
+    run(scenario())
+
+
+class NotWalked(dict[Any, None]):
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("all that is unanswered is walked through")

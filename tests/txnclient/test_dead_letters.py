@@ -17,6 +17,7 @@ from tests.processes import read_all
 from tests.segments.brokering import eventually
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
 from txnclient.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REDELIVERIES
+from txnclient.outgoing import MAX_MESSAGE_BYTES, MESSAGE_OVERHEAD_BYTES, PROPERTY_OVERHEAD_BYTES
 
 DEAD = "topic://public/default/jobs-workers-DLQ"
 
@@ -199,15 +200,37 @@ async def test_a_move_whose_transaction_is_aborted_leaves_no_copy_and_is_made_ag
         assert await after.receive_many(1, timeout=0.3) == []
 
 
-async def test_a_dead_letter_topic_that_cannot_be_is_told(client: txnclient.Client) -> None:
+async def test_a_dead_letter_topic_that_cannot_be_is_refused_when_the_consumer_is_opened(
+    client: txnclient.Client,
+) -> None:
+    """Dies where it is found by the first message that dies, and by each worker that gets it then."""
     await prepared(client, 1, segments=1)
     subscription = "x" * 128  # with the topic's it makes a name that is too long
+    with pytest.raises(txnclient.InvalidArgument, match="give a dead_letter_topic"):
+        await client.consumer(TOPIC, subscription, type="queue", max_redeliveries=0)
+    with pytest.raises(txnclient.InvalidArgument, match="come back to it"):
+        await client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC)
     async with await client.consumer(
-        TOPIC, subscription, type="queue", max_redeliveries=0, redelivery_delay=0.0
+        TOPIC, subscription, type="queue", max_redeliveries=0, redelivery_delay=0.0, dead_letter_topic=DEAD
     ) as consumer:
         await consumer.nack(await consumer.receive(timeout=10))
-        with pytest.raises(txnclient.InvalidArgument):
-            await consumer.receive(timeout=10)
+        async with receiving(consumer):
+            await dead_letters(client, DEAD, 1)
+
+
+async def test_c9_a_message_as_large_as_may_be_is_moved_without_its_origin(client: txnclient.Client) -> None:
+    """Dies where the properties that tell its origin make it too large to be moved: its worker fails, and the next."""
+    await client.create_topic(TOPIC)
+    properties = {"p": "v" * (MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES - PROPERTY_OVERHEAD_BYTES - 1 - 5)}
+    async with await client.producer(TOPIC, compression=None) as producer:
+        await producer.send(b"large", properties=properties)
+    async with await client.consumer(
+        TOPIC, "workers", type="queue", max_redeliveries=0, redelivery_delay=0.0
+    ) as consumer:
+        await consumer.nack(await consumer.receive(timeout=20))
+        async with receiving(consumer):
+            (dead,) = await dead_letters(client, DEAD, 1)
+    assert (dead.value, dead.properties) == (b"large", properties)
 
 
 # ---- process --------------------------------------------------------------------------------------------------------
@@ -261,3 +284,26 @@ async def test_process_batches_finds_out_which_message_of_a_batch_is_poisonous(c
     assert (done.messages, done.nacked) == (11, 1)
     async with await client.reader(target, end="latest") as reader:
         assert sorted([message.value async for message in reader]) == sorted(set(values) - {b"7"})
+
+
+async def test_an_output_that_cannot_be_sent_is_its_message_s_failure_alone(client: txnclient.Client) -> None:
+    """Dies where the whole batch is given back, and the loop ends: here three of twelve cannot be encoded or sent."""
+    values = await prepared(client, 12, segments=1)
+    target = "topic://public/default/done"
+    await client.create_topic(target)
+    bad: dict[bytes, Any] = {
+        b"3": object(),
+        b"5": txnclient.Output("late", event_time_ms=1 << 63),
+        b"7": [txnclient.Output("ok"), txnclient.Output("bad", properties={"p": "\ud800"})],
+    }
+    async with (
+        await client.consumer(TOPIC, "workers", type="queue", redelivery_delay=60.0) as consumer,
+        await client.producer(target, serializer="json") as producer,
+    ):
+        done = await txnclient.process(
+            consumer, lambda message: bad.get(message.value, message.value.decode()), producer, max_messages=12
+        )
+    assert (done.messages, done.nacked, done.again) == (9, 3, 0)
+    async with await client.reader(target, end="latest", serializer="json") as reader:
+        found = sorted([message.value async for message in reader])
+    assert found == sorted(value.decode() for value in values if value not in bad)

@@ -348,6 +348,32 @@ def test_whoever_leaves_early_leaves_nothing(how: str) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("how", ["cancelled", "time is up"])
+def test_a_read_that_was_given_up_does_not_look_as_if_it_were_through(how: str) -> None:
+    """Dies where whoever goes on behind the failure takes the part that was read for the whole."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            entries = client.read_entries(LEFT, after=EARLIEST, end=Position(1, 9), timeout=5.0)
+            first = asyncio.ensure_future(anext(entries))
+            await until(lambda: server.permits)
+            server.deliver(LEFT, 1, b"a")
+            assert len(await first) == 1
+            if how == "cancelled":
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(entries), 1.0)
+            else:
+                with pytest.raises(Timeout):
+                    await anext(entries)
+            for _ in range(2):
+                with pytest.raises(txnclient.TxnError, match=r"was cancelled|not done within 5 s") as raised:
+                    await anext(entries)
+                assert raised.value.fatal
+
+    run(scenario())
+
+
 def test_closing_the_client_ends_a_read() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client), reading(client) as (_, task):

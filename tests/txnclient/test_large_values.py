@@ -84,7 +84,7 @@ async def test_a7_a_send_given_up_halfway_can_only_be_aborted(client: txnclient.
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    with pytest.raises(txnclient.InvalidTxnState, match="in part only"):
+    with pytest.raises(txnclient.InvalidTxnState, match="large value in it was cancelled"):
         await txn.commit()
     assert await read_all(client, topic) == []
 

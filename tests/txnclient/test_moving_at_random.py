@@ -161,11 +161,11 @@ def test_s5_s11_l7_nothing_is_lost_doubled_or_out_of_order_per_key(seed: int) ->
             await asyncio.gather(*writing)
             check_order(cluster, sent)
             check_parents_first(cluster)
-            await until(lambda: producer._routes.layout.epoch == cluster.topology.epoch)
-            assert producer._buffered == 0
+            await until(lambda: producer._channels._routes.layout.epoch == cluster.topology.epoch)
+            assert producer._buffer.taken == 0
             assert not producer._pending
-            assert not producer._routes.leaving
-            assert len(producer._channels) <= len(cluster.topology.active)
+            assert not producer._channels._routes.leaving
+            assert len(producer._channels._channels) <= len(cluster.topology.active)
             for entries in cluster.entries.values():
                 for entry in entries:
                     decode_block(entry)
@@ -217,7 +217,7 @@ def test_s5_l6_whatever_runs_out_of_time_or_is_aborted_nothing_is_doubled_and_no
                 assert answer.done()
                 acked = not answer.cancelled() and answer.exception() is None
                 assert stored == 1 or not acked, "lost"
-            assert producer._buffered == 0
+            assert producer._buffer.taken == 0
             assert not producer._pending
 
     run(scenario())

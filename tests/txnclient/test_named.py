@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.txnclient.scripted_server import TOPIC, connected, until
 from tests.txnclient.test_consumer import LEFT, acks, attached
 from txnclient import TransactionState
 from txnwire.entry import parse_metadata
-from txnwire.errors import StoreUnavailable
+from txnwire.errors import InvalidArgument, StoreUnavailable
 from txnwire.proto import txn_pb2 as pb
 
 NAME = "job-7/42"
@@ -40,6 +41,23 @@ def test_d7_a_lost_begin_of_a_name_is_repeated_under_one_attempt_wherever_it_goe
             asked = [one for server in cluster.servers.values() for one in begins(server.commands)]
             assert len(asked) == 3
             assert len({one.attempt for one in asked}) == 1
+
+    run(scenario())
+
+
+def test_a_begin_asks_how_long_its_outcome_is_to_be_known() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            for options in ({}, {"keep": timedelta(days=7)}, {"keep_newest": True}):
+                await client.begin(name=NAME, **options)  # type: ignore[arg-type]
+            asked = begins(cluster.servers["broker:1"].commands)
+            assert [(one.keep_ms, one.keep_newest) for one in asked] == [(0, False), (7 * 86_400_000, False), (0, True)]
+            for keep in (timedelta(seconds=59), timedelta(days=-1), timedelta(days=36_526), 3600):
+                with pytest.raises(InvalidArgument, match="a minute to 100 years"):
+                    await client.begin(name=NAME, keep=keep)  # type: ignore[arg-type]
+            for options in ({"keep": timedelta(days=7)}, {"keep_newest": True}):
+                with pytest.raises(InvalidArgument, match="give a name"):
+                    await client.begin(**options)  # type: ignore[arg-type]
 
     run(scenario())
 
@@ -279,5 +297,28 @@ def test_a_named_transaction_whose_end_nobody_told_is_forgotten_after_its_deadli
             with pytest.raises(txnclient.Timeout):
                 await consumer.receive(timeout=1.0)
             await consumer.ack(held, txn=await client.begin())
+
+    run(scenario())
+
+
+def test_what_waits_to_be_sent_is_given_up_by_a_commit_that_does_not_count_it() -> None:
+    """The transaction is not aborting: only its writer has not happened."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            server.hold["open_producer"] = asyncio.Event()
+            shared = await client.begin(name=NAME)
+            producer = await client.producer(TOPIC)
+            sent = [asyncio.ensure_future(producer.send(b"x", txn=shared)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            assert server.seen["open_producer"] == 1
+            assert (await shared.commit(writers=[])).writers == ()
+            for one in sent:
+                with pytest.raises(txnclient.InvalidTxnState):
+                    await asyncio.wait_for(one, 1.0)
+            server.hold.pop("open_producer").set()
+            await producer.send(b"alone")
+            assert server.seen["send"] == 1
 
     run(scenario())

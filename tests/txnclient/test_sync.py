@@ -217,6 +217,55 @@ async def test_process_runs_its_handler_in_the_calling_thread(cluster: InProcess
     await asyncio.to_thread(work)
 
 
+async def test_a_signal_handler_may_use_the_face_in_the_midst_of_a_call(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies where it waits for the lock that the call has taken which it interrupts."""
+    submit, found = asyncio.run_coroutine_threadsafe, list[list[str]]()
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+
+            def interrupted(*given: Any) -> Any:
+                monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+                found.append(client.list_topics())  # as a handler would
+                return submit(*given)
+
+            monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+            found.append(client.list_topics())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, 20)
+    assert found == [[TOPIC], [TOPIC]]
+
+
+async def test_a_handler_that_raises_stop_iteration_ends_the_loop(cluster: InProcessCluster) -> None:
+    """Dies where the loop waits for ever, for an answer that no future takes."""
+
+    def batches(messages: object, txn: txnclient.sync.Transaction) -> None:
+        next(iter(()))
+
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer:
+                producer.send(b"x")
+            with client.consumer(TOPIC, "stopping") as consumer:
+                try:
+                    txnclient.sync.process_batches(consumer, batches, max_messages=1)
+                except RuntimeError as error:
+                    raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, 20)
+    assert [str(error) for error in raised] == ["the function raised StopIteration"]
+
+
 @pytest.mark.parametrize("type", ["stream", "queue"])
 async def test_after_an_interrupted_loop_what_it_had_comes_before_all_else(
     cluster: InProcessCluster, type: str

@@ -51,6 +51,12 @@ def test_a_description_says_what_the_wire_said() -> None:
     assert topic_of_segment(info.path) == "topic://a/b/c"
 
 
+def test_every_segment_of_a_large_layout_is_found_by_its_path() -> None:
+    many = layout(*((16 * number, 16 * number + 15) for number in range(4095)))
+    assert all(many.segment_by_path(one.path) is one for one in many.segments.values())
+    assert many.segment_by_path("a/b/c/0000-ffff-4711") is None
+
+
 def test_a_topic_that_does_not_exist_says_so() -> None:
     with pytest.raises(txnclient.TopicNotFound, match="create it first"):
         layout(exists=False)

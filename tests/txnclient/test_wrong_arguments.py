@@ -22,6 +22,9 @@ WRONG: dict[str, Call] = {
     "max_messages is a positive number, not -1": lambda client, producer, consumer, txn: consumer.receive_many(-1),
     "max_messages is a positive number, not '9'": lambda client, producer, consumer, txn: consumer.receive_many("9"),
     "a timeout is a number of seconds, not '2'": lambda client, producer, consumer, txn: consumer.receive(timeout="2"),
+    "a timeout is a number of seconds, not nan": lambda client, producer, consumer, txn: producer.flush(
+        timeout=float("nan")
+    ),
     "txn is a transaction, as begin.. gives it, not str": lambda client, producer, consumer, txn: producer.send(
         b"x", txn="0003-0000000000000001"
     ),
@@ -60,6 +63,26 @@ def test_wrong_arguments_are_refused_in_words_that_name_them() -> None:
             for said, call in WRONG.items():
                 with pytest.raises(txnclient.InvalidArgument, match=said):
                     await call(client, producer, consumer, txn)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("delay", [float("inf"), float("nan"), -1.0, 31 * 24 * 3600.0, "1"])
+def test_a_delay_that_no_broker_takes_is_refused_before_anything_is_given_back(delay: Any) -> None:
+    """Dies where the message is nobody's any more."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "sub", type="queue")
+            await until(lambda: server.consumers and server.permits)
+            server.deliver(consumer.segments[0], 0, b"a")
+            message = await consumer.receive()
+            with pytest.raises(txnclient.InvalidArgument, match="a delay is a number of seconds, 0 to 2592000, not"):
+                await consumer.nack(message, delay=delay)
+            async with client.transaction() as txn:
+                await consumer.ack(message, txn=txn)  # it is held still
+            with pytest.raises(txnclient.InvalidArgument, match="redelivery_delay is a number of seconds"):
+                await client.consumer(TOPIC, "sub", type="queue", redelivery_delay=delay)
 
     run(scenario())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from segments.file_ledger import FileLedgerStore
+from segments.ledger_pages import cut
 from segments.sidecars import encode_sidecar
 from segments.topology import Topology
 from txnctl.checking.invariants import RULES, broken_invariants
@@ -39,7 +41,7 @@ from txnstore.records import (
     Watermark,
     encode,
 )
-from txnstore.store import Commit, KeyValue, Put
+from txnstore.store import Commit, Delete, KeyValue, Put, RangeResult
 from txnwire.ids import Position, TxnId
 from txnwire.names import TopicName
 
@@ -268,6 +270,33 @@ async def test_keys_between_ours_are_found_and_ours_are_not(memory_store: Memory
     assert not any(start <= prefix < end for prefix in READERS for start, end in gaps())
 
 
+async def put_list(store: MemoryStore, segment: str, record: LedgerRecord) -> list[bytes]:
+    """Cut into pages of two; their keys."""
+    now = cut(segment, record, [], page_ledgers=2)
+    await store.commit(Commit(puts=(Put(keys.ledger(segment), encode(now.head)), *now.puts)))
+    return [put.key for put in now.puts]
+
+
+async def test_a_ledger_list_in_pages_is_one_list_in_the_picture_and_in_what_is_asked_again(
+    memory_store: MemoryStore,
+) -> None:
+    whole = LedgerRecord(ledgers=[LedgerInfo(ledger_id=n, closed_length=n) for n in range(1, 12)])
+    pages = await put_list(memory_store, LOW, whole)
+    assert len(pages) == 4
+    picture = await take_picture(memory_store)
+    assert (picture.ledgers, picture.unreadable, picture.unknown) == ({LOW: whole}, [], [])
+    topology = sound().topics[TOPIC]
+    await memory_store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(topology.record)),)))
+    now = Now(memory_store)
+    assert await now.is_kept(LOW, 1)
+    assert await now.is_listed(LOW, 2)
+    await memory_store.commit(Commit(deletes=(Delete(pages[1]),)))
+    [finding] = (await take_picture(memory_store)).unreadable
+    assert "8 ledgers stand in pages, found 6" in finding
+    await memory_store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(marked(topology).record)),)))
+    assert (await take_picture(memory_store)).unreadable == [], "of what is being erased pages go before the head"
+
+
 async def test_a_ledger_is_listed_still_unless_its_topic_is_deleted_meanwhile(memory_store: MemoryStore) -> None:
     info = LedgerInfo(ledger_id=1, closed_length=9)
     topology = sound().topics[TOPIC]
@@ -324,3 +353,29 @@ async def test_sidecars_are_read_and_held_against_their_ledgers(tmp_path: Path) 
     picture.topics[TOPIC] = marked(picture.topics[TOPIC])
     assert await findings() == [], "its files go before its records do"
     await ledgers.close()
+
+
+async def test_a_picture_is_of_one_revision_that_stays_pinned_and_read_in_pages(
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = [b"/strange%d" % number for number in range(7)]
+    pages = await put_list(memory_store, LOW, LedgerRecord(ledgers=[LedgerInfo(ledger_id=1, closed_length=1)]))
+    await memory_store.commit(Commit(puts=tuple(Put(key, b"") for key in strange)))
+    before, asked = await take_picture(memory_store), memory_store.range
+    read: list[int] = []
+    pinned: dict[int | None, None] = {}
+
+    async def watched(*args: bytes, **options: Any) -> RangeResult:
+        await memory_store.commit(Commit(puts=(Put(b"/later%d" % len(read), b""),)))
+        pinned[memory_store.oldest_pin()] = None
+        found = await asked(*args, **options)
+        read.append(len(found.records))
+        return found
+
+    monkeypatch.setattr(memory_store, "range", watched)
+    monkeypatch.setattr("txnctl.checking.picture.RECORDS_AT_ONCE", 2)
+    picture = await take_picture(memory_store)
+    assert picture == before
+    assert (picture.unknown, pages) == ([key.decode() for key in strange], [])
+    assert list(pinned) == [picture.revision]
+    assert max(read) == 2

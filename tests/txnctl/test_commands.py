@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -83,7 +84,8 @@ async def test_named_transactions_are_described_by_name_also_when_collected(etcd
         cluster.connect() as client,
         client.producer((await client.create_topic(TOPIC)).topic) as producer,
     ):
-        shared = await client.begin(name="job-7/42")
+        shared = await client.begin(name="job-7/42", keep=timedelta(days=7), keep_newest=True)
+        await client.begin(name="job-7/42", keep=timedelta(days=1))  # joins: the first one's counts
         await producer.send(b"x", txn=shared)
         by_name = await done("transactions", "describe", "--name", "job-7/42", url=cluster.url)
         assert f"{shared.id}: OPEN" in by_name.out
@@ -100,6 +102,8 @@ async def test_named_transactions_are_described_by_name_also_when_collected(etcd
         json = await done("transactions", "describe", "--name", "job-7/42", "-o", "json", url=cluster.url)
         assert (json.json["txn"], json.json["outcome"]) == (str(shared.id), "COMMITTED")
         assert json.json["writers"] == [f"{shared.writer_id:016x}"]
+        assert (json.json["keep_ms"], json.json["keep_newest"]) == (7 * 86_400_000, True)
+        assert "known for 7 days, 0:00:00 after its end, and for ever while it is the newest" in told.out
         unknown = await txnctl("transactions", "describe", "--name", "job-8/1", url=cluster.url)
         assert (unknown.code, "never begun" in unknown.err) == (1, True)
         for words in ([], [str(shared.id), "--name", "job-7/42"]):

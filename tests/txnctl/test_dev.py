@@ -70,8 +70,8 @@ def is_alive(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def dev(data_dir: Path) -> AsyncIterator[Dev]:
-    process = await start("dev", "--data-dir", str(data_dir), *ANY_PORTS)
+async def dev(data_dir: Path, cwd: Path | None = None) -> AsyncIterator[Dev]:
+    process = await start("dev", "--data-dir", str(data_dir), *ANY_PORTS, cwd=None if cwd is None else str(cwd))
     try:
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), TIMEOUT_S)).decode()
@@ -225,3 +225,14 @@ async def test_serve_refuses_wrong_settings_before_it_does_anything(tmp_path: Pa
     for (words, said), answer in zip(cases.items(), answers, strict=True):
         assert (answer.code, said in answer.err) == (2, True), f"{words}: {answer}"
         assert "serving" not in answer.err
+
+
+async def test_folders_of_the_current_directory_do_not_take_the_place_of_our_packages(tmp_path: Path) -> None:
+    """Dies if a child is started by `python -m` without `-P`."""
+    here = tmp_path / "here"
+    for package in ("segments", "txnstore", "txnctl", "txnclient", "txnwire"):
+        (here / package).mkdir(parents=True)
+        (here / package / "__init__.py").write_text(f"raise ImportError('the {package} of the current directory')")
+    async with dev(tmp_path / "data", here) as running, txnclient.connect(running.url) as client:
+        await client.create_topic(TOPIC)
+        assert await client.list_topics() == [TOPIC]

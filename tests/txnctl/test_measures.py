@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
+
+import pytest
 
 from segments.housekeeping import KeepingStatistics
 from segments.measures import Measures
@@ -33,3 +36,26 @@ async def test_a_segment_that_moves_away_leaves_its_counts(cluster: InProcessClu
         await client.delete_topic("topic://public/default/counted")
     assert broker.segments == {}
     assert trimmed.read(broker.statistics()) == 7
+
+
+async def test_of_many_segments_some_at_a_time_are_told_and_none_that_has_left_meanwhile(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segments.broker.GATHERED_AT_ONCE", 2)
+    broker = cluster.servers["broker"].server.broker
+    assert broker is not None
+    async with cluster.connect() as client:
+        await client.create_topic("topic://public/default/many", segments=5)
+        async with await client.producer("topic://public/default/many") as producer:
+            await producer.send_many([(f"k{n}", b"v") for n in range(100)])
+    assert len(broker.segments) == 5
+    gathering = asyncio.create_task(broker.gather_statistics())
+    await asyncio.sleep(0)
+    assert not gathering.done()
+    gone = min(broker.segments)
+    segment = broker._owned.serving.pop(gone)
+    try:
+        assert [one.path for one in (await gathering).segments] == sorted(broker.segments)
+    finally:
+        broker._owned.serving[gone] = segment
+    assert (await broker.gather_statistics()).segments == broker.statistics().segments

@@ -181,10 +181,17 @@ ANSWER: Metric[int] = Metric(name="txnstore_answer", kind=Kind.GAUGE, help="It."
 
 async def test_readiness_says_why_and_metrics_are_of_this_moment() -> None:
     states = ["its roles are being taken up", None]
+    remarks: list[str | None] = ["sends get StoreFull"]
+
+    async def count() -> int:
+        return len(states)
+
     endpoint = HttpEndpoint(
         "127.0.0.1:0",
         not_ready=lambda: states[0],
-        families=lambda: [ANSWER.family(len(states))],
+        statistics=count,
+        families=lambda counted: [ANSWER.family(counted)],
+        remark=lambda: remarks[0],
         process=CollectorRegistry(),
     )
     try:
@@ -192,6 +199,8 @@ async def test_readiness_says_why_and_metrics_are_of_this_moment() -> None:
         assert await ask(endpoint, "/readyz") == (503, "not ready: its roles are being taken up\n")
         assert "txnstore_answer 2.0" in (await ask(endpoint, "/metrics"))[1]
         del states[0]
+        assert await ask(endpoint, "/readyz") == (200, "ready, but sends get StoreFull\n")
+        remarks[0] = None
         assert await ask(endpoint, "/readyz") == (200, "ready\n")
         assert "txnstore_answer 1.0" in (await ask(endpoint, "/metrics"))[1]
         assert (await ask(endpoint, "/"))[0] == 404
@@ -200,10 +209,14 @@ async def test_readiness_says_why_and_metrics_are_of_this_moment() -> None:
 
 
 async def test_a_loop_that_does_not_turn_is_not_alive() -> None:
+    async def nothing() -> None:
+        """There are none."""
+
     endpoint = HttpEndpoint(
         "127.0.0.1:0",
         not_ready=lambda: None,
-        families=lambda: [],
+        statistics=nothing,
+        families=lambda _: [],
         process=CollectorRegistry(),
         answer_within_s=0.05,
     )

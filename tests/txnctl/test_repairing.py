@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from segments.file_ledger import FileLedgerStore
+from segments.ledgers import SegmentLedgers
+from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Repair
 from txnctl.store_mark import StoreMark
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
-from txnstore.records import Incarnation, TxnSeq, decode, encode
-from txnstore.store import Commit, Put
+from txnstore.records import Incarnation, Owner, SegmentEntry, TopicRecord, TxnSeq, decode, encode
+from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.clock import SystemClock
+from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import InternalError
 
 
@@ -79,3 +82,52 @@ async def test_e8_of_two_repairs_the_one_that_began_first_writes_nothing_more(tm
     assert not ended or decode(TxnSeq, seq.value, key=seq.key) == at_work
     for one in (first, second):
         await one.close()
+
+
+TOPIC, SEGMENT = "public/nyc/flights", "public/nyc/flights/0000-ffff-0"
+
+
+def entry(n: int) -> bytes:
+    message = OutgoingMessage(value=f"{n}".encode())
+    return encode_entry([message], producer="p", incarnation=1, sequence_id=n, publish_time_ms=0)
+
+
+async def make_ledgers(store: MemoryStore, files: FileLedgerStore, count: int) -> tuple[SegmentLedgers, list[KeyValue]]:
+    """Of one entry each, their list in pages of two; the records of it as they stood after a half of them."""
+    owned = await store.commit(Commit(puts=(Put(keys.owner(SEGMENT), encode(Owner(broker="b", address="a"))),)))
+    ledgers = SegmentLedgers(store, files, SEGMENT, epoch=owned.revision, incarnation="i", page_ledgers=2)
+    await ledgers.take_over()
+    half: list[KeyValue] = []
+    for n in range(count):
+        assert ledgers.writer is not None
+        ledgers.writer.append(entry(n))
+        await ledgers.writer.sync()
+        await ledgers.roll(ledgers.footer(ledgers.writer.ledger_id, 1, b""))
+        if n == count // 2:
+            half = list((await store.range(keys.LEDGER_PAGE, keys.prefix_end(keys.LEDGER))).records)
+    ledgers.abandon()
+    return ledgers, half
+
+
+async def test_e8_ledgers_that_etcd_forgot_join_a_list_in_pages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnctl.checking.repair.ADOPTED_AT_ONCE", 3)
+    etcd = MemoryEtcd(SystemClock())
+    one = Repairing(etcd, tmp_path, 1)
+    one.ledgers.go_on.set()
+    StoreMark(tmp_path).write(await one.store.identity(), 1)
+    whole = SegmentEntry(id=0, lo=0, hi=0xFFFF, state="ACTIVE", parents=[], children=[])
+    topic = TopicRecord(epoch=1, next_segment_id=1, segments=[whole])
+    await one.store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(topic)),)))
+    ledgers, half = await make_ledgers(one.store, one.ledgers, 12)
+    everything = Delete(keys.LEDGER_PAGE, keys.prefix_end(keys.LEDGER))
+    await one.store.commit(Commit(deletes=(everything,)))
+    await one.store.commit(Commit(puts=tuple(Put(record.key, record.value) for record in half)))
+    await one.repair.run("restored")
+    picture = await take_picture(one.store)
+    found = [(info.ledger_id, info.closed_length) for info in picture.ledgers[SEGMENT].ledgers]
+    assert (picture.unreadable, found[:12]) == ([], [(n, 1) for n in range(1, 13)])
+    assert len(picture.ledger_pages[SEGMENT]) >= 2
+    assert ledgers.record.ledgers[0] == picture.ledgers[SEGMENT].ledgers[0]
+    await one.close()

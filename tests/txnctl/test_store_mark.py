@@ -7,8 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.segments.virtual_time import LoopClock, run
+from txnctl import store_mark
 from txnctl.store_mark import EVERY_S, FILE, StoreMark, follow_identity
 from txnstore import keys
 from txnstore.lineage import StoreUnfit
@@ -101,3 +103,24 @@ def test_e8_who_runs_on_through_a_repair_ends(tmp_path: Path) -> None:
         await mine.close()
 
     run(scenario())
+
+
+async def test_c12_nothing_is_written_where_a_data_folder_was(
+    tmp_path: Path, memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ At a bare mount point it would look like a folder of this etcd."""
+    folder = tmp_path / "data"
+    mark = StoreMark(folder)
+    mark.write(await memory_store.identity(), 1)
+    folder.rename(tmp_path / "away")
+    monkeypatch.setattr(store_mark, "EVERY_S", 0.0)
+    with capture_logs() as told:
+        keeping = asyncio.create_task(mark.keep(memory_store))
+        async with asyncio.timeout(30.0):
+            while not any(one["event"] == "store mark not written" for one in told):
+                await asyncio.sleep(0)
+        keeping.cancel()
+    assert not folder.exists()
+    (tmp_path / "away").rename(folder)
+    mark.write(await memory_store.identity(), 2, again=True)
+    assert mark.read() is not None

@@ -359,6 +359,23 @@ class StoreContract:
         await written(store, Commit(puts=tuple(Put(key, b"old") for key in keys)))
         assert [record.key for record in (await store.range(*KEYS, limit=limit)).records] == keys[:limit]
 
+    @pytest.mark.parametrize("at_once", [1, 3, 100])
+    async def test_many_small_ranges_are_read_at_one_revision(
+        self, store: StoreClient, monkeypatch: pytest.MonkeyPatch, at_once: int
+    ) -> None:
+        monkeypatch.setattr(store_client, "_RANGES_PER_READ", at_once)
+        held = {f"/k/{prefix}/".encode(): count for prefix, count in zip("abcdef", (0, 1, 3, 4, 5, 23), strict=True)}
+        puts = [Put(prefix + b"%02d" % n, b"old") for prefix, count in held.items() for n in range(count)]
+        (revision,) = await written(store, Commit(puts=tuple(puts)))
+        await written(store, put(b"/k/a/00", b"new"), put(b"/k/f/00", b"new"))
+        asked = [(prefix, keys.prefix_end(prefix)) for prefix in held]
+        found = await store.ranges(asked, revision=revision)
+        assert [[record.value for record in records] for records in found] == [[b"old"] * n for n in held.values()]
+        assert [record.key for records in found for record in records] == [one.key for one in puts]
+        await store.compact(revision + 1)
+        with pytest.raises(Compacted):
+            await store.ranges(asked, revision=revision)
+
     async def test_keys_only_leaves_the_values_out(self, store: StoreClient) -> None:
         (revision,) = await written(store, put(A, b"value"))
         assert (await store.range(*KEYS, keys_only=True)).records == (KeyValue(A, b"", 1, revision, revision),)
@@ -372,6 +389,44 @@ class StoreContract:
         with pytest.raises(Compacted):
             await store.range(*KEYS, revision=second)
         assert [record.value for record in (await store.range(*KEYS, revision=third)).records] == [b"3"]
+
+    @pytest.mark.parametrize("read", ["range", "get_many"])
+    async def test_a_read_that_compaction_overtakes_starts_over(
+        self, store: StoreClient, monkeypatch: pytest.MonkeyPatch, read: str
+    ) -> None:
+        """▲ A process that follows decisions ended by it, and all of them at once where etcd is compacted by hand."""
+        monkeypatch.setattr(store_client, "PAGE_RECORDS", 2)
+        monkeypatch.setattr(store_client, "_KEYS_PER_READ", 2)
+        asked = [b"/k/%d" % n for n in range(6)]
+        first, *_ = await written(store, *(put(key, b"old") for key in asked))
+        compacted: list[int] = []
+
+        async def compact_now() -> None:
+            if not compacted:
+                (revision,) = await written(store, put(asked[-1], b"new"))
+                compacted.append(revision)
+                await store.compact(revision)
+
+        method = "read_page" if read == "range" else "read_many"
+        sent = getattr(store._backend, method)
+
+        async def page(*args: object, **options: object) -> object:
+            answer = await sent(*args, **options)
+            await compact_now()
+            return answer
+
+        monkeypatch.setattr(store._backend, method, page)
+        if read == "range":
+            found = await store.range(*KEYS)
+            records = list(found.records)
+            with pytest.raises(Compacted):
+                await store.range(*KEYS, revision=first)
+        else:
+            _, some = await store.get_many(asked)
+            records = [record for record in some if record is not None]
+            with pytest.raises(Compacted):
+                await store.get_many(asked, revision=first)
+        assert [record.value for record in records] == [*[b"old"] * 5, b"new"]
 
     async def test_an_empty_range_is_refused(self, store: StoreClient) -> None:
         with pytest.raises(InvalidArgument, match="end must be above"):

@@ -13,12 +13,13 @@ from txnstore.collection_transitions import (
     Collectable,
     Horizon,
     Leftover,
+    Leftovers,
     Outcomes,
     batches_of,
     block_of,
     leftover_records,
-    leftovers_of,
     name_rewrite,
+    parts_of,
     plan_collect,
     plan_expire_outcomes,
     plan_leftovers,
@@ -29,7 +30,7 @@ from txnstore.collection_transitions import (
 )
 from txnstore.memory_store import MemoryStore
 from txnstore.op_transitions import Rewrite
-from txnstore.records import ABORTED, COMMITTED, OPEN, AbortedRecord, Header, Op, TxnName
+from txnstore.records import ABORTED, COMMITTED, NO_WRITER, OPEN, AbortedRecord, Header, Op, TxnName
 from txnstore.store import MAX_COMMIT_OPS, Commit, CommitResult, Delete, KeyValue, Put
 from txnstore.transitions import Decision, decide
 from txnwire.errors import DataCorrupt, NotOwner
@@ -220,6 +221,17 @@ def op(kind: str, counter: int, writer: int | None = None, subscription: str = "
     return KeyValue(keys.op(prefix, 3, counter), value, 1, 2, 2)
 
 
+def leftovers_of(decision: Decision, ops: list[KeyValue], at_once: int = 10) -> list[Leftover]:
+    leftovers = Leftovers(decision)
+    pages = [ops[at : at + at_once] for at in range(0, len(ops), at_once)]
+    return [*(one for page in pages for one in leftovers.add(page)), *leftovers.rest()]
+
+
+def plans(leftover: Leftover, found: KeyValue | None = None) -> list[Commit]:
+    planned = [plan_leftovers(TXN, part, [found] * len(leftover_records(TXN, part))) for part in parts_of(leftover)]
+    return [commit for commit in planned if commit.puts or commit.deletes]
+
+
 OPS = [op("ack", 1), op("write", 2, A), op("write", 3, B)]
 
 
@@ -234,6 +246,40 @@ OPS = [op("ack", 1), op("write", 2, A), op("write", 3, B)]
 )
 def test_leftovers_are_sorted_by_what_may_go(decision: Decision, expected: Leftover) -> None:
     assert leftovers_of(decision, OPS) == [expected]
+
+
+def test_a_write_that_names_no_writer_loses_alone_beside_the_winners() -> None:
+    """Writer 0, as its entry says: a record of the whole transaction would hide what the winners wrote."""
+    decision = Decision(COMMITTED, 8, None, (f"{A:016x}",))
+    (leftover,) = leftovers_of(decision, [op("write", 1), op("write", 2, A)])
+    assert leftover.aborted == (NO_WRITER,)
+    (commit,) = plans(leftover)
+    assert [put.key for put in commit.puts] == [keys.aborted(SEGMENT, TXN, NO_WRITER)]
+    (leftover,) = leftovers_of(Decision(COMMITTED, 8, None, (f"{NO_WRITER:016x}",)), [op("write", 1)])
+    assert leftover.aborted == (), "a list may name it, as the owner of the segment would read it"
+
+
+def test_a_write_whose_writer_cannot_be_read_is_corruption_that_names_its_key() -> None:
+    value = records.encode(Op(v=1, kind="write", segment=SEGMENT, writer="nobody"))
+    record = KeyValue(keys.op(keys.write_ops(TXN, SEGMENT), 3, 1), value, 1, 2, 2)
+    with pytest.raises(DataCorrupt, match="/txn-op/"):
+        leftovers_of(Decision(COMMITTED, 8, None, ()), [record])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([A, B])), max_size=40), st.integers(1, 10))
+def test_leftovers_do_not_depend_on_where_a_page_of_ops_ends(writes: list[tuple[int, int]], at_once: int) -> None:
+    """A segment whose last ops come with the next page is told of with them."""
+    ops = []
+    for counter, (segment, writer) in enumerate(writes):
+        path = f"public/default/t/0000-ffff-{segment}"
+        value = records.encode(Op(v=1, kind="write", segment=path, writer=f"{writer:016x}"))
+        ops.append(KeyValue(keys.op(keys.write_ops(TXN, path), 3, counter), value, 1, 2, 2))
+    ops.sort(key=lambda record: record.key)
+    decision = Decision(COMMITTED, 8, None, (f"{A:016x}",))
+    whole = leftovers_of(decision, ops, at_once=len(ops) + 1)
+    assert leftovers_of(decision, ops, at_once) == whole
+    lost = {f"public/default/t/0000-ffff-{segment}" for segment, writer in writes if writer == B}
+    assert {leftover.segment for leftover in whole if leftover.aborted == (B,)} == lost
 
 
 async def leave_ops(store: MemoryStore, state: str) -> list[KeyValue]:
@@ -257,7 +303,7 @@ async def test_leftovers_go_only_while_the_segment_has_no_owner(
     (leftover,) = leftovers_of(Decision(state, 8, "timeout"), ops)
     if owned:
         await put(memory_store, keys.owner(SEGMENT))
-    commits = plan_leftovers(TXN, leftover, [None] * len(leftover_records(TXN, leftover)))
+    commits = plans(leftover)
     results = [await memory_store.commit(commit) for commit in commits]
     left = present(memory_store, keys.TXN_OP)
     aborted = memory_store.etcd.mvcc.get(keys.aborted(SEGMENT, TXN))
@@ -279,7 +325,7 @@ async def test_leftovers_go_only_while_the_segment_has_no_owner(
 async def test_leftovers_of_an_open_transaction_are_never_touched(memory_store: MemoryStore) -> None:
     await put(memory_store, keys.txn(TXN), records.encode(OPENED))
     await put(memory_store, OPS[1].key, OPS[1].value)
-    (commit,) = plan_leftovers(TXN, Leftover(SEGMENT, True, (None,), (), ()), [None])
+    (commit,) = plans(Leftover(SEGMENT, True, (None,), (), ()))
     assert not (await memory_store.commit(commit)).succeeded
 
 
@@ -287,7 +333,7 @@ async def test_s8_no_record_follows_a_segment_that_was_erased_meanwhile(memory_s
     """▲ The leftovers were read, then an owner came, erased the segment with its topic, and went."""
     ops = await leave_ops(memory_store, ABORTED)
     (leftover,) = leftovers_of(Decision(ABORTED, 8, "timeout"), ops)
-    commits = plan_leftovers(TXN, leftover, [None])
+    commits = plans(leftover)
     for prefix in (keys.TXN_OP, b"/idx/"):
         await memory_store.commit(Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),)))
     assert not any([(await memory_store.commit(commit)).succeeded for commit in commits])
@@ -299,9 +345,9 @@ def test_a_known_position_is_made_unknown_and_an_unknown_one_left() -> None:
     key = keys.aborted(SEGMENT, TXN)
     known = KeyValue(key, records.encode(AbortedRecord(max_position=(1, 2))), 1, 2, 66)
     unknown = KeyValue(key, records.encode(AbortedRecord(max_position=None)), 1, 2, 66)
-    (commit,) = plan_leftovers(TXN, leftover, [known])
+    (commit,) = plans(leftover, known)
     assert [(one.key, one.value) for one in commit.compares][3:] == [(key, 66)]
-    (commit,) = plan_leftovers(TXN, leftover, [unknown])
+    (commit,) = plans(leftover, unknown)
     assert commit.puts == ()
     assert len(commit.deletes) == 2
 
@@ -312,7 +358,7 @@ def test_leftovers_are_cut_to_the_limits_and_records_never_follow_their_ops(
 ) -> None:
     leftover = Leftover(SEGMENT, writes, tuple(range(writers)) if writes else (), tuple(
         f"s{n}" for n in range(subscriptions)), ())  # fmt: skip
-    commits = plan_leftovers(TXN, leftover, [None] * len(leftover_records(TXN, leftover)))
+    commits = plans(leftover)
     assert sum(len(commit.puts) for commit in commits) == len(leftover.aborted)
     assert sum(len(commit.deletes) for commit in commits) == 2 * (writes + subscriptions)
     prefix = keys.write_ops(TXN, SEGMENT)

@@ -9,11 +9,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from txnstore.backend import Backend, Refused, WatchStream
-from txnstore.embedded_etcd import EmbeddedEtcd
+from txnstore.backend import Backend, Reason, Refused, WatchStream
+from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.backend import EtcdBackend
 from txnstore.etcd.connection import Connection
 from txnstore.etcd.settings import EtcdSettings
@@ -67,8 +68,8 @@ class Side:
         compares = [Compare(c.key, c.target, c.relation, self._number(c), c.range_end) for c in commit.compares]
         puts = [Put(put.key, put.value, self.lease(put.lease)) for put in commit.puts]
         mine = Commit(tuple(compares), tuple(puts), commit.deletes, commit.else_reads)
-        member = Member(Commit(), self.backend.encode(mine))
-        member.commit = mine
+        member = Member(Commit(), b"")
+        member.commit, member.wire = mine, self.backend.encode(mine)
         return member
 
     def _number(self, compare: Compare) -> int:
@@ -282,10 +283,69 @@ async def real(etcd_process: EmbeddedEtcd) -> AsyncIterator[EtcdBackend]:
 
 
 @pytest.fixture
+async def default_sides(tmp_path: Path) -> AsyncIterator[tuple[Side, Side]]:
+    """With the limits that etcd has by default."""
+    command = EtcdCommand(data_dir=tmp_path / "etcd", client_port=free_port(), max_txn_ops=128)
+    process, memory = EmbeddedEtcd(command), MemoryBackend(MemoryEtcd(SystemClock(), max_txn_ops=128), "memory", None)
+    await process.start()
+    backend = EtcdBackend(
+        Connection(EtcdSettings(endpoints=(process.url,), development=True), SystemClock()), b"/limits"
+    )
+    try:
+        await backend.open()
+        yield Side(backend), Side(memory)
+    finally:
+        await memory.close()
+        await backend.close()
+        await process.stop()
+
+
+@pytest.fixture
 async def sides(real: EtcdBackend) -> AsyncIterator[tuple[Side, Side]]:
     memory = MemoryBackend(MemoryEtcd(SystemClock()), "memory", None)
     yield Side(real), Side(memory)
     await memory.close()
+
+
+REQUESTS = [  # members, puts of each, bytes of each put, whether it is refused
+    (1, 1, 1_500_000, False),
+    (1, 1, 1_580_000, True),
+    (15, 1, 100_000, False),
+    (16, 1, 100_000, True),
+    (1, 127, 10, False),
+    (1, 129, 10, True),
+    (100, 28, 10, False),
+    (100, 29, 10, True),
+    (127, 1, 10, False),
+    (128, 1, 10, True),
+    (129, 1, 10, True),
+]
+
+
+async def test_a_request_too_large_or_of_too_many_operations_is_refused_by_both(
+    default_sides: tuple[Side, Side],
+) -> None:
+    """No write of ours may ever meet it, so the simulation must be able to."""
+    for request in REQUESTS:
+        members, puts, size, refused = request
+        commits = [
+            Commit(puts=tuple(Put(b"/k/%03d/%03d" % (member, put), bytes(size)) for put in range(puts)))
+            for member in range(members)
+        ]
+        for side in default_sides:
+            refusal = await refusal_of(side, commits)
+            assert (refusal is not None) == refused, (request, side.backend, refusal)
+            if refusal is not None:
+                assert refusal.reason is Reason.MALFORMED
+                assert ("too large" in str(refusal)) == (size > 10)
+
+
+async def refusal_of(side: Side, commits: Sequence[Commit]) -> Refused | None:
+    try:
+        await side.backend.commit([side.commit(commit) for commit in commits], repeated=False)
+    except Refused as refusal:
+        return refusal
+    return None
 
 
 async def test_random_requests_have_the_same_answers(sides: tuple[Side, Side]) -> None:

@@ -7,6 +7,9 @@ import pytest
 from txnstore import keys, records
 from txnstore.memory_store import MemoryStore
 from txnstore.name_transitions import (
+    KEEP_MS,
+    Expired,
+    Keep,
     NameRetention,
     NameState,
     plan_begin_named,
@@ -66,8 +69,8 @@ async def start(store: MemoryStore) -> int:
 
 async def test_of_two_who_begin_a_free_name_one_joins_the_other(memory_store: MemoryStore) -> None:
     epoch = await start(memory_store)
-    one = plan_begin_named(FIRST, epoch, OPENED, NAME, None)
-    two = plan_begin_named(SECOND, epoch, OPENED, NAME, None)
+    one = plan_begin_named(FIRST, epoch, OPENED, NAME, None, Keep())
+    two = plan_begin_named(SECOND, epoch, OPENED, NAME, None, Keep())
     assert read_begin_named_verdict(one, await memory_store.commit(one), FIRST, "aa").begun
     verdict = read_begin_named_verdict(two, await memory_store.commit(two), SECOND, "aa")
     assert not verdict.begun
@@ -78,12 +81,12 @@ async def test_of_two_who_begin_a_free_name_one_joins_the_other(memory_store: Me
 
 async def test_after_an_abort_the_name_starts_afresh(memory_store: MemoryStore) -> None:
     epoch = await start(memory_store)
-    await memory_store.commit(plan_begin_named(FIRST, epoch, OPENED, NAME, None))
+    await memory_store.commit(plan_begin_named(FIRST, epoch, OPENED, NAME, None, Keep()))
     aborted = decide(OPENED, ABORTED, finalized_ms=2, reason="client", writers=None)
     await memory_store.commit(Commit(puts=(Put(keys.txn(FIRST), records.encode(aborted)),)))
     record = await memory_store.get(KEY)
     assert read_name(record, await memory_store.get(keys.txn(FIRST))) == NameState(None)
-    again = plan_begin_named(SECOND, epoch, OPENED, NAME, record)
+    again = plan_begin_named(SECOND, epoch, OPENED, NAME, record, Keep())
     assert (await memory_store.commit(again)).succeeded
     record = await memory_store.get(KEY)
     assert read_name(record, await memory_store.get(keys.txn(SECOND))) == NameState(SECOND)
@@ -92,7 +95,7 @@ async def test_after_an_abort_the_name_starts_afresh(memory_store: MemoryStore) 
 async def test_a_lost_begin_of_a_name_finds_itself(memory_store: MemoryStore) -> None:
     """▲ It is the one that others may have joined, so it is kept and not replaced by a fresh id."""
     epoch = await start(memory_store)
-    plan = plan_begin_named(FIRST, epoch, OPENED, NAME, None)
+    plan = plan_begin_named(FIRST, epoch, OPENED, NAME, None, Keep())
     await memory_store.commit(plan)
     again = await memory_store.commit(plan)
     repeated = CommitResult(False, again.revision, again.reads, repeated=True)
@@ -107,59 +110,91 @@ async def test_a_lost_tcid_begins_no_name(memory_store: MemoryStore, existing: b
         await memory_store.commit(Commit(puts=(Put(KEY, named(FIRST, ABORTED).value),)))
         record = await memory_store.get(KEY)
     await memory_store.commit(Commit(deletes=(Delete(keys.tc(1)),)))
-    plan = plan_begin_named(SECOND, epoch, OPENED, NAME, record)
+    plan = plan_begin_named(SECOND, epoch, OPENED, NAME, record, Keep())
     with pytest.raises(NotOwner):
         read_begin_named_verdict(plan, await memory_store.commit(plan), SECOND, "aa")
 
 
 # ---- retention
 
-MONTH = 30
+NEWEST = Keep(newest=True)
+DAY_MS = 24 * 3600 * 1000
 
 
-def record(name: str, created: int, outcome: str | None, collected_ms: int = 0) -> KeyValue:
-    value = records.encode(TxnName(v=1, txn_id=str(TxnId(1, created)), outcome=outcome, collected_ms=collected_ms))
-    return KeyValue(keys.txn_name(name), value, 2, created, created + 1000)
+def record(name: str, created: int, outcome: str | None, collected_ms: int = 0, keep: Keep = NEWEST) -> KeyValue:
+    named = TxnName(
+        v=1,
+        txn_id=str(TxnId(1, created)),
+        outcome=outcome,
+        collected_ms=collected_ms,
+        keep_ms=keep.ms,
+        keep_newest=keep.newest,
+    )
+    return KeyValue(keys.txn_name(name), records.encode(named), 2, created, created + 1000)
 
 
-def expired(*found: KeyValue, before_ms: int = MONTH, limit: int = 100) -> list[str]:
-    retention = NameRetention(before_ms, limit)
-    for one in found:
-        retention.saw(one)
-    return sorted(keys.unquote_text(key[len(keys.TXN_NAME) :].decode()) for key, _ in retention.expired())
+def expired(*found: KeyValue, after_ms: int = 0) -> list[str]:
+    """Names that may go `after_ms` past what is kept by default."""
+    retention = NameRetention(KEEP_MS + after_ms)
+    gone = [one for each in sorted(found, key=lambda each: each.key) if (one := retention.saw(each)) is not None]
+    assert len(dict.fromkeys(gone)) == len(gone)
+    return sorted(keys.unquote_text(one.key[len(keys.TXN_NAME) :].decode()) for one in gone)
 
 
 def test_names_expire_but_never_the_newest_commit_of_a_prefix() -> None:
     """▲ A query that comes back after a year finds the batch it has written last."""
-    old = [record(f"sink/q/{number}", number, COMMITTED, number) for number in range(1, 5)]
-    other = [
-        record("sink/p/7", 3, COMMITTED, 1),
-        record("alone", 1, COMMITTED, 1),
-        record("sink/q/1/x", 1, COMMITTED, 1),
-    ]
+    old = [record(f"sink/q/{number}", number, COMMITTED) for number in range(1, 5)]
+    other = [record("sink/p/7", 3, COMMITTED), record("alone", 1, COMMITTED), record("sink/q/1/x", 1, COMMITTED)]
     assert expired(*old, *other) == ["sink/q/1", "sink/q/2", "sink/q/3"]
-    assert expired(*reversed(old), *other) == ["sink/q/1", "sink/q/2", "sink/q/3"]
+
+
+def test_what_lies_between_two_names_of_a_prefix_hides_none_of_them() -> None:
+    """`q/1/x` and `q-1` sort between names of `q`; `q/1` and `q` are prefixes of their own."""
+    names = ["q", "q-1/1", "q/0", "q/1", "q/1/x/1", "q/1/x/2", "q/1/y", "q/2", "q0/7", "r/1"]
+    found = [record(name, number, COMMITTED) for number, name in enumerate(names, start=1)]
+    assert expired(*found) == ["q/0", "q/1", "q/1/x/1"]
+
+
+def test_names_begun_in_one_group_commit_are_told_apart() -> None:
+    """They share the revision; ▲ one of them stays, and that one is not deleted."""
+    assert expired(*(record(f"q/{number}", 5, COMMITTED) for number in range(4))) == ["q/0", "q/1", "q/2"]
+
+
+def test_only_what_asked_to_be_kept_as_the_newest_is_kept_for_ever() -> None:
+    """`orders/<id>/charge`: the last part is not what counts up, and each is the newest of its prefix."""
+    charges = [record(f"orders/{number}/charge", number, COMMITTED, keep=Keep()) for number in range(1, 4)]
+    assert expired(*charges) == [f"orders/{number}/charge" for number in range(1, 4)]
+    asked, unasked = record("q/1", 1, COMMITTED), record("q/2", 2, COMMITTED, keep=Keep())
+    assert expired(asked, unasked) == ["q/2"], "of those that asked it is the newest"
+
+
+def test_a_record_of_an_earlier_version_is_kept_as_that_promised() -> None:
+    value = b'{"v":1,"txn_id":"1:5","outcome":"COMMITTED","collected_ms":0}'
+    assert NameRetention(100 * KEEP_MS).saw(KeyValue(keys.txn_name("q/1"), value, 2, 1, 1)) is None
+
+
+def test_a_name_is_kept_for_as_long_as_its_begin_asked_for() -> None:
+    def kept(days: int) -> KeyValue:
+        return record(f"q/{days}", days, COMMITTED, keep=Keep(days * DAY_MS))
+
+    assert expired(kept(7), kept(40)) == ["q/7"]
+    assert expired(kept(7), kept(40), after_ms=10 * DAY_MS) == ["q/40", "q/7"]
+    assert expired(record("q/1", 1, ABORTED, keep=Keep(40 * DAY_MS))) == []
 
 
 def test_the_newest_commit_is_told_by_its_begin_not_by_the_wall_clock_or_the_name() -> None:
     """Clocks are stepped, and 10 sorts before 9."""
-    assert expired(record("q/9", 9, COMMITTED, 20), record("q/10", 10, COMMITTED, 5)) == ["q/9"]
+    assert expired(record("q/9", 9, COMMITTED, 20), record("q/10", 10, COMMITTED, 5), after_ms=20) == ["q/9"]
 
 
 def test_an_aborted_or_undecided_name_makes_no_older_commit_go() -> None:
-    committed, aborted = record("q/1", 1, COMMITTED, 1), record("q/2", 2, ABORTED, 1)
+    committed, aborted = record("q/1", 1, COMMITTED), record("q/2", 2, ABORTED)
     assert expired(committed, aborted, record("q/3", 3, None)) == ["q/2"]
 
 
 def test_what_was_collected_within_the_month_stays() -> None:
-    assert expired(record("q/1", 1, COMMITTED, MONTH), record("q/2", 2, COMMITTED, MONTH + 1)) == []
-    assert expired(record("q/1", 1, COMMITTED, MONTH - 1), record("q/2", 2, COMMITTED, MONTH + 1)) == ["q/1"]
-
-
-def test_the_limit_counts_what_goes_not_what_is_kept() -> None:
-    """Else many prefixes with one commit each would keep all others from ever going."""
-    kept = [record(f"a{number}/1", number + 1, COMMITTED, 1) for number in range(10)]
-    assert expired(*kept, record("z/1", 50, COMMITTED, 1), record("z/2", 51, COMMITTED, 1), limit=1) == ["z/1"]
+    assert expired(record("q/1", 1, COMMITTED, 1), record("q/2", 2, COMMITTED, 2)) == []
+    assert expired(record("q/1", 1, COMMITTED, 1), record("q/2", 2, COMMITTED, 2), after_ms=1) == ["q/1"]
 
 
 async def test_a_name_that_was_begun_again_meanwhile_is_not_forgotten(memory_store: MemoryStore) -> None:
@@ -169,10 +204,10 @@ async def test_a_name_that_was_begun_again_meanwhile_is_not_forgotten(memory_sto
     assert found is not None
     assert leader is not None
     guard = created_at(leader.key, leader.create_revision)
-    assert (await memory_store.commit(plan_begin_named(SECOND, epoch, OPENED, NAME, found))).succeeded
-    assert not (await memory_store.commit(plan_expire_name(KEY, found.mod_revision, guard))).succeeded
+    assert (await memory_store.commit(plan_begin_named(SECOND, epoch, OPENED, NAME, found, Keep()))).succeeded
+    assert not (await memory_store.commit(plan_expire_name(Expired(KEY, found.mod_revision), guard))).succeeded
     now = await memory_store.get(KEY)
     assert now is not None
     deposed = created_at(leader.key, leader.create_revision + 1)
-    assert not (await memory_store.commit(plan_expire_name(KEY, now.mod_revision, deposed))).succeeded
-    assert (await memory_store.commit(plan_expire_name(KEY, now.mod_revision, guard))).succeeded
+    assert not (await memory_store.commit(plan_expire_name(Expired(KEY, now.mod_revision), deposed))).succeeded
+    assert (await memory_store.commit(plan_expire_name(Expired(KEY, now.mod_revision), guard))).succeeded

@@ -68,6 +68,21 @@ def test_a_fenced_transaction_is_an_ended_one_and_a_timeout_is_python_s_too() ->
     assert issubclass(errors.InvalidArgument, ValueError)
 
 
+def test_a_kept_error_is_raised_as_a_copy_that_says_the_same() -> None:
+    kept = errors.Timeout("not done")
+    kept.__cause__ = ValueError("why")
+    kept.add_note("and more")
+    copies = [errors.again(kept) for _ in range(2)]
+    for copy in copies:
+        assert (type(copy), str(copy), copy.__cause__) == (errors.Timeout, "not done", kept.__cause__)
+        assert copy.__notes__ == ["and more"]
+        copy.add_note("of this one alone")
+        with pytest.raises(errors.Timeout):
+            raise copy
+    assert kept.__notes__ == ["and more"]
+    assert kept.__traceback__ is None
+
+
 def test_a_code_of_the_future_says_so() -> None:
     error = from_wire(pb.Error(code=999, message="novel"))  # type: ignore[arg-type]
     assert type(error) is InternalError

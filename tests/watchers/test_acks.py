@@ -62,8 +62,8 @@ def test_bitmap_of_everything_is_the_whole_entry() -> None:
 @pytest.mark.parametrize(
     ("position", "messages", "indexes", "message"),
     [
-        (Position(1, 0), 3, 0b1000, r"indexes 0x8 are not all below its 3 messages"),
-        (Position(1, 0), 0, 0b1, "are not all below its 0 messages"),
+        (Position(1, 0), 3, 0b1000, "not all of its indexes are below its 3 messages"),
+        (Position(1, 0), 0, 0b1, "are below its 0 messages"),
         (Position(1, -1), 3, 0, "no entry at that position"),
     ],
 )

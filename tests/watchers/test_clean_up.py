@@ -17,9 +17,9 @@ from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, CursorMark, Watermark
-from txnstore.store import Commit, CommitResult, Delete, EventKind, MetadataStore, Put
+from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitResult, Delete, EventKind, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import NotOwner, Timeout, TxnError
+from txnwire.errors import InvalidArgument, NotOwner, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import AckPosition
 from watchers.clean_up import CleanUp, CleanUpPlan, CleanUpSettings
@@ -378,3 +378,39 @@ async def test_drain_of_a_segment_that_is_lost_meanwhile_says_so(memory_store: M
     with pytest.raises(NotOwner):
         await clean_up.drain(held.writes, timeout_s=10)
     await clean_up.close()
+
+
+class TooLarge:
+    """A `CleanUpTarget` whose records no store takes."""
+
+    name = "acks that are too large"
+    backlog = 1
+
+    def __init__(self) -> None:
+        self.errors: list[TxnError] = []
+
+    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
+        return CleanUpPlan(Commit(puts=(Put(MARK, bytes(MAX_COMMIT_BYTES + 1)),)))
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        raise AssertionError("it was never sent")
+
+    def next_flush_s(self) -> float | None:
+        return None
+
+    def lost(self, error: TxnError) -> None:
+        self.errors.append(error)
+
+
+async def test_a_commit_that_is_refused_before_it_is_sent_ends_the_participant(
+    any_store: MetadataStore, clean_up: CleanUp
+) -> None:
+    """▲ Acks must not go on being answered while nothing of them is ever stored."""
+    woken, drained = TooLarge(), TooLarge()
+    clean_up.add(woken)
+    clean_up.wake(woken)
+    await eventually(lambda: len(woken.errors) == 1)
+    clean_up.add(drained)
+    with pytest.raises(InvalidArgument, match="cut it into several"):
+        await clean_up.drain(drained, timeout_s=10)
+    assert len(drained.errors) == 1

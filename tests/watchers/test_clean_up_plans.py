@@ -7,8 +7,9 @@ import pytest
 from segments.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
+from txnstore.etcd.wire import CommitEncoder
 from txnstore.records import AbortedRecord, CursorMark, Owner, Watermark
-from txnstore.store import MAX_COMMIT_OPS, Commit, CommitResult, Delete, KeyValue, Put
+from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitResult, Delete, KeyValue, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import WHOLE, AckPosition
@@ -233,6 +234,15 @@ class Acks:
         assert self.target.settle(plan, done(revision), now_s)
 
 
+def large_acks(acks: Acks, txn_id: TxnId, first: int, count: int, named: int = 9_999) -> None:
+    """The first messages of entries of 10 000, all but one of them, in one transaction."""
+    most = (1 << named) - 1
+    for start in range(first, first + count, 100):
+        part = tuple(AckPosition(Position(1, start + n), 10_000, most) for n in range(min(100, first + count - start)))
+        acks.pending.confirmed(acks.pending.reserve(txn_id, 0, part, cumulative=False))
+    acks.pending.decided(Decision(txn_id, True, 100))
+
+
 def ack_deletes(txn_id: TxnId) -> tuple[Delete, Delete]:
     prefix = keys.ack_ops(txn_id, SEGMENT, "sub")
     return Delete(prefix, keys.prefix_end(prefix)), Delete(keys.ack_index(SEGMENT, "sub", txn_id))
@@ -331,3 +341,62 @@ def test_ack_that_came_while_a_commit_was_on_its_way_is_written_next() -> None:
     assert [compare.value for compare in plan.commit.compares] == [EPOCH, 50]
     assert plan.commit.deletes == ack_deletes(TXNS[1])
     assert acks.pending.skip(Position(1, 1)) == WHOLE
+
+
+def bytes_of(commit: Commit) -> int:
+    return len(CommitEncoder(b"/txnstore").transaction(commit))
+
+
+def test_a_cursor_of_many_large_entries_acked_in_part_is_stored_in_commits_that_the_store_takes() -> None:
+    """C9: every batch of a queue's consumer keeps one message that is not acked."""
+    acks = Acks()
+    large_acks(acks, TXNS[0], 1, 1000)
+    stored: dict[bytes, bytes] = {}
+    deleted: list[Delete] = []
+    for step in range(100):
+        plan = acks.target.plan(100.0)
+        if plan is None:
+            break
+        assert bytes_of(plan.commit) <= MAX_COMMIT_BYTES
+        assert ops(plan.commit) <= MAX_COMMIT_OPS
+        stored.update((put.key, put.value) for put in plan.commit.puts)
+        deleted += plan.commit.deletes
+        acks.settle(plan, revision=50 + step)
+    assert deleted == [*ack_deletes(TXNS[0])]
+    assert acks.target.backlog == 0
+    found = [KeyValue(key, value, 1, 50, 50) for key, value in stored.items()]
+    loaded = Cursor.load(LedgerLengths({1: 1_000_000}), EARLIEST, found)
+    assert [loaded.acked(Position(1, n)).bit_count() for n in range(1, 1001)] == [9_999] * 1000
+
+
+def test_ops_go_once_what_they_acked_is_stored_though_others_go_on_acking() -> None:
+    """▲ Else they would stay for as long as more is acked between two commits than one commit stores."""
+    acks = Acks()
+    large_acks(acks, TXNS[0], 1, 700, named=5_000)
+    stored: dict[bytes, bytes] = {}
+    for step in range(30):
+        plan = acks.target.plan(100.0 + step)
+        assert plan is not None
+        acks.pending.ack([AckPosition(Position(1, n), 10_000, 1 << 6_000 + step) for n in range(1, 701, 20)])
+        stored.update((put.key, put.value) for put in plan.commit.puts)
+        if ack_deletes(TXNS[0])[0] in plan.commit.deletes:
+            break
+        acks.settle(plan, revision=50 + step)
+    else:
+        raise AssertionError("its ops are not deleted")
+    found = [KeyValue(key, value, 1, 50, 50) for key, value in stored.items()]
+    loaded = Cursor.load(LedgerLengths({1: 1_000_000}), EARLIEST, found)
+    assert all(loaded.acked(Position(1, n)) & (1 << 5_000) - 1 == (1 << 5_000) - 1 for n in range(1, 701))
+
+
+def test_what_was_to_be_written_before_a_seek_is_not_written_after_it() -> None:
+    """▲ S8: acks would come back that the seek has forgotten."""
+    acks = Acks()
+    large_acks(acks, TXNS[0], 1, 700)
+    plan = acks.target.plan(100.0)
+    assert plan is not None
+    acks.settle(plan)
+    acks.cursor.seek(EARLIEST)
+    while (plan := acks.target.plan(100.0, everything=True)) is not None:
+        assert [put.key for put in plan.commit.puts if put.key != block_key("mark")] == []
+        acks.settle(plan, revision=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -15,16 +16,18 @@ from structlog.testing import capture_logs
 from tests.segments.virtual_time import LoopClock, run
 from tests.txnwire.waiting import eventually, idle
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
-from txnstore import keys
+from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.store import Commit, KeyValue, MetadataStore, Put
+from txnstore.records import Header
+from txnstore.store import Commit, Event, EventKind, KeyValue, MetadataStore, Put, WatchBatch
 from txnwire.clock import SystemClock
 from txnwire.errors import StoreUnavailable, Timeout
 from txnwire.ids import TxnId
-from watchers.decisions import DecisionSettings, DecisionWatch
+from watchers.decisions import EVENTS_AT_ONCE, DecisionSettings, DecisionWatch
 from watchers.outcomes import Decision
 
+BAD_WRITERS = records.encode(Header(state=records.COMMITTED, timeout_ms=1, created_ms=1, writers=["7", "x+1"]))
 A, B, C = TxnId(0, 1), TxnId(0, 2), TxnId(7, 1)
 OFTEN = DecisionSettings(reconcile_interval_s=0.02, held_long_s=0.0, reconcile_pause_s=0.0)
 NEVER = DecisionSettings(reconcile_interval_s=3600.0)
@@ -47,7 +50,7 @@ async def test_holder_is_told_of_the_decision_and_nobody_else(any_store: Metadat
     one, other = Notes(), Notes()
     memberships = [watch.join(notes) for notes in (one, other)]
     for membership in memberships:
-        membership.loaded([])
+        await membership.loaded([])
     memberships[0].add(A)
     memberships[0].add(A)
     for membership in memberships:
@@ -70,7 +73,7 @@ async def test_holder_is_told_of_the_decision_and_nobody_else(any_store: Metadat
 async def test_begin_decides_nothing_and_collection_neither(any_store: MetadataStore, watch: DecisionWatch) -> None:
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([A])
+    await membership.loaded([A])
     with capture_logs() as logs:
         await begin(any_store, A)
         await collect(any_store, A)
@@ -92,17 +95,73 @@ async def test_decisions_made_while_loading_are_kept_for_those_found_held(
     revision = await end(any_store, A, commit=False)
     await watch.wait_followed(revision, timeout_s=10)
     assert notes.decisions == []
-    membership.loaded([A, B, C])
+    await membership.loaded([A, B, C])
     assert notes.told == [B, A]
     await watch.wait_followed(await end(any_store, C), timeout_s=10)
     assert notes.told == [B, A, C]
+
+
+async def test_what_is_decided_while_many_are_taken_in_is_told_once_and_in_order(memory_store: MemoryStore) -> None:
+    watch = DecisionWatch(memory_store, SystemClock(), NEVER)
+    notes = Notes()
+    membership = watch.join(notes)
+    found = [TxnId(1, number) for number in range(1, 20 * EVENTS_AT_ONCE)]
+    await membership.expect(found)
+    value = records.encode(Header(state=records.COMMITTED, timeout_ms=1, created_ms=1))
+
+    def header_of(txn_id: TxnId, revision: int) -> KeyValue:
+        return KeyValue(keys.txn(txn_id), value, 2, 1, revision)
+
+    def decide(*decided: tuple[TxnId, int]) -> None:
+        watch._take_part([Event(EventKind.PUT, header_of(*one)) for one in decided])
+
+    decide(*((txn_id, 10 + number) for number, txn_id in enumerate(reversed(found[-2 * EVENTS_AT_ONCE :]))))
+    loading = asyncio.ensure_future(membership.loaded(found))
+    while watch.statistics().held < 5 * EVENTS_AT_ONCE:
+        await asyncio.sleep(0)
+    held = watch.statistics().held
+    assert EVENTS_AT_ONCE < held < len(found) - 2 * EVENTS_AT_ONCE
+    decide((found[held + EVENTS_AT_ONCE], 90_001), (found[0], 90_002))
+    watch._compare([keys.txn(found[1])], [header_of(found[1], 90_003)])
+    turns = 0
+    while not loading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await loading
+    assert turns >= 10
+    decide((found[1], 90_003), (found[2], 90_004))
+    told = [decision.revision for decision in notes.decisions]
+    assert told == [*range(10, 10 + 2 * EVENTS_AT_ONCE), 90_001, 90_002, 90_003, 90_004]
+    assert watch.statistics().held == len(found) - len(told)
+
+
+async def test_to_leave_costs_what_one_holds_and_not_what_the_others_do(memory_store: MemoryStore) -> None:
+    """A broker whose lease is gone lets all its segments go in one turn of the loop."""
+    watch = DecisionWatch(memory_store, SystemClock(), NEVER)
+    staying, leaving = watch.join(Notes()), watch.join(Notes())
+    await staying.loaded([TxnId(1, number) for number in range(10_000)])
+    await leaving.loaded([A, TxnId(1, 1)])
+    lines = 0
+
+    def count(*_: object) -> Any:
+        nonlocal lines
+        lines += 1
+        return count
+
+    sys.settrace(count)
+    try:
+        leaving.leave()
+    finally:
+        sys.settrace(None)
+    assert lines < 100
+    assert watch.statistics().held == 10_000
 
 
 async def test_who_has_dropped_or_left_is_told_nothing(any_store: MetadataStore, watch: DecisionWatch) -> None:
     notes, gone = Notes(), Notes()
     staying, leaving = watch.join(notes), watch.join(gone)
     for membership in (staying, leaving):
-        membership.loaded([])
+        await membership.loaded([])
         membership.add(A)
         membership.add(B)
     staying.drop(A)
@@ -125,7 +184,7 @@ async def test_decision_for_many_waits_a_moment_and_is_followed_only_once_told(m
         several = [Notes() for _ in range(3)]
         for notes in several:
             membership = watch.join(notes)
-            membership.loaded([])
+            await membership.loaded([])
             membership.add(A)
         await begin(memory_store, A)
         loop = asyncio.get_running_loop()
@@ -144,7 +203,7 @@ async def test_revision_without_an_event_is_reached_by_reading(any_store: Metada
     watch = DecisionWatch(any_store, SystemClock(), DecisionSettings(nudge_s=0.01))
     await watch.start()
     membership = watch.join(Notes())
-    membership.loaded([A])
+    await membership.loaded([A])
     result = await any_store.commit(Commit(puts=(Put(b"/elsewhere", b""),)))
     await watch.wait_followed(result.revision, timeout_s=10)
     assert watch.followed_revision >= result.revision
@@ -185,7 +244,7 @@ async def test_a_revision_is_not_followed_while_a_segment_that_loads_may_hold_wh
     revision = await end(starved_store, A)
     with pytest.raises(Timeout):
         await watch.wait_followed(revision, timeout_s=0.2)
-    membership.loaded([A])
+    await membership.loaded([A])
     await watch.wait_followed(revision, timeout_s=10)
     assert notes.told == [A]
     await watch.close()
@@ -212,7 +271,7 @@ async def test_what_is_held_while_a_revision_is_read_counts_too(starved_store: M
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([])
+    await membership.loaded([])
     slow.go.clear()
     slow.asked.clear()
     elsewhere = (await starved_store.commit(Commit(puts=(Put(b"/elsewhere", b""),)))).revision
@@ -234,7 +293,7 @@ async def test_e1_decision_the_watch_never_showed_is_found_by_reading_again(star
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([])
+    await membership.loaded([])
     await begin(store, A)
     membership.add(A)
     await end(store, A)
@@ -248,7 +307,7 @@ async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_st
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([A])
+    await membership.loaded([A])
     await eventually(lambda: len(notes.absent) >= 2)
     assert notes.decisions == []
     assert watch.statistics().held == 1
@@ -267,7 +326,7 @@ async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> N
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([])
+    await membership.loaded([])
     for txn_id in (A, B, C):
         membership.add(txn_id)
         await begin(others, txn_id)
@@ -286,14 +345,42 @@ async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> N
     await others.close()
 
 
-async def test_unreadable_header_is_reported_and_stays_held(memory_store: MemoryStore) -> None:
+async def test_of_a_large_resync_others_have_their_turns_and_what_is_held_meanwhile_stays_held() -> None:
+    etcd = MemoryEtcd(SystemClock())
+    store = MemoryStore(etcd, SystemClock(), random.Random(0))
+    watch = DecisionWatch(store, SystemClock(), NEVER)
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    await membership.loaded([A])
+    open_ones = [KeyValue(keys.txn(TxnId(1, number)), b"", 1, 1, 1) for number in range(10 * EVENTS_AT_ONCE)]
+    value = records.encode(Header(state=records.COMMITTED, timeout_ms=1, created_ms=1))
+    listed = [*open_ones, KeyValue(keys.txn(A), value, 2, 1, 70)]
+    events = tuple(Event(EventKind.PUT, record) for record in listed)
+    taking = asyncio.ensure_future(watch._take(WatchBatch(90, events, resync=True)))
+    turns = 0
+    while not taking.done():
+        await asyncio.sleep(0)
+        turns += 1
+        if turns == 3:
+            assert (watch.followed_revision, notes.told) == (1, [])
+            membership.add(B)
+    assert turns >= 10
+    assert (watch.followed_revision, notes.told, watch.statistics().held) == (90, [A], 1)
+    await eventually(lambda: notes.absent == [B])
+    await watch.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("unreadable", [b"{]", BAD_WRITERS], ids=["", "writers"])
+async def test_unreadable_header_is_reported_and_stays_held(memory_store: MemoryStore, unreadable: bytes) -> None:
     watch = DecisionWatch(memory_store, SystemClock(), NEVER)
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([A, B])
+    await membership.loaded([A, B])
     with capture_logs() as logs:
-        for value in (b"x", b"{]"):
+        for value in (b"x", unreadable):
             await memory_store.commit(Commit(puts=(Put(keys.txn(A), value),)))
         await begin(memory_store, B)
         await watch.wait_followed(await end(memory_store, B), timeout_s=10)
@@ -369,7 +456,7 @@ async def _follow_through(steps: list[tuple[str, TxnId]]) -> None:
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    membership.loaded([])
+    await membership.loaded([])
     decided: dict[TxnId, Decision] = {}
     begun: dict[TxnId, None] = {}
     for action, txn_id in steps:

@@ -9,6 +9,7 @@ import pytest
 
 from segments.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
+from tests.segments.virtual_time import LoopClock, run
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own
 from txnstore import keys, records
@@ -19,6 +20,7 @@ from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
+from watchers import recovery
 from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import CleanUp, CleanUpSettings
 from watchers.decisions import DecisionWatch
@@ -47,10 +49,10 @@ async def written(held: Held, log: Log, txn_id: TxnId, writer: int = 0) -> None:
     log.append((txn_id, writer, await held.write(txn_id, writer)))
 
 
-def recovered(state: SegmentState, log: Log) -> TransactionBuffer:
+async def recovered(state: SegmentState, log: Log) -> TransactionBuffer:
     """As the segment does it: the tail from the watermark, then decided leftovers."""
     last = log[-1][2] if log else EARLIEST
-    buffer = state.transaction_buffer(last_confirmed=last, fenced_below=Position(2, -1))
+    buffer = await state.transaction_buffer(last_confirmed=last, fenced_below=Position(2, -1))
     for txn_id, writer, position in log:
         if position > state.watermark:
             buffer.scanned(txn_id, writer, position)
@@ -80,7 +82,7 @@ async def test_r1_open_pins_aborted_is_filtered_committed_is_visible(any_store: 
     ]
     assert (state.open_transactions, state.absent_headers) == ([C], [])
     assert (state.watermark, state.watermark_record) == (EARLIEST, None)
-    buffer = recovered(state, log)
+    buffer = await recovered(state, log)
     assert buffer.max_read_position == at(1)
     assert (buffer.is_aborted(A, 0), buffer.is_aborted(B, 0)) == (False, True)
     assert {applied.decision.txn_id: applied.aborted for applied in buffer.clean_up_batch(9)} == {
@@ -104,7 +106,7 @@ async def test_r1_committed_stays_visible_after_its_header_is_gone(any_store: Me
     assert state.watermark == at(1)
     assert state.aborted == {(B, None): at(1)}
     assert (state.written, state.decisions, state.open_transactions) == ([], [], [])
-    buffer = recovered(state, log)
+    buffer = await recovered(state, log)
     assert buffer.max_read_position == at(1)
     assert (buffer.is_aborted(A, 0), buffer.is_aborted(B, 0)) == (False, True)
 
@@ -116,7 +118,7 @@ async def test_losers_of_a_named_transaction_are_found_in_the_tail(any_store: Me
         await written(held, log, A, writer)
     await end(any_store, A, writers=["0000000000000002"])
     state = await load_state(any_store, SEGMENT, await own(any_store))
-    buffer = recovered(state, log)
+    buffer = await recovered(state, log)
     assert [buffer.is_aborted(A, writer) for writer in (1, 2, 3)] == [True, False, True]
 
 
@@ -128,7 +130,7 @@ async def test_records_of_a_writer_and_of_an_unknown_position_are_read(any_store
         await any_store.commit(Commit(puts=(Put(key, value),)))
     state = await load_state(any_store, SEGMENT, epoch)
     assert state.aborted == {(A, 7): at(5), (B, None): None}
-    buffer = recovered(state, [])
+    buffer = await recovered(state, [])
     assert buffer.aborted_records() == {(A, 7): at(5), (B, None): Position(2, -1)}
 
 
@@ -147,7 +149,7 @@ async def test_p5_pending_acks_are_restored_and_decided_leftovers_finished_once(
     state = await load_state(any_store, SEGMENT, epoch)
     assert state.subscriptions == [SUBSCRIPTION]
     assert state.open_transactions == [C, D]
-    pending = state.pending_acks(SUBSCRIPTION, cursor_of(state))
+    pending = await state.pending_acks(SUBSCRIPTION, cursor_of(state))
     for decision in state.decisions:
         pending.decided(decision)
     assert [pending.skip(at(index), 4) for index in range(8)] == [WHOLE, 0, WHOLE, WHOLE, 0, 0b0011, WHOLE, 0b1100]
@@ -178,7 +180,7 @@ async def test_p6_crash_between_the_cursor_and_the_next_acks_applies_exactly_onc
     assert state.decisions == [Decision(B, True, revision, None, None, DECIDED_MS)]
     cursor = cursor_of(state)
     assert [cursor.acked(at(index)) for index in range(3)] == [0, WHOLE, 0]
-    pending = state.pending_acks(SUBSCRIPTION, cursor)
+    pending = await state.pending_acks(SUBSCRIPTION, cursor)
     for decision in state.decisions:
         pending.decided(decision)
     assert [cursor.acked(at(index)) for index in range(4)] == [0, WHOLE, WHOLE, 0]
@@ -211,7 +213,7 @@ async def test_header_absent_for_an_indexed_transaction_is_held_not_decided(any_
     await collect(any_store, A)
     state = await load_state(any_store, SEGMENT, await own(any_store))
     assert (state.open_transactions, state.absent_headers, state.decisions) == ([A], [A], [])
-    assert recovered(state, log).max_read_position == at(-1)
+    assert (await recovered(state, log)).max_read_position == at(-1)
 
 
 async def test_decision_made_between_the_read_and_the_end_of_loading_is_not_missed(any_store: MetadataStore) -> None:
@@ -227,8 +229,8 @@ async def test_decision_made_between_the_read_and_the_end_of_loading_is_not_miss
     state = await load_state(any_store, SEGMENT, held.epoch)
     revision = await end(any_store, B, commit=False)
     await watch.wait_followed(revision, timeout_s=10)
-    buffer = recovered(state, log)
-    membership.loaded(state.open_transactions)
+    buffer = await recovered(state, log)
+    await membership.loaded(state.open_transactions)
     assert (state.decisions[0].txn_id, notes.told) == (A, [B])
     buffer.decided(notes.decisions[0])
     assert (buffer.max_read_position, buffer.is_aborted(B, 0)) == (at(1), True)
@@ -314,18 +316,57 @@ async def test_load_that_compaction_overtakes_starts_over(memory_store: MemorySt
 async def test_load_is_timed(memory_store: MemoryStore) -> None:
     epoch = await own(memory_store)
     memory_store.memory_backend.disconnect()
-    with pytest.raises(Timeout, match=r"was not read within 0\.05 s"):
+    with pytest.raises(Timeout, match=r"no answer from etcd within 0\.05 s"):
         await load_state(memory_store, SEGMENT, epoch, timeout_s=0.05)
 
 
-async def test_many_pending_acks_are_read_some_at_a_time(any_store: MetadataStore) -> None:
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+async def test_many_pending_acks_are_read_some_at_a_time(
+    any_store: MetadataStore, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    for setting in ("PAGE_RECORDS", "RANGES_AT_ONCE", "HEADERS_AT_ONCE"):
+        monkeypatch.setattr(recovery, setting, at_once)
     held = Held(any_store, await own(any_store))
     txns = [TxnId(4, counter) for counter in range(1, 81)]
     for index, txn_id in enumerate(txns):
         await begin(any_store, txn_id)
         await held.ack(txn_id, entry(index))
+    for more in range(80, 90):
+        await held.ack(txns[0], entry(more))
     state = await load_state(any_store, SEGMENT, held.epoch)
-    assert [op.txn_id for op in state.ack_ops[SUBSCRIPTION]] == txns
+    assert [op.txn_id for op in state.ack_ops[SUBSCRIPTION]] == [txns[0]] * 10 + txns
     assert state.open_transactions == txns
-    pending: PendingAcks = state.pending_acks(SUBSCRIPTION, cursor_of(state))
-    assert pending.earliest_unacked() == at(80)
+    pending: PendingAcks = await state.pending_acks(SUBSCRIPTION, cursor_of(state))
+    assert pending.earliest_unacked() == at(90)
+
+
+def test_however_long_a_load_takes_it_goes_on_while_the_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 000 pending acks took longer than any limit over all of them, at each owner again."""
+
+    class SlowReads:
+        def fate(self, request: str, client: str) -> Fate:
+            return Fate(arrive_s=0.2, answer_s=0.2) if request == "read" and client == "loading" else NO_FAULT
+
+        def watch_delay_s(self, client: str) -> float:
+            return 0.0
+
+    async def scenario() -> None:
+        clock = LoopClock()
+        etcd = MemoryEtcd(clock)
+        store = MemoryStore(etcd, clock, random.Random(0), name="loading", faults=SlowReads())
+        others = MemoryStore(etcd, clock, random.Random(1))
+        held = Held(others, await own(others))
+        txns = [TxnId(4, counter) for counter in range(1, 21)]
+        for index, txn_id in enumerate(txns):
+            await begin(others, txn_id)
+            await held.ack(txn_id, entry(index))
+        begun_s = clock.monotonic()
+        state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0)
+        assert state.open_transactions == txns
+        assert clock.monotonic() - begun_s > 10
+        await store.close()
+        await others.close()
+
+    for setting in ("PAGE_RECORDS", "RANGES_AT_ONCE", "HEADERS_AT_ONCE"):
+        monkeypatch.setattr(recovery, setting, 1)
+    run(scenario())

@@ -15,9 +15,14 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from txnclient.opening import Closable, Opening
-from txnwire.errors import ConnectionLost, InvalidArgument
+from txnclient.transaction import Transaction
+from txnclient.unfinished import UnfinishedSync
+from txnclient.untold import Looked
+from txnclient.whole import cancelled_in
+from txnwire.errors import ConnectionLost, InvalidArgument, TxnError, for_good
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
@@ -37,10 +42,64 @@ class RunInCaller(Protocol):
     def __call__(self, function: Callable[[], T]) -> Awaitable[T]: ...
 
 
+class Teller(Protocol):
+    """A producer: it raises what nobody has been told of."""
+
+    def told_by(self, stored: asyncio.Future[Any], looked: Looked) -> None: ...
+
+
+class Sent(Future[T]):
+    """What has become of a send, for threads."""
+
+    def __init__(self, soon: Callable[[Callable[[], object]], None], txn: Transaction | None) -> None:
+        """`soon`: runs a function in the loop. `txn`: what it is sent in."""
+        super().__init__()
+        self.looked = Looked()
+        self.inner: asyncio.Future[T] | None = None
+        self._soon = soon
+        self._txn = txn
+
+    def result(self, timeout: float | None = None) -> T:
+        self.exception(timeout)
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        self.looked.yes = True
+        return error
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled and self.inner is not None:
+            self._soon(self.inner.cancel)
+        return cancelled
+
+    def ended(self, inner: asyncio.Future[T]) -> None:
+        """In the loop."""
+        if inner.cancelled():
+            super().cancel()
+        if not self.set_running_or_notify_cancel():
+            # ▲ C1: also where it was answered before the loop heard of that: whoever has cancelled it counts on it.
+            if self._txn is not None:
+                self._txn.failed(cancelled_in(self._txn, "a send"))
+            return
+        error = inner.exception()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(inner.result())
+
+    def abandoned(self) -> None:
+        """The loop has ended without it."""
+        if self.set_running_or_notify_cancel():
+            self.set_exception(ConnectionLost("this client was closed meanwhile"))
+
+
 class Bridge:
     """The loop and its thread. `acquire` one for each client, and `close_client` it in the end."""
 
-    _lock = threading.Lock()
+    _lock = threading.RLock()
+    """▲ Its holder may take it again: a signal handler, or a destructor, that uses the face runs amid a call."""
     _running: Bridge | None = None
 
     def __init__(self) -> None:
@@ -48,6 +107,7 @@ class Bridge:
         self._clients: dict[Closable, None] = {}
         self._opening = 0
         self._stopped = False
+        self._sent: WeakSet[Sent[Any]] = WeakSet()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="txnclient.sync", daemon=True)
         # A daemon, for threads that are not are waited for before anybody would close the clients: `_at_exit` does.
@@ -97,14 +157,20 @@ class Bridge:
 
         return self.wait(run())
 
-    def future(self, start: Callable[[], asyncio.Future[T]]) -> Future[T]:
-        """Start something in the loop, which raises at once what it refuses; its result, for any thread."""
-        started = self.call(start)
+    def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: Transaction | None) -> Future[T]:
+        """Start a send in the loop, which raises at once what it refuses; its result, for any thread. Whoever looks at
+        that has been told of a failure, not we who hand it on."""
+        sent: Sent[T] = Sent(self._soon, txn)
 
-        async def result() -> T:
-            return await started
+        def begin() -> asyncio.Future[T]:
+            started = start()
+            producer.told_by(started, sent.looked)
+            started.add_done_callback(sent.ended)
+            self._sent.add(sent)
+            return started
 
-        return self._submit(result())
+        sent.inner = self.call(begin)
+        return sent
 
     def iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
         """The items of an asynchronous generator, which is started at once, and closed when this one is."""
@@ -122,7 +188,7 @@ class Bridge:
             finally:
                 self._close_items(items)
 
-        return generate()
+        return UnfinishedSync(generate())
 
     def _close_items(self, items: AsyncGenerator[Any, None]) -> None:
         if threading.current_thread() is self._thread:  # let go of there, by the garbage collector
@@ -165,12 +231,12 @@ class Bridge:
         try:
             result = function()
         except Exception as error:  # noqa: BLE001 - it is the user's, and raised where it was awaited
-            problem = error
+            problem = _raisable(error)
             self._soon(lambda: None if answer.done() else answer.set_exception(problem))
         else:
             self._soon(lambda: None if answer.done() else answer.set_result(result))
 
-    def _soon(self, function: Callable[[], None]) -> None:
+    def _soon(self, function: Callable[[], object]) -> None:
         with self._lock:
             if not self._stopped:
                 self._loop.call_soon_threadsafe(function)
@@ -179,7 +245,10 @@ class Bridge:
         refused: str | None = None
         with self._lock:
             if self._pid != os.getpid():
-                refused = "this client was opened before the process forked: connect again in the child"
+                refused = (
+                    f"this client was opened by process {self._pid}, from which this one ({os.getpid()}) was forked: "
+                    "connect in the children only, or start them by 'spawn' or 'forkserver'"
+                )
             elif threading.current_thread() is self._thread:
                 refused = "the synchronous face was called by its own event loop, which would wait for itself for ever"
             elif self._stopped:
@@ -187,7 +256,7 @@ class Bridge:
             else:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise InvalidArgument(refused)
+        raise for_good(InvalidArgument(refused))
 
     def _result(self, future: Future[T]) -> T:
         try:
@@ -211,6 +280,8 @@ class Bridge:
                 self._loop.run_until_complete(asyncio.wait(left, timeout=EXIT_TIMEOUT_S))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
+            for sent in [one for one in self._sent if not one.done()]:
+                sent.abandoned()
             self._loop.close()
 
     def _stop_if_unused(self) -> None:
@@ -228,6 +299,12 @@ class Bridge:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     @classmethod
+    def _forked(cls) -> None:
+        """In the child: neither the thread nor whoever held the lock exists here."""
+        cls._lock = threading.RLock()
+        cls._running = None
+
+    @classmethod
     def _at_exit(cls) -> None:
         with cls._lock:
             bridge = cls._running
@@ -235,8 +312,10 @@ class Bridge:
             return
 
         async def close_all() -> None:
-            closing = asyncio.gather(*(client.close() for client in list(bridge._clients)))
-            await asyncio.wait_for(closing, EXIT_TIMEOUT_S)
+            closing = asyncio.gather(*(client.close() for client in list(bridge._clients)), return_exceptions=True)
+            for failure in await asyncio.wait_for(closing, EXIT_TIMEOUT_S):
+                if failure is not None:
+                    raise failure
 
         try:
             bridge.wait(close_all())
@@ -247,6 +326,7 @@ class Bridge:
 
 
 atexit.register(Bridge._at_exit)
+os.register_at_fork(after_in_child=Bridge._forked)
 
 
 class Face(Generic[I_co]):
@@ -258,6 +338,25 @@ class Face(Generic[I_co]):
 
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"
+
+
+def closed_behind(close: Callable[[], None], error: BaseException | None) -> None:
+    """As `txnclient.opening.closed_behind`."""
+    try:
+        close()
+    except TxnError as failure:
+        if error is None:
+            raise
+        error.add_note(f"and closing failed: {type(failure).__name__}: {failure}")
+
+
+def _raisable(error: Exception) -> Exception:
+    """As a generator does it: no future takes a `StopIteration`, so whoever waits for it would wait for ever."""
+    if not isinstance(error, StopIteration):
+        return error
+    raised = RuntimeError("the function raised StopIteration")
+    raised.__cause__ = error
+    return raised
 
 
 async def _closed(items: AsyncGenerator[Any, None]) -> None:

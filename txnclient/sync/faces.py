@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import timedelta
 from typing import Any, Generic, Literal, Unpack, overload
 
 import txnclient.client
@@ -19,7 +20,7 @@ from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.serializers import Serializer, V
 from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument
-from txnclient.sync.bridge import Face, opened
+from txnclient.sync.bridge import Face, closed_behind, opened
 from txnclient.topic_changes import UNCHANGED, Unchanged
 from txnclient.topic_layout import TopicLayout
 from txnclient.transaction import CommitResult, TransactionState
@@ -84,7 +85,8 @@ class Transaction(Face[txnclient.transaction.Transaction]):
         return self._bridge.wait(self._inner.reason(error))
 
     def abort(self, *, timeout: float | None = None) -> None:
-        """Cancel what is not sent, abort, and wait for what was sent as long as time allows. Aborting again is ok.
+        """Give up what is not sent, which fails by `InvalidTxnState`, abort, and wait for what was sent as long as time
+        allows. Aborting again is ok.
 
         `InvalidTxnState`: it has committed. `ExpiredTransaction`: it was aborted, by a newer holder of the client's
         transaction key. `Timeout`: not known to be aborted yet, calling it again asks again.
@@ -119,14 +121,14 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         txn: Transaction | None = None,
         chunk: bool = False,
     ) -> MessageId:
-        """Send one message and wait until it is stored; waits for room in the buffer.
+        """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
 
         `chunk`: a value over 5 MiB is sent in pieces, within a transaction, with which they appear together or not at
         all; the id is the first piece's.
 
-        Raises `TxnConflict` (and the transaction can only abort), `InvalidTxnState`, `MessageTooLarge`,
-        `ProducerFenced`, `Timeout`: its fate is not known; `ExpiredTransaction`: the client was fenced. A send that is
-        cancelled may still be stored.
+        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
+        `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
+        belongs to that from the call on, which can only abort once it has failed or was cancelled.
         """
         return self._bridge.wait(
             self._inner.send(
@@ -143,15 +145,21 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
     ) -> Future[MessageId]:
-        """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full.
+        """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
+        other sends wait for room in it.
 
-        Without a transaction, look at the future or `flush()`; in one, its commit waits for it and reports a failure.
-        An abort cancels the futures of messages that were not sent.
+        Without a transaction, look at the future: the next `flush` or `close` raises a failure that nobody has looked
+        at. In one, its commit waits for it and raises its failure; an abort fails what was not sent by
+        `InvalidTxnState`. Whoever cancels the future leaves its transaction only able to abort.
         """
-        return self._bridge.future(
+
+        inner_txn = _inner_of(txn)
+        return self._bridge.sent(
+            self._inner,
             lambda: self._inner.send_nowait(
-                value, key=key, properties=properties, event_time_ms=event_time_ms, txn=_inner_of(txn)
-            )
+                value, key=key, properties=properties, event_time_ms=event_time_ms, txn=inner_txn
+            ),
+            inner_txn,
         )
 
     def send_many(
@@ -164,24 +172,33 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         values and, where there are any, keys, properties and event times.
 
         They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
-        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure once all that
-        were sent are answered; what stands before a malformed message may be stored.
+        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or what the
+        iterator has raised, once all that were sent are answered; those may be stored, as when it is cancelled. In a
+        transaction, which can only abort then, none of them is.
         """
-        return self._bridge.wait(self._inner.send_many(messages, txn=_inner_of(txn)))
+
+        with closing(self._inner.parts(messages)) as parts:
+            return self._bridge.serve(
+                lambda run_in_caller: self._inner.send_pulled(
+                    lambda: run_in_caller(lambda: next(parts, None)), txn=_inner_of(txn)
+                )
+            )
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is stored; raises the first failure among it."""
+        """Wait until everything sent so far is stored, also what waits for room in the buffer; raises the first failure
+        among it, or an earlier one that nobody has been told of (of an open transaction, too)."""
         self._bridge.wait(self._inner.flush(timeout=timeout))
 
     def close(self) -> None:
-        """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent."""
+        """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent. Raises the
+        first failure that nobody has been told of, outside transactions; the producer is closed all the same."""
         self._bridge.wait(self._inner.close())
 
     def __enter__(self) -> Producer[V]:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
 
 
 class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
@@ -228,7 +245,8 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
         abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`;
-        `ExpiredTransaction` instead of them where the client was fenced.
+        `ExpiredTransaction` instead of them where the client was fenced. A transaction in which an ack has failed or
+        was cancelled can only abort.
         """
         self._bridge.wait(self._inner.ack(messages, txn=_inner_of(txn)))
 
@@ -280,8 +298,8 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
     def __enter__(self) -> Consumer[V]:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
 
 
 class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
@@ -293,7 +311,7 @@ class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
 
     @property
     def ended(self) -> bool:
-        """Whether everything up to the end has been delivered and handed out."""
+        """Whether everything up to the end has been delivered and handed out: ▲ not where some of it cannot be."""
         return self._bridge.call(lambda: self._inner.ended)
 
     def receive(self, timeout: float | None = None) -> Message[V]:
@@ -321,8 +339,8 @@ class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
     def __enter__(self) -> Reader[V]:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
 
 
 class Client(Face[txnclient.client.Client]):
@@ -729,20 +747,44 @@ class Client(Face[txnclient.client.Client]):
         fenced this one. None without a key."""
         return self._bridge.call(lambda: self._inner.key_epoch)
 
-    def begin(self, *, timeout: float = 60.0, name: str | None = None) -> Transaction:
+    def begin(
+        self,
+        *,
+        timeout: float = 60.0,
+        name: str | None = None,
+        keep: timedelta | None = None,
+        keep_newest: bool = False,
+        attempt: bytes | None = None,
+        writer_id: int | None = None,
+    ) -> Transaction:
         """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
 
         With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
         tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
         aborts it, or at its deadline. Once it has committed, `.state`, `.writers` and `commit()` tell how; after an
-        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42"; an outcome is known for
-        30 days, that of a prefix's (up to the last "/") newest for ever.
+        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
+
+        How it ended is known for `keep` after its end, a minute to 100 years; by default for 30 days. With
+        `keep_newest` it is known for ever while it is the newest commit of its prefix (up to the last "/"): for jobs
+        that number their steps, `job-7/42`, and find the last one they did, however late. Both are as the begin that
+        made it asked for; whoever begins a name that is known no more does its work again.
+
+        Two arguments for programs of many processes, of a named transaction alone. `attempt`, 1 to 32 bytes: all that
+        begin the name with the same one count as one begin, so `.joined` tells of other programs only. `writer_id`: as
+        which writer; the caller must never give one out twice. Ids that follow each other make large commits small.
 
         A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
         once a newer client holds the key. Raises `StoreFull`, `Timeout` or what else made it impossible within the
         client's timeout.
         """
-        return Transaction(self._bridge, self._bridge.wait(self._inner.begin(timeout=timeout, name=name)))
+        return Transaction(
+            self._bridge,
+            self._bridge.wait(
+                self._inner.begin(
+                    timeout=timeout, name=name, keep=keep, keep_newest=keep_newest, attempt=attempt, writer_id=writer_id
+                )
+            ),
+        )
 
     def attach(self, txn_id: TxnId | str, *, name: str) -> Transaction:
         """The named transaction of which somebody has told id and name, to end exactly that one.
@@ -760,12 +802,16 @@ class Client(Face[txnclient.client.Client]):
         _refuse_name(name)
         txn = self.begin(timeout=timeout)
         try:
-            yield txn
-        except BaseException as error:
-            self._bridge.wait(self._inner._abort_because(txn._inner, error))
-            raise
-        if not txn._inner.aborting:
-            txn.commit()
+            try:
+                yield txn
+            except BaseException as error:
+                self._bridge.wait(self._inner._abort_because(txn._inner, error))
+                raise
+            if not txn._inner.aborting:
+                txn.commit()
+        finally:
+            if txn._inner.undecided:
+                self._bridge.call(txn._inner.settle_later)
 
     def transaction_info(self, txn_id: TxnId | str) -> dict[str, Any]:
         """Header, operations and outcome of a transaction. Raises `TxnNotFound` for an id that was never given out."""
@@ -787,8 +833,8 @@ class Client(Face[txnclient.client.Client]):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
 
 
 def _inner_of(txn: Transaction | None) -> txnclient.transaction.Transaction | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 import msgspec
 
 from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerStore
 from txnctl.checking.invariants import broken_invariants
-from txnctl.checking.ledgers import Now, broken_ledgers
+from txnctl.checking.ledgers import Now, broken_ledgers, missing_entries, missing_sidecars
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Finding, Repair
 from txnctl.serve import etcd_settings
@@ -19,6 +21,7 @@ from txnstore import keys
 from txnstore.etcd_store import EtcdStore
 from txnstore.lineage import StoreUnfit
 from txnstore.records import Incarnation, decode
+from txnstore.store import MetadataStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InvalidArgument
 
@@ -35,7 +38,8 @@ class Checked(NamedTuple):
 async def check_everything(
     settings: ServerSettings, on_progress: Callable[[str], None], *, repair: bool = False
 ) -> Checked:
-    """Read it all, after repairing an etcd that was restored from a backup where `repair` says so.
+    """Read it all, after repairing, where `repair` says so, an etcd that was restored from a backup, or what a data
+    folder lacks that is older than etcd.
 
     The data folder may be that of `txnctl dev`, which has the ledgers in a folder of its own. Raises `InvalidArgument`
     for one that is none: nothing found there would look like nothing broken. `NotAllowed`: for a repair it must be the
@@ -48,23 +52,43 @@ async def check_everything(
     clock = SystemClock()
     mark = StoreMark(data_dir)
     unfit = await _why_unfit(settings, mark)
-    store = await _connect(settings, repairing=unfit is not None)
-    ledgers = FileLedgerStore(data_dir)
+    why = None if unfit is None else str(unfit)
     repaired: list[Finding] = []
-    try:
-        if unfit is not None and repair:
+    async with AsyncExitStack() as opened:
+        ledgers = FileLedgerStore(data_dir)
+        opened.push_async_callback(ledgers.close)
+        await ledgers.identity(None)
+        if repair and why is None:
+            looking = await _connect(settings, repairing=False)
+            try:
+                why = await what_is_missing(looking, ledgers, on_progress)
+            finally:
+                await looking.close()
+        store = await _connect(settings, repairing=why is not None)
+        opened.push_async_callback(store.close)
+        if why is not None and repair:
             work = Repair(store, ledgers, mark, clock, SystemRandom(), tcids=settings.tcids, on_progress=on_progress)
-            repaired, unfit = await work.run(str(unfit)), None
+            repaired, unfit = await work.run(why), None
         on_progress("etcd")
         picture = await take_picture(store)
         findings = [] if unfit is None else [("store_is_fit", str(unfit))]
         findings += broken_invariants(picture, now_ms=clock.wall_ms())
         async for finding in broken_ledgers(picture, ledgers, on_progress, now=Now(store)):
             findings.append(finding)
-    finally:
-        await ledgers.close()
-        await store.close()
     return Checked(picture.revision, findings, repaired)
+
+
+async def what_is_missing(store: MetadataStore, ledgers: LedgerStore, on_progress: Callable[[str], None]) -> str | None:
+    """What of a folder is older than etcd, in words, or None. ▲ What has been trimmed or deleted meanwhile
+    is not missing: a repair for that would stop a cluster that is at work, and abort all it has open."""
+    picture, now = await take_picture(store), Now(store)
+    found = [one async for one in missing_entries(picture, ledgers, on_progress, closed=True)]
+    short = [one for one in found if await now.is_kept(one.segment, one.ledger_id)]
+    if short:
+        segments = dict.fromkeys(one.segment for one in short)
+        return f"the data folder lacks entries of {len(short)} ledgers in {len(segments)} segments that etcd knows of"
+    lost = [one async for one in missing_sidecars(picture, ledgers) if await now.is_kept(*one)]
+    return f"the data folder lacks the sidecars of {len(lost)} ledgers that etcd knows of" if lost else None
 
 
 async def _connect(settings: ServerSettings, *, repairing: bool) -> EtcdStore:

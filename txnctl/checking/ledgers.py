@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 
-from segments.ledger import LedgerStore
+from segments.ledger import LedgerStore, Recovered
+from segments.ledger_evidence import REPAIR
+from segments.ledger_list import read_list
 from segments.retention import kept_ledgers
 from segments.sidecars import decode_sidecar
 from segments.topology import Topology
+from txnctl.checking.missing import Shortfall, shortfalls
 from txnctl.checking.picture import Picture
+from txnctl.checking.rewound import OnDisk
 from txnstore import keys, records
 from txnstore.records import LedgerInfo, LedgerRecord, TopicRecord
-from txnstore.store import MetadataStore
+from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import TxnError
 from txnwire.ids import Position
 from txnwire.names import SegmentName
@@ -29,8 +34,8 @@ class Now:
         """Whether the ledger is still to be read: it may have been trimmed, or its topic deleted."""
         name = SegmentName.from_path(segment)
         key, topic = keys.ledger(segment), keys.topic(name.topic.path)
-        _, (found, layout) = await self._store.get_many([key, topic])
-        record = None if found is None else records.decode(LedgerRecord, found.value, key=key)
+        revision, (found, layout) = await self._store.get_many([key, topic])
+        record = None if found is None else await self._whole(segment, found, revision)
         if layout is None or record is None:
             return False
         topology = Topology(name.topic, records.decode(TopicRecord, layout.value, key=topic))
@@ -39,10 +44,12 @@ class Now:
 
     async def is_listed(self, segment: str, ledger_id: int) -> bool:
         """Whether the ledger is one of the segment's: a ledger is listed before its file is made."""
-        key = keys.ledger(segment)
-        found = await self._store.get(key)
-        record = None if found is None else records.decode(LedgerRecord, found.value, key=key)
+        revision, (found,) = await self._store.get_many([keys.ledger(segment)])
+        record = None if found is None else await self._whole(segment, found, revision)
         return record is not None and any(one.ledger_id == ledger_id for one in record.ledgers)
+
+    async def _whole(self, segment: str, head: KeyValue, revision: int) -> LedgerRecord:
+        return (await read_list(self._store, segment, head, revision))[0]
 
 
 async def broken_ledgers(
@@ -64,11 +71,52 @@ async def broken_ledgers(
             for rule, finding in await _broken(ledgers, segment, info):
                 if now is None or await now.is_kept(segment, info.ledger_id):
                     yield rule, finding
+    async for short in missing_entries(picture, ledgers, on_progress, closed=False):
+        if not short.exact and (now is None or await now.is_kept(short.segment, short.ledger_id)):
+            yield "nothing_acknowledged_is_missing", f"{short}; {REPAIR}"
     for segment, ledger_id in await ledgers.list():
         if (segment, ledger_id) in listed or _may_be_new(picture, segment, ledger_id):
             continue
         if now is None or not await now.is_listed(segment, ledger_id):
             yield "ledger_files_are_listed", f"{segment} has a file of ledger {ledger_id}, which /ledger does not list"
+
+
+async def missing_entries(
+    picture: Picture, ledgers: LedgerStore, on_progress: Callable[[str], None], *, closed: bool
+) -> AsyncIterator[Shortfall]:
+    """What the files lack of what etcd knows was there, in open ledgers, and where `closed` asks for it in all of
+    them. Reads and changes nothing else; a ledger that is damaged is another finding."""
+    going = picture.going()
+    for segment, record in picture.ledgers.items():
+        on_disk: dict[int, OnDisk] = {}
+        for info in kept_ledgers(record) if segment not in going else ():
+            on_disk[info.ledger_id] = OnDisk(info.closed_length or 0, info.bytes)
+            if info.closed_length is None or (closed and info.closed_length):
+                on_progress(f"{segment} ledger {info.ledger_id}")
+                try:
+                    there = await ledgers.look_at(segment, info.ledger_id)
+                except TxnError:
+                    there = Recovered(info.closed_length or sys.maxsize, 0)
+                if there is None:
+                    del on_disk[info.ledger_id]
+                elif info.closed_length is None or there.entries < info.closed_length:
+                    on_disk[info.ledger_id] = OnDisk(there.entries, there.bytes)
+        if segment not in going:
+            for one in shortfalls(picture, segment, on_disk, trimmed_since=False):
+                yield one
+
+
+async def missing_sidecars(picture: Picture, ledgers: LedgerStore) -> AsyncIterator[tuple[str, int]]:
+    """(segment, ledger id) of what is listed with a sidecar and has none. One that is damaged is another finding."""
+    going = picture.going()
+    for segment, record in picture.ledgers.items():
+        for info in kept_ledgers(record) if segment not in going else ():
+            try:
+                missing = info.aborted and await ledgers.read_sidecar(segment, info.ledger_id) is None
+            except TxnError:
+                continue
+            if missing:
+                yield segment, info.ledger_id
 
 
 async def _broken(ledgers: LedgerStore, segment: str, info: LedgerInfo) -> list[tuple[str, str]]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from segments.ledger_pages import Page, join, read_page
 from segments.topology import Topology
 from txnstore import keys, records
 from txnstore.collection_transitions import Outcomes, read_outcomes
+from txnstore.paging import in_pages
 from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
@@ -22,6 +24,7 @@ class Picture:
 
     revision: int = 0
     headers: dict[TxnId, records.Header] = field(default_factory=dict)
+    header_revisions: dict[TxnId, int] = field(default_factory=dict)
     ops: dict[tuple[TxnId, str, str | None], int] = field(default_factory=dict)
     write_index: dict[tuple[TxnId, str], None] = field(default_factory=dict)
     ack_index: dict[tuple[TxnId, str, str], None] = field(default_factory=dict)
@@ -31,6 +34,8 @@ class Picture:
     aborted: dict[tuple[str, TxnId, int | None], records.AbortedRecord] = field(default_factory=dict)
     topics: dict[str, Topology] = field(default_factory=dict)
     ledgers: dict[str, records.LedgerRecord] = field(default_factory=dict)
+    """Whole lists, wherever their parts stand."""
+    ledger_pages: dict[str, list[Page]] = field(default_factory=dict)
     cursors: dict[tuple[str, str], int] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], records.SubscriptionRecord] = field(default_factory=dict)
     assignments: dict[tuple[str, str], records.AssignmentRecord] = field(default_factory=dict)
@@ -59,7 +64,9 @@ class Picture:
 
 
 def _header(picture: Picture, record: KeyValue) -> None:
-    picture.headers[keys.txn_of(record.key)] = records.decode(records.Header, record.value, key=record.key)
+    txn_id = keys.txn_of(record.key)
+    picture.headers[txn_id] = records.decode(records.Header, record.value, key=record.key)
+    picture.header_revisions[txn_id] = record.mod_revision
 
 
 def _op(picture: Picture, record: KeyValue) -> None:
@@ -74,8 +81,8 @@ def _write_index(picture: Picture, record: KeyValue) -> None:
 
 
 def _ack_index(picture: Picture, record: KeyValue) -> None:
-    segment, _, subscription = _between(record.key, keys.ACKS_BY_SEGMENT_SUBSCRIPTION).rpartition("/")
-    picture.ack_index[keys.txn_of(record.key), SegmentName.from_path(segment).path, subscription] = None
+    segment, subscription, txn_id = keys.ack_index_parts(record.key)
+    picture.ack_index[txn_id, SegmentName.from_path(segment).path, subscription] = None
 
 
 def _deadline(_: Picture, record: KeyValue) -> None:
@@ -93,11 +100,10 @@ def _id_block(picture: Picture, record: KeyValue) -> None:
 
 
 def _segment_state(picture: Picture, record: KeyValue) -> None:
-    path, _, what = record.key[len(keys.SEGMENT_STATE) :].decode().partition("/watermark")
-    if record.key.endswith(b"/watermark") and not what:
+    path, what = keys.segment_state_parts(record.key)
+    if what == "watermark":
         picture.watermarks[path] = records.decode(records.Watermark, record.value, key=record.key)
         return
-    path = record.key[len(keys.SEGMENT_STATE) :].decode().partition("/aborted/")[0]
     txn_id, writer = keys.aborted_parts(record.key)
     picture.aborted[path, txn_id, writer] = records.decode(records.AbortedRecord, record.value, key=record.key)
 
@@ -113,8 +119,27 @@ def _ledger(picture: Picture, record: KeyValue) -> None:
     picture.ledgers[path] = records.decode(records.LedgerRecord, record.value, key=record.key)
 
 
+def _ledger_page(picture: Picture, record: KeyValue) -> None:
+    path, _ = keys.ledger_page_parts(record.key)
+    picture.ledger_pages.setdefault(path, []).append(read_page(record))
+
+
+def _join_pages(picture: Picture) -> None:
+    """Of what is being erased the pages go before the head."""
+    going = picture.going()
+    for path in {**picture.ledger_pages, **{path: None for path, one in picture.ledgers.items() if one.paged}}:
+        if path in going:
+            continue
+        try:
+            head = picture.ledgers.get(path, records.LedgerRecord(ledgers=[]))
+            picture.ledgers[path] = join(path, head, picture.ledger_pages.get(path, []))
+        except TxnError as error:
+            picture.ledgers.pop(path, None)
+            picture.unreadable.append(str(error))
+
+
 def _cursor(picture: Picture, record: KeyValue) -> None:
-    segment, subscription, block = record.key[len(keys.CURSOR) :].decode().rsplit("/", 2)
+    segment, subscription, block = keys.cursor_parts(record.key)
     place = (segment, subscription)
     picture.cursors[place] = picture.cursors.get(place, 0) + 1
     if block == "mark":
@@ -125,12 +150,12 @@ def _cursor(picture: Picture, record: KeyValue) -> None:
 
 
 def _subscription(picture: Picture, record: KeyValue) -> None:
-    topic, _, name = record.key[len(keys.SUBSCRIPTION) :].decode().rpartition("/")
+    topic, name = keys.topic_and_name(record.key)
     picture.subscriptions[topic, name] = records.decode(records.SubscriptionRecord, record.value, key=record.key)
 
 
 def _assignment(picture: Picture, record: KeyValue) -> None:
-    topic, _, name = record.key[len(keys.ASSIGNMENT) :].decode().rpartition("/")
+    topic, name = keys.topic_and_name(record.key)
     picture.assignments[topic, name] = records.decode(records.AssignmentRecord, record.value, key=record.key)
 
 
@@ -148,8 +173,7 @@ def _broker(_: Picture, record: KeyValue) -> None:
 
 
 def _name(picture: Picture, record: KeyValue) -> None:
-    name = keys.unquote_text(record.key[len(keys.TXN_NAME) :].decode())
-    picture.names[name] = records.decode(records.TxnName, record.value, key=record.key)
+    picture.names[keys.txn_name_text(record.key)] = records.decode(records.TxnName, record.value, key=record.key)
 
 
 def _txn_key(picture: Picture, record: KeyValue) -> None:
@@ -157,9 +181,9 @@ def _txn_key(picture: Picture, record: KeyValue) -> None:
 
 
 def _drained(picture: Picture, record: KeyValue) -> None:
-    topic, subscription, segment_id = record.key[len(keys.DRAINED) :].decode().rsplit("/", 2)
+    topic, subscription, segment_id = keys.drained_parts(record.key)
     decoded = records.decode(records.Drained, record.value, key=record.key)
-    picture.drained[topic, subscription, int(segment_id)] = decoded
+    picture.drained[topic, subscription, segment_id] = decoded
 
 
 def _load(picture: Picture, record: KeyValue) -> None:
@@ -183,6 +207,7 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
     keys.SEGMENT_STATE: _segment_state,
     keys.TOPIC: _topic,
     keys.LEDGER: _ledger,
+    keys.LEDGER_PAGE: _ledger_page,
     keys.CURSOR: _cursor,
     keys.SUBSCRIPTION: _subscription,
     keys.ASSIGNMENT: _assignment,
@@ -199,6 +224,7 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
 
 
 SINGLE: tuple[bytes, ...] = (keys.GC_HORIZON, keys.INCARNATION, keys.COMPACTION, keys.SEGMENT_IDS, keys.DATA_FOLDER)
+RECORDS_AT_ONCE = 5000
 PASSED_OVER: tuple[bytes, ...] = (keys.SENDER,)
 """Prefixes of records that say nothing: of senders only the revision counts."""
 
@@ -228,15 +254,20 @@ def _add(picture: Picture, read: Callable[[Picture, KeyValue], None], found: Ite
 
 
 async def take_picture(store: MetadataStore) -> Picture:
-    """Read every prefix at one revision. Raises `StoreUnavailable`."""
-    picture = Picture()
-    for prefix, read in READERS.items():
-        found = await store.range(prefix, keys.prefix_end(prefix), revision=picture.revision)
-        picture.revision = picture.revision or found.revision
-        _add(picture, read, found.records)
-    for start, end in gaps():
-        found = await store.range(start, end, revision=picture.revision, keys_only=True)
-        picture.unknown += [record.key.decode(errors="replace") for record in found.records]
+    """Read every prefix at one revision, which is pinned all along: of a large store that takes longer than compaction
+    waits. Raises `StoreUnavailable`."""
+    revision, _ = await store.get_many([keys.INCARNATION])
+    picture = Picture(revision)
+    with store.pin(revision):
+        for prefix, read in READERS.items():
+            end = keys.prefix_end(prefix)
+            async for page in in_pages(store, prefix, end, at_once=RECORDS_AT_ONCE, revision=revision):
+                _add(picture, read, page)
+        _join_pages(picture)
+        for start, end in gaps():
+            pages = in_pages(store, start, end, at_once=RECORDS_AT_ONCE, revision=revision, keys_only=True)
+            async for page in pages:
+                picture.unknown += [record.key.decode(errors="replace") for record in page]
     return picture
 
 
@@ -245,6 +276,7 @@ def picture_of(revision: int, between: Callable[[bytes, bytes], Iterable[KeyValu
     picture = Picture(revision)
     for prefix, read in READERS.items():
         _add(picture, read, between(prefix, keys.prefix_end(prefix)))
+    _join_pages(picture)
     for start, end in gaps():
         picture.unknown += [record.key.decode(errors="replace") for record in between(start, end)]
     return picture

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from segments.file_ledger import FileLedgerStore
+from segments.ledger_pages import Page, cut
+from segments.ledgers import covered_by
 from segments.sidecars import decode_sidecar, encode_sidecar
+from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
 from txnctl.checking.rewound import (
     EPOCH_STEP,
@@ -31,22 +34,27 @@ from txnctl.checking.rewound import (
 )
 from txnctl.store_mark import Mark, StoreMark
 from txnstore import keys, records
-from txnstore.records import ABORTED, OPEN, REASON_ADMIN, AbortedRecord, Incarnation, LedgerRecord
+from txnstore.records import ABORTED, OPEN, REASON_ADMIN, AbortedRecord, Incarnation, LedgerInfo, LedgerRecord
 from txnstore.store import Commit, Delete, Put, Read, absent, unchanged_since
 from txnstore.store_client import StoreClient
 from txnstore.transitions import decide, plan_end
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import DataCorrupt, InternalError, NotAllowed
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 
 READ_BYTES = 4 * 1024 * 1024
-SHOWN = 20
+ADOPTED_AT_ONCE = 1024
+"""Ledgers that one commit adds to a list: 170 bytes each at most."""
 REPORT = "repairs.log"
 """In the data folder: what every repair has told."""
 LEASED = (keys.OWNER, keys.BROKER, keys.TC, keys.TC_MEMBER, keys.LEADER, keys.PIN, keys.SENDER)
 """What says who may do what. ▲ Without its sender key no process of before can write anything any more."""
+
+BEGUN_NEWER = "a repair was begun and has not come to its end"
+BEGUN_OLDER = f"{BEGUN_NEWER} (the data folder is no newer than etcd)"
+BEGUN = (BEGUN_NEWER, BEGUN_OLDER)
 
 Finding = tuple[str, str]
 AbortedAt = dict[tuple[TxnId, int | None], Position]
@@ -73,11 +81,13 @@ class Repair:
         self._clock = clock
         self._random = random
         self._tcids = tcids
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         self._findings: list[Finding] = []
         self._lost: dict[TxnId, int] = {}
         self._steps = 1
         self._floor = 0
+        self._folder_revision = 0
+        self._folder_is_older = False
         self._mine = absent(keys.INCARNATION)
         """▲ That nobody else repairs by now: compared by everything that is written. Of two at once, or one that is
         continued long after, the later one has begun anew, or ended, and the processes of the store are at work."""
@@ -88,13 +98,19 @@ class Repair:
         """What was found and done, in words. `why`: for what reason etcd is unfit. Raises `StoreUnavailable`,
         `DataCorrupt`, `LedgerFailed`; then it is to be run again."""
         begun = await self._begin(why)
-        self._on_progress("etcd")
+        self.on_progress("etcd")
         picture = await take_picture(self._store)
-        judge = Judge(picture)
         on_disk = await self._on_disk()
+        counted = {}
+        self._dropping = Dropping(self, picture)
         for segment in picture.segments():
-            self._on_progress(segment)
-            await self._repair_segment(picture, judge, segment, on_disk.pop(segment, ()))
+            self.on_progress(f"files of {segment}")
+            counted[segment] = await self._count(picture, segment, on_disk.pop(segment, ()))
+        await self._dropping.drop_torn(counted, self._folder_revision)
+        judge = Judge(picture)
+        for segment in picture.segments():
+            self.on_progress(segment)
+            await self._repair_segment(picture, judge, segment, counted[segment])
         await self._set_orphans_aside(on_disk, begun.former[-1])
         self._report_lost()
         await self._abort_open(picture)
@@ -102,7 +118,7 @@ class Repair:
         await self._end(begun)
         return self._findings
 
-    def _find(self, rule: str, text: str) -> None:
+    def find(self, rule: str, text: str) -> None:
         """▲ Also for who finds a repair half done: what it told went with it."""
         self._findings.append((rule, text))
         with self._report.open("a") as report:
@@ -118,6 +134,10 @@ class Repair:
             raise InternalError("there is no /incarnation in this store: nobody has worked with it, nothing to repair")
         before = records.decode(Incarnation, found.value, key=keys.INCARNATION)
         mark = self._expect_folder(before)
+        self._folder_revision = mark.revision
+        revision, _ = await self._store.get_many([keys.INCARNATION])
+        # ▲ A repair that goes on has raised the revision itself.
+        self._folder_is_older = before.repair == BEGUN_OLDER if before.repair in BEGUN else revision >= mark.revision
         generation = max(before.generation, mark.generation) + 1
         self._steps = generation - before.generation
         self._floor = mark.segment_floor
@@ -127,12 +147,12 @@ class Repair:
             raft_lead=before.raft_lead,
             generation=generation,
             former=list(dict.fromkeys([*before.former, *mark.former, mark.incarnation, before.id])),
-            repair="a repair was begun and has not come to its end",
+            repair=BEGUN_OLDER if self._folder_is_older else BEGUN_NEWER,
         )
         self._mine = unchanged_since(keys.INCARNATION, found.mod_revision)
         taken = tuple(Delete(prefix, keys.prefix_end(prefix)) for prefix in LEASED)
         self._mine = unchanged_since(keys.INCARNATION, await self._put_identity(begun, taken))
-        self._find("store", before.repair or why)
+        self.find("store", before.repair or why)
         return begun
 
     def _expect_folder(self, identity: Incarnation) -> Mark:
@@ -150,7 +170,7 @@ class Repair:
         )  # first: a folder that is a step ahead is refused, one behind would not be
         fit = msgspec.structs.replace(begun, raft_lead=await self._store.raft_lead(), repair="")
         await self._put_identity(fit)
-        self._find("store", f"fit again, as store {fit.id} (it was {fit.former[-1]})")
+        self.find("store", f"fit again, as store {fit.id} (it was {fit.former[-1]})")
 
     async def _put_identity(self, identity: Incarnation, deletes: tuple[Delete, ...] = ()) -> int:
         """The revision it was written at, by this sending or an earlier one."""
@@ -163,10 +183,27 @@ class Repair:
             raise _somebody_else()
         return found.mod_revision
 
-    async def _put(self, key: bytes, record: msgspec.Struct) -> None:
-        result = await self._store.commit(Commit((self._mine,), (Put(key, records.encode(record)),)))
-        if not result.succeeded:
+    async def put(self, key: bytes, record: msgspec.Struct) -> None:
+        await self._commit(Commit((self._mine,), (Put(key, records.encode(record)),)))
+
+    async def delete(self, key: bytes) -> None:
+        await self._commit(Commit((self._mine,), (), (Delete(key),)))
+
+    async def _commit(self, commit: Commit) -> None:
+        if not (await self._store.commit(commit)).succeeded:
             raise _somebody_else()
+
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    async def cut(self, segment: str, ledger_id: int, entries: int, *, present: bool) -> None:
+        """▲ A footer that covers what is lost goes as well: nobody serves a segment with it, and it would have lost
+        entries that are sent again taken for stored. What it knew of producers is read from the ledgers instead."""
+        footer = await self._ledgers.read_footer(segment, ledger_id)
+        if footer is not None and covered_by(footer, f"footer of ledger {ledger_id} of {segment}") > entries:
+            await self._ledgers.discard_footer(segment, ledger_id)
+        if present:
+            await self._ledgers.cut(segment, ledger_id, entries)
 
     # ---- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -177,52 +214,115 @@ class Repair:
                 found[segment] = list(await self._ledgers.present(segment))
         return found
 
-    async def _repair_segment(self, picture: Picture, judge: Judge, segment: str, present: Iterable[int]) -> None:
-        found = await self._store.get(keys.INCARNATION)
-        if found is None or found.mod_revision != self._mine.value:
-            raise _somebody_else()  # before any file is touched
+    async def _count(self, picture: Picture, segment: str, present: Iterable[int]) -> dict[int, OnDisk]:
+        """What the files of a segment hold, open ones fenced; what is missing of it is told."""
+        await self._expect_mine()  # before any file is touched
         record = picture.ledgers.get(segment, LedgerRecord(ledgers=[]))
         below = 0 if record.trimmed_below is None else record.trimmed_below[0]
+        closed = {info.ledger_id: info for info in record.ledgers if info.closed_length is not None}
         counted: dict[int, OnDisk] = {}
-        listed = {info.ledger_id: info for info in record.ledgers}
         for ledger_id in present:
             if ledger_id < below:
                 continue
-            info = listed.get(ledger_id)
-            if info is not None and info.closed_length is not None:
-                counted[ledger_id] = OnDisk(info.closed_length, info.bytes)
+            if ledger_id in closed:
+                counted[ledger_id] = await self._count_closed(segment, closed[ledger_id])
             else:
-                recovered = await self._ledgers.fence(segment, ledger_id)
-                counted[ledger_id] = OnDisk(recovered.entries, recovered.bytes)
+                counted[ledger_id] = await self._count_open(segment, ledger_id)
+        self._dropping.count(segment, counted, trimmed_since=not self._folder_is_older)
+        return counted
+
+    async def _count_open(self, segment: str, ledger_id: int) -> OnDisk:
+        try:
+            found = await self._ledgers.fence(segment, ledger_id)
+        except DataCorrupt as error:
+            return await self._count_damaged(segment, ledger_id, error)
+        return OnDisk(found.entries, found.bytes)
+
+    async def _count_damaged(self, segment: str, ledger_id: int, error: DataCorrupt) -> OnDisk:
+        """It may only be shorter than it was counted once. ▲ Otherwise it keeps its own segment, and nothing else, as
+        long as etcd has not gone back: an etcd that has could not tell what is committed in it, once it is put
+        right."""
+        try:
+            there = await self._ledgers.look_at(segment, ledger_id)
+        except DataCorrupt:
+            if not self._folder_is_older:
+                raise
+            self.find("missing", f"{segment}: open ledger {ledger_id} is damaged, nobody serves the segment: {error}")
+            return OnDisk(0, 0, damaged=True)
+        if there is None:
+            raise error
+        return OnDisk(there.entries, there.bytes, await self._ledgers.counted(segment, ledger_id))
+
+    async def _count_closed(self, segment: str, info: LedgerInfo) -> OnDisk:
+        """▲ As long as it was written down, unless it is shorter. One that is damaged counts as whole: `check` names
+        it, and whoever reads it is told."""
+        listed = OnDisk(info.closed_length or 0, info.bytes)
+        try:
+            there = await self._ledgers.look_at(segment, info.ledger_id)
+        except DataCorrupt as error:
+            self.find("missing", f"{segment}: ledger {info.ledger_id} is damaged: {error}")
+            return listed
+        return listed if there is None or there.entries >= listed.entries else OnDisk(there.entries, there.bytes)
+
+    async def _expect_mine(self) -> None:
+        found = await self._store.get(keys.INCARNATION)
+        if found is None or found.mod_revision != self._mine.value:
+            raise _somebody_else()
+
+    async def _repair_segment(self, picture: Picture, judge: Judge, segment: str, counted: dict[int, OnDisk]) -> None:
+        await self._expect_mine()
+        record = picture.ledgers.get(segment, LedgerRecord(ledgers=[]))
         adopted = adopt(
-            record, counted, active=is_active(picture, segment), now_ms=self._clock.wall_ms(), steps=self._steps
+            record,
+            counted,
+            active=is_active(picture, segment),
+            now_ms=self._clock.wall_ms(),
+            steps=self._steps,
+            trimmed_since=not self._folder_is_older,
         )
         self._report_ledgers(segment, record, adopted, counted)
-        ledgers = adopted.record
+        ledgers = await self._dropping.shorten(segment, adopted.record)
         evidence = await self._unlisted_sidecars(segment, ledgers)
-        doomed = await self._reckon(picture, judge, segment, ledgers, evidence)
+        doomed, lost = await self._reckon(picture, judge, segment, ledgers, evidence)
         # ▲ In this order: what does not list what is aborted now goes, what does list it stands, then it is named. Left
         # there, it would be adopted in its place, and the records that say otherwise would leave etcd.
         listed_with = {info.ledger_id: info.aborted for info in ledgers.ledgers}
         counts = {}
         for ledger_id, aborted in doomed.by_ledger.items():
-            if listed_with[ledger_id]:
-                await self._put_records(segment, aborted)  # its sidecar is immutable: others count on it
+            if listed_with[ledger_id] or lost:
+                # Its sidecar is immutable: others count on it. Where one is lost it stays listed until all it listed
+                # stands, should this be cut short.
+                await self._put_records(segment, aborted)
             else:
                 await self._ledgers.discard_sidecar(segment, ledger_id)
                 await self._ledgers.write_sidecar(segment, ledger_id, encode_sidecar(ledger_id, aborted))
                 counts[ledger_id] = len(aborted)
+        counts.update(dict.fromkeys(lost, 0))
         infos = [
             msgspec.structs.replace(info, aborted=counts.get(info.ledger_id, info.aborted)) for info in ledgers.ledgers
         ]
         changed = msgspec.structs.replace(ledgers, ledgers=infos)
         if changed != record:
-            await self._put(keys.ledger(segment), changed)
+            await self._put_list(segment, len(record.ledgers), changed, picture.ledger_pages.get(segment, []))
+        listed = {info.ledger_id for info in record.ledgers if info.aborted}
+        for info in changed.ledgers:
+            if info.ledger_id in listed and not info.aborted:
+                await self._ledgers.discard_sidecar(segment, info.ledger_id)
+
+    async def _put_list(self, segment: str, stood: int, record: LedgerRecord, pages: list[Page]) -> None:
+        """In steps that one commit has room for, each a list without a gap: a repair that is cut short after one finds
+        the rest on the disk again."""
+        for length in (*range(stood + ADOPTED_AT_ONCE, len(record.ledgers), ADOPTED_AT_ONCE), None):
+            now = cut(segment, msgspec.structs.replace(record, ledgers=record.ledgers[:length]), pages)
+            puts = (Put(keys.ledger(segment), records.encode(now.head)), *now.puts)
+            if not (await self._store.commit(Commit((self._mine,), puts, now.deletes))).succeeded:
+                raise _somebody_else()
+            pages = now.pages
 
     async def _put_records(self, segment: str, aborted: AbortedAt) -> None:
         for (txn_id, writer), position in aborted.items():
             record = AbortedRecord(max_position=(position.ledger_id, position.entry_id))
-            await self._put(keys.aborted(segment, txn_id, writer), record)
+            await self.put(keys.aborted(segment, txn_id, writer), record)
 
     async def _unlisted_sidecars(self, segment: str, record: LedgerRecord) -> dict[int, AbortedAt]:
         """What was written beside ledgers after the backup: all of such a ledger was decided then."""
@@ -232,28 +332,35 @@ class Repair:
                 found[info.ledger_id] = decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
         return found
 
-    async def _listed_sidecar(self, segment: str, aborted: int, ledger_id: int) -> AbortedAt:
-        if not aborted:
-            return {}
-        raw = await self._ledgers.read_sidecar(segment, ledger_id)
-        if raw is None:
-            self._find("missing", f"{segment}: ledger {ledger_id} has lost its sidecar: nobody serves the segment")
-            return {}
-        return decode_sidecar(raw, ledger_id, f"sidecar of {segment} {ledger_id}")
+    async def listed_sidecar(self, segment: str, info: LedgerInfo) -> AbortedAt | None:
+        """None where it is lost, or there is none."""
+        raw = await self._ledgers.read_sidecar(segment, info.ledger_id) if info.aborted else None
+        return None if raw is None else decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
 
     async def _reckon(
         self, picture: Picture, judge: Judge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
-    ) -> Doomed:
+    ) -> tuple[Doomed, list[int]]:
+        """And the ledgers whose sidecars are lost, where all that they may have listed is known all the same. ▲ Of what
+        nothing else tells nobody could say whether it was aborted: then they stay listed, and nobody serves."""
         known: AbortedAt = {}
+        lost: list[int] = []
         for info in record.ledgers:
-            known.update(await self._listed_sidecar(segment, info.aborted, info.ledger_id))
+            listed = await self.listed_sidecar(segment, info)
+            known.update(listed or {})
+            if info.aborted and listed is None:
+                lost.append(info.ledger_id)
         reckoning = Reckoning(picture, judge, segment, known)
-        start = start_of(picture, segment)
+        decided = start_of(picture, segment)
+        start = decided if not self._dropping.dropped and not lost else EARLIEST
+        unknown: dict[TxnId, None] = {}
         for info in record.ledgers:
-            for position, txn_id, writer, messages in await self._entries(
+            for position, txn_id, writer, messages in await self.entries(
                 segment, info.ledger_id, info.closed_length or 0, start
             ):
-                reckoning.entry(txn_id, writer, position, messages)
+                if lost or position > decided or txn_id in self._dropping.dropped:
+                    reckoning.entry(txn_id, writer, position, messages)
+                if lost and judge.is_unknown(txn_id, writer) and not reckoning.knows(txn_id, writer):
+                    unknown[txn_id] = None
         doomed = reckoning.doomed()
         for ledger_id, aborted in doomed.by_ledger.items():
             for txn_id, _ in aborted:
@@ -262,9 +369,18 @@ class Repair:
                     self._committed[txn_id] = None
         for txn_id, messages in doomed.lost.items():
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
-        return doomed
+        if lost and unknown:
+            self.find(
+                "missing",
+                f"{segment}: the sidecars of ledgers {few(lost)} are lost: nothing tells any more whether "
+                f"{few(unknown)} were aborted, so nobody serves the segment",
+            )
+            return doomed, []
+        if lost:
+            self.find("sidecars", f"{segment}: those of ledgers {few(lost)} are lost; etcd tells what they had listed")
+        return doomed, lost
 
-    async def _entries(
+    async def entries(
         self, segment: str, ledger_id: int, length: int, start: Position
     ) -> list[tuple[Position, TxnId, int, int]]:
         """(position, transaction, writer, messages) of what transactions wrote behind `start`: of a ledger of 64 MiB a
@@ -282,24 +398,24 @@ class Repair:
     def _report_ledgers(self, segment: str, record: LedgerRecord, adopted: Adopted, counted: dict[int, OnDisk]) -> None:
         if adopted.new:
             entries = sum(counted[ledger_id].entries for ledger_id in adopted.new)
-            self._find(
+            self.find(
                 "ledgers",
-                f"{segment}: {entries} entries in ledgers {_few(adopted.new)}, written after the backup: kept",
+                f"{segment}: {entries} entries in ledgers {few(adopted.new)}, written after the backup: kept",
             )
         if trimmed := [one for one in adopted.gone if one not in adopted.missing]:
-            self._find(
+            self.find(
                 "ledgers",
-                f"{segment}: the files of ledgers {_few(trimmed)} are gone, by retention or deletion after the backup "
+                f"{segment}: the files of ledgers {few(trimmed)} are gone, by retention or deletion after the backup "
                 "(or they are lost): readers begin behind them",
             )
-        for ledger_id in adopted.missing:
-            self._find(
+        for ledger_id in adopted.missing if segment not in self._dropping.short else ():
+            self.find(
                 "missing",
                 f"{segment}: the file of ledger {ledger_id} is gone, older ones are there: its data is lost, and "
                 "`check` goes on saying so",
             )
         if record.sealed and adopted.record.sealed is None:
-            self._find("layout", f"{segment}: its seal was undone after the backup, and is again")
+            self.find("layout", f"{segment}: its seal was undone after the backup, and is again")
 
     async def _set_orphans_aside(self, on_disk: dict[str, list[int]], folder: str) -> None:
         for segment, present in on_disk.items():
@@ -308,9 +424,9 @@ class Repair:
                 for ledger_id in present:
                     entries += (await self._ledgers.fence(segment, ledger_id)).entries
             except DataCorrupt as error:
-                self._find("orphans", f"{segment}: {error}")
+                self.find("orphans", f"{segment}: {error}")
             to = await self._ledgers.set_aside(segment, folder)
-            self._find(
+            self.find(
                 "orphans",
                 f"{segment}: {entries} entries in files of a segment that no topic has: made, or split off, after the "
                 f"backup. They stand in {to} now, whole; nobody reads them",
@@ -320,7 +436,7 @@ class Repair:
         if not self._lost:
             return
         sure = len(self._committed)
-        self._find(
+        self.find(
             "transactions",
             f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup: "
             "what became of them etcd does not know, and their acks are gone, so they are aborted. "
@@ -328,7 +444,7 @@ class Repair:
         )
         for txn_id, messages in list(self._lost.items())[:SHOWN]:
             told = ", had been committed" if txn_id in self._committed else ""
-            self._find("transactions", f"{txn_id}: {messages} messages{told}")
+            self.find("transactions", f"{txn_id}: {messages} messages{told}")
 
     # ---- etcd -------------------------------------------------------------------------------------------------------
 
@@ -343,46 +459,41 @@ class Repair:
                 await self._store.commit(msgspec.structs.replace(end, compares=(*end.compares, self._mine)))
                 count += 1
                 if count <= SHOWN:
-                    self._find("open", f"{txn_id} was open when the backup was taken: aborted")
+                    self.find("open", f"{txn_id} was open when the backup was taken: aborted")
         if count > SHOWN:
-            self._find("open", f"{count} transactions were open when the backup was taken: all aborted")
+            self.find("open", f"{count} transactions were open when the backup was taken: all aborted")
 
     async def _raise_ids(self, picture: Picture, segments: Iterable[str], generation: int) -> None:
         """▲ Above everything that may have been given out since the backup: ids, epochs, counts."""
         step = self._steps * EPOCH_STEP
         tcids = max([self._tcids, *(tcid + 1 for tcid in picture.id_blocks), *(one.tcid + 1 for one in self._lost)])
         for tcid in range(tcids):
-            await self._put(keys.txn_seq(tcid), raised_ids(picture.id_blocks.get(tcid), generation))
+            await self.put(keys.txn_seq(tcid), raised_ids(picture.id_blocks.get(tcid), generation))
         highest: dict[str, int] = {}
         for segment in segments:
             name = SegmentName.from_path(segment)
             highest[name.topic.path] = max(name.segment_id, highest.get(name.topic.path, 0))
         for path, topology in picture.topics.items():
-            await self._put(keys.topic(path), raised_topic(topology.record, highest.get(path, 0), self._steps))
+            await self.put(keys.topic(path), raised_topic(topology.record, highest.get(path, 0), self._steps))
         self._floor = max(self._floor, max(highest.values(), default=-1) + 1)
         await self._raise_floor(self._floor)
         for key, txn_key in picture.txn_keys.items():
             raised = msgspec.structs.replace(txn_key, epoch=txn_key.epoch + step, attempt="")
-            await self._put(key, raised)
+            await self.put(key, raised)
         for (topic, subscription), assignment in picture.assignments.items():
             raised_one = msgspec.structs.replace(assignment, epoch=assignment.epoch + step)
-            await self._put(keys.assignment(topic, subscription), raised_one)
+            await self.put(keys.assignment(topic, subscription), raised_one)
         for (segment, subscription), mark in picture.marks.items():
             raised_mark = msgspec.structs.replace(mark, seeks=mark.seeks + step)
-            await self._put(keys.cursor_block(segment, subscription, "mark"), raised_mark)
-        self._find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
+            await self.put(keys.cursor_block(segment, subscription, "mark"), raised_mark)
+        self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
 
     async def _raise_floor(self, floor: int) -> None:
         """A topic made after the backup may be made again under its name: not with the numbers that have files."""
         found = await self._store.get(keys.SEGMENT_IDS)
         before = 0 if found is None else records.decode(records.SegmentIds, found.value, key=keys.SEGMENT_IDS).floor
-        await self._put(keys.SEGMENT_IDS, records.SegmentIds(floor=max(before, floor)))
+        await self.put(keys.SEGMENT_IDS, records.SegmentIds(floor=max(before, floor)))
 
 
 def _somebody_else() -> InternalError:
     return InternalError("/incarnation was changed by somebody else: is another repair running? Run one again, alone")
-
-
-def _few(numbers: Iterable[int]) -> str:
-    told = [str(number) for number in numbers]
-    return ", ".join(told if len(told) <= SHOWN else [*told[:SHOWN], f"… {len(told)} in all"])

@@ -21,7 +21,8 @@ from segments.retention import kept_ledgers
 from segments.topology import ACTIVE
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
-from txnstore.records import LedgerInfo, LedgerRecord, TopicRecord, TxnSeq
+from txnstore.records import NO_WRITER, LedgerInfo, LedgerRecord, TopicRecord, TxnSeq
+from txnstore.writer_lists import holds
 from txnwire.ids import EARLIEST, Position, TxnId
 
 IDS_STEP: Final = 1 << 40
@@ -61,9 +62,18 @@ class Judge:
 
     @staticmethod
     def _counted(state: str, writers: Sequence[str] | None, writer: int) -> Verdict:
-        if state != records.COMMITTED or (writers is not None and f"{writer:016x}" not in writers):
+        if state != records.COMMITTED or (writers is not None and not holds(writers, writer)):
             return Verdict.ABORTED
         return Verdict.KEPT
+
+    def is_unknown(self, txn_id: TxnId, writer: int) -> bool:
+        """Whether nothing but its aborted record could tell: its header was collected, and its outcome, or which of its
+        writers counted, has had its time."""
+        if txn_id in self._picture.headers:
+            return False
+        outcomes = self._picture.outcomes.get((txn_id.tcid, txn_id.counter // keys.OUTCOMES_PER_BLOCK))
+        state = None if outcomes is None else outcomes.state_of(txn_id.counter)
+        return state is None or (state == records.COMMITTED and writer != NO_WRITER and txn_id not in self._writers)
 
     def loses_writer(self, txn_id: TxnId) -> bool:
         """Whether what is aborted of it is some writers', not all."""
@@ -75,10 +85,13 @@ class Judge:
 
 
 class OnDisk(NamedTuple):
-    """What a fenced ledger file holds."""
+    """What a fenced ledger file holds. `counted`: what an owner that fenced it before had counted, if more.
+    `damaged`: nobody can tell what it holds, so it stays open in its list, and nobody serves its segment."""
 
     entries: int
     bytes: int
+    counted: int = 0
+    damaged: bool = False
 
 
 class Adopted(NamedTuple):
@@ -91,11 +104,20 @@ class Adopted(NamedTuple):
     missing: tuple[int, ...]
 
 
-def adopt(record: LedgerRecord, on_disk: Mapping[int, OnDisk], *, active: bool, now_ms: int, steps: int = 1) -> Adopted:
+def adopt(
+    record: LedgerRecord,
+    on_disk: Mapping[int, OnDisk],
+    *,
+    active: bool,
+    now_ms: int,
+    steps: int = 1,
+    trimmed_since: bool = True,
+) -> Adopted:
     """The ledger list made to say what is on the disk, all of it closed.
 
     A ledger that is listed, held something and is not there has been trimmed since the backup if all older ones are
-    gone as well. `active`: so the layout says; a seal that was not made good is undone where entries came behind it."""
+    gone as well, and where `trimmed_since`: of a folder that is older than etcd it is lost.
+    `active`: so the layout says; a seal that was not made good is undone where entries came behind it."""
     listed = {info.ledger_id: info for info in kept_ledgers(record)}
     last = max((info.ledger_id for info in record.ledgers), default=0)
     new = tuple(ledger_id for ledger_id in sorted(on_disk) if ledger_id > last) if active or not record.sealed else ()
@@ -105,7 +127,7 @@ def adopt(record: LedgerRecord, on_disk: Mapping[int, OnDisk], *, active: bool, 
     ledgers = [_closed(info, on_disk.get(info.ledger_id), now_ms) for info in listed.values()]
     ledgers += [_closed(LedgerInfo(ledger_id=one, opened_ms=now_ms), on_disk[one], now_ms) for one in new]
     first_there = min((info.ledger_id for info in ledgers if info.ledger_id in on_disk), default=None)
-    trimmed = tuple(one for one in gone if first_there is None or one < first_there)
+    trimmed = tuple(one for one in gone if trimmed_since and (first_there is None or one < first_there))
     below, through = record.trimmed_below, record.trimmed_through
     if trimmed:
         # ▲ Where nothing is left, ledger ids that were used since and are gone as well must not be used again.
@@ -121,10 +143,10 @@ def adopt(record: LedgerRecord, on_disk: Mapping[int, OnDisk], *, active: bool, 
 
 
 def _closed(info: LedgerInfo, found: OnDisk | None, now_ms: int) -> LedgerInfo:
-    if info.closed_length is not None:
+    held = found or OnDisk(0, 0)
+    if info.closed_length is not None or held.damaged:
         return info
-    entries, size = found if found is not None else (0, 0)
-    return msgspec.structs.replace(info, closed_length=entries, bytes=size, closed_ms=now_ms)
+    return msgspec.structs.replace(info, closed_length=held.entries, bytes=held.bytes, closed_ms=now_ms)
 
 
 class Doomed(NamedTuple):
@@ -147,6 +169,10 @@ class Reckoning:
         self._known.update((key[1:], None) for key in picture.aborted if key[0] == segment)
         self._last: dict[tuple[TxnId, int | None], Position] = {}
         self._lost: dict[TxnId, int] = {}
+
+    def knows(self, txn_id: TxnId, writer: int) -> bool:
+        """Whether it is aborted already."""
+        return (txn_id, None) in self._known or (txn_id, writer) in self._known
 
     def entry(self, txn_id: TxnId, writer: int, position: Position, messages: int) -> None:
         verdict = self._judge.verdict(txn_id, writer)

@@ -23,13 +23,14 @@ def check(
     etcd_prefix: Annotated[str | None, typer.Option(help="put before every key")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="make an etcd that was restored from a backup fit again; stop all first")
+        bool, typer.Option("--repair", help="after a restore of etcd or the data folder; stop all first")
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """List every broken invariant of etcd and the ledgers; exit 1 if any is. Changes nothing, may run any time.
 
-    With --repair: if etcd was restored from a backup, first do what must be done before anybody works with it."""
+    With --repair: if etcd was restored from a backup, or the data folder is older than etcd, first do what must be done
+    before anybody works with them."""
     from txnctl.checking.everything import check_everything
 
     logs.configure("critical")  # what is wrong is a finding here
@@ -54,7 +55,7 @@ def _show(checked: Checked, output: Format, *, repair: bool) -> None:
     for what, text in repaired:
         print(f"repair: {what}: {text}")
     if repair and not repaired:
-        print("repair: nothing to do: etcd was not restored from a backup, as far as its log and the data folder tell")
+        print("repair: nothing to do: as far as is known etcd was not restored, and the data folder lacks nothing")
     for rule, text in findings:
         print(f"{rule}: {text}")
     print(f"{len(findings)} broken invariants at revision {revision}" if findings else f"sound at revision {revision}")

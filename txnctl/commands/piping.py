@@ -188,13 +188,22 @@ async def _send(
                 await _send_in(producer, messages, txn)
         except asyncio.CancelledError:
             # ▲ It may have committed unheard: whoever goes on from the count would send it again.
-            if txn is not None and txn.state is txnclient.TransactionState.COMMITTING:
-                await txn.commit(timeout=LAST_COMMIT_S)
+            if txn is not None and await _has_committed(txn):
                 sent.add(len(messages))
             raise
     else:
         await _send_in(producer, messages, None)
     sent.add(len(messages))
+
+
+async def _has_committed(txn: txnclient.Transaction) -> bool:
+    """Of a transaction whose caller was cancelled: waits for its outcome. Raises `TxnError` where that is not known in
+    time."""
+    try:
+        await txn.commit(timeout=LAST_COMMIT_S)
+    except txnclient.InvalidTxnState:
+        return False
+    return True
 
 
 async def _send_in(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -149,6 +149,9 @@ def _describe(answer: dict[str, Any]) -> None:
             print(f"name {header['name']}{counted}")
         if header["txn_key"] is not None:
             print(f"transaction key {header['txn_key']}, epoch {header['key_epoch']}")
+    if "keep_ms" in answer:
+        newest = ", and for ever while it is the newest commit of its prefix" if answer["keep_newest"] else ""
+        print(f"how it ended is known for {timedelta(milliseconds=answer['keep_ms'])} after its end{newest}")
     columns = ["kind", "segment", "subscription", "producer", "consumer", "messages", "bytes"]
     columns += ["writer"] * any(op.get("writer") for op in answer["operations"])
     show_rows(answer["operations"], columns, Format.TABLE, empty="no operation records (none yet, or cleaned up)")

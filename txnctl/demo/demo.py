@@ -140,7 +140,7 @@ class Demo:
                     self._given_up_s[txn_id] = header["finalized_ms"] / 1000 + monotonic_of_epoch_s
 
     def _worker_specs(self, url: str) -> list[ChildSpec]:
-        module = [sys.executable, "-m", "txnctl.demo.worker", url]
+        module = [sys.executable, "-P", "-m", "txnctl.demo.worker", url]
         names = [f"worker-{number}" for number in range(1, self._settings.workers + 1)]
         return [
             ChildSpec(

@@ -67,7 +67,7 @@ async def judged(
 ) -> F:
     """What `python -m MODULE ARGUMENTS…` prints as one JSON object; it ends with 0, or with 1 where it found fault."""
     process = await asyncio.create_subprocess_exec(
-        *tied_to_parent([sys.executable, "-m", module, *arguments]),
+        *tied_to_parent([sys.executable, "-P", "-m", module, *arguments]),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=environment,

@@ -157,6 +157,21 @@ PROCESS: tuple[Metric[ProcessStatistics], ...] = (
         read=lambda of: of.uptime_s,
     ),
     Metric(
+        name="txnstore_task_failures_total",
+        kind=Kind.COUNTER,
+        help="Background tasks that ended though nobody asked them to, by kind: each is a defect, and begun anew, or "
+        "the end of the process.",
+        labels=("task",),
+        read=lambda of: [((name,), count) for name, count in sorted(of.task_failures.items())],
+    ),
+    Metric(
+        name="txnstore_longest_pause_seconds",
+        kind=Kind.GAUGE,
+        help="The longest time within the last minute or two that this process did nothing else: what takes long in "
+        "one piece keeps clients waiting, and leases from being renewed.",
+        read=lambda of: of.longest_pause_s,
+    ),
+    Metric(
         name="txnstore_connections",
         kind=Kind.GAUGE,
         help="Connections of clients and of other servers.",

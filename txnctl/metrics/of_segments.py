@@ -222,6 +222,18 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
         read=lambda of: sum(one.buffer.aborted for one in of.segments),
     ),
     Metric(
+        name="txnstore_disk_free_bytes",
+        kind=Kind.GAUGE,
+        help="Bytes free on the disk of the ledgers, as this broker saw it last.",
+        read=lambda of: of.disk_free_bytes or 0,
+    ),
+    Metric(
+        name="txnstore_disk_refuses_new",
+        kind=Kind.GAUGE,
+        help="1 while the disk of the ledgers has less than min_free_bytes free and sends get StoreFull, else 0.",
+        read=lambda of: int(of.disk_full is not None),
+    ),
+    Metric(
         name="txnstore_clean_up_backlog",
         kind=Kind.GAUGE,
         help="Decided transactions, by segment, whose op records are not cleaned up yet.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import grpc
@@ -14,6 +15,7 @@ from txnstore.backend import Fence, Fenced, Page, Reason, Refused, StoreStatus, 
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd import wire
 from txnstore.etcd.connection import Connection, Endpoint
+from txnstore.etcd.hedging import first_answer
 from txnstore.etcd.watch import EtcdWatchStream, record_of
 from txnstore.grouping import Member
 from txnstore.lineage import Lineage, StoreUnfit
@@ -34,6 +36,8 @@ _NO_SPACE: Final = 1
 _ALARM_GET: Final = 0
 _ALARM_DEACTIVATE: Final = 2
 KEEP_ALIVE_TIMEOUT_S: Final = 2.0
+NEXT_MEMBER_S: Final = 0.4
+"""A keep-alive that is not answered by then is sent to the next member as well."""
 _ADMISSION_TIMEOUT_S: Final = 2.0
 _COMPACT_TIMEOUT_S: Final = 30.0
 _DEFRAGMENT_TIMEOUT_S: Final = 300.0
@@ -56,10 +60,15 @@ class EtcdBackend:
         self.encode: Callable[[Commit], bytes] = self._encoder.transaction
         self.wait_ready = connection.wait_ready
         self.wait_unfit = connection.wait_unfit
+        self.condemn = connection.condemn
 
     @property
     def max_txn_ops(self) -> int:
         return self._max_txn_ops
+
+    @property
+    def pages_divided_by(self) -> int:
+        return 1
 
     async def open(self) -> None:
         """Connect and find the limit by read-only requests. Raises what `Connection.open` does, `StoreUnfit` among it,
@@ -220,6 +229,22 @@ class EtcdBackend:
         found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
         return Page(self._told(floor, found.header.revision), self._records(found.kvs), found.more)
 
+    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[Page]:
+        reads = [
+            pb.RequestOp(
+                request_range=pb.RangeRequest(
+                    key=self._prefix + start or b"\0", range_end=self._prefix + end, limit=limit, revision=revision
+                )
+            )
+            for start, end in ranges
+        ]
+        floor = self._lineage.newest
+        reply = await self._connection.unary(_TXN, pb.TxnRequest(success=reads).SerializeToString())
+        answer = pb.TxnResponse.FromString(reply)
+        told = self._told(floor, answer.header.revision)
+        pages = [operation.response_range for operation in answer.responses]
+        return [Page(told, self._records(page.kvs), page.more) for page in pages]
+
     async def count(self, start: bytes, end: bytes) -> int:
         request = pb.RangeRequest(key=self._prefix + start or b"\0", range_end=self._prefix + end, count_only=True)
         found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
@@ -242,8 +267,14 @@ class EtcdBackend:
         return granted.ID, float(granted.TTL)
 
     async def keep_alive(self, lease_id: int) -> float:
-        timeout_s = KEEP_ALIVE_TIMEOUT_S
-        endpoint, call = self._connection.stream(_KEEP_ALIVE, timeout_s=timeout_s)
+        """Asks one member, and the others too where that is silent for a while; the first answer counts."""
+        renewers = self._connection.renewers()
+        if not renewers:
+            raise Unanswered("no etcd endpoint is connected")
+        return await first_answer([partial(self._keep_alive_at, one, lease_id) for one in renewers], NEXT_MEMBER_S)
+
+    async def _keep_alive_at(self, endpoint: Endpoint, lease_id: int) -> float:
+        _, call = self._connection.stream(_KEEP_ALIVE, timeout_s=KEEP_ALIVE_TIMEOUT_S, endpoint=endpoint)
         try:
             await call.write(pb.LeaseKeepAliveRequest(ID=lease_id).SerializeToString())
             await call.done_writing()
@@ -256,7 +287,10 @@ class EtcdBackend:
             call.cancel()
         if not isinstance(reply, bytes):
             await self._connection.stream_failed(endpoint, grpc.StatusCode.UNAVAILABLE, "the keep-alive stream ended")
-        return max(float(pb.LeaseKeepAliveResponse.FromString(reply).TTL), 0.0)
+        renewed = pb.LeaseKeepAliveResponse.FromString(reply)
+        if not self._connection.is_of_this_cluster(renewed.header.cluster_id):
+            raise Unanswered(f"{endpoint.address} is of another cluster by now")
+        return max(float(renewed.TTL), 0.0)
 
     async def revoke(self, lease_id: int) -> None:
         try:
@@ -268,6 +302,9 @@ class EtcdBackend:
     # --- maintenance ---
 
     async def status(self) -> StoreStatus:
+        # ▲ Behind a linearizable read: a member that no longer applies tells its status all the same. Here it is found
+        # out and left for another, by a process that only watches, too.
+        await self.read_many((store_keys.INCARNATION,), 0)
         status = pb.StatusResponse.FromString(await self._connection.unary(_STATUS, b""))
         return StoreStatus(
             version=status.version,

@@ -39,17 +39,24 @@ class TokenExpired(Exception):
 
 
 class Endpoint:
-    """One etcd member's client address. `admitted`: its release and cluster were checked since it last failed."""
+    """One etcd member's client address. `admitted`: its release and cluster were checked since it last failed; `known`:
+    they were once. `left`: to be called once another endpoint is used instead of this one."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address
         self.channel = channel
         self.admitted = False
+        self.known = False
         self.failed_at = float("-inf")
+        self.left: dict[Callable[[], None], None] = {}
         self._methods: dict[str, _UnaryMethod] = {}
 
     def ready(self) -> bool:
         return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
+    def leave(self) -> None:
+        for call in list(self.left):
+            call()
 
     def unary(self, path: str) -> _UnaryMethod:
         method = self._methods.get(path)
@@ -73,6 +80,7 @@ class Connection:
         """▲ Asked before an endpoint is used, each time it was lost or failed: whether the store behind it is still the
         same. Raises `StoreUnfit`, which is for good."""
         self._why = "none can be reached"
+        self._admission = asyncio.Lock()
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
 
@@ -99,13 +107,28 @@ class Connection:
             raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self._why}") from None
 
     async def wait_ready(self) -> None:
-        """Until an endpoint is connected and admitted. Raises `StoreUnfit`."""
+        """Until an endpoint is connected and admitted. Raises `StoreUnfit`.
+
+        One of all who wait asks for the admission: an etcd that is slow to answer has enough to do."""
         while not (self._current.admitted and self._current.ready()):
-            if self._unfit.done():
-                raise self._unfit.result()
-            if await self._pick():
-                return
-            await asyncio.sleep(_POLL_S)
+            async with self._admission:
+                if self._current.admitted and self._current.ready():
+                    return
+                if self._unfit.done():
+                    raise self._unfit.result()
+                if await self._pick():
+                    return
+                await asyncio.sleep(_POLL_S)
+
+    def renewers(self) -> list[Endpoint]:
+        """Where a lease may be renewed now, the current endpoint first. Raises `StoreUnfit`.
+
+        ▲ Without waiting for admission, which reads and so waits for as long as a member defragments, or does not
+        apply, while it renews: what waited for it would lose a lease that etcd has. Endpoints of this store alone."""
+        if self._unfit.done():
+            raise self._unfit.result()
+        ready = [endpoint for endpoint in self._endpoints if endpoint.known and endpoint.ready()]
+        return sorted(ready, key=lambda endpoint: (endpoint is not self._current, endpoint.failed_at))
 
     async def _pick(self) -> bool:
         """Make the ready endpoint that has been well for longest the current one; False where there is none."""
@@ -115,7 +138,9 @@ class Connection:
         chosen = min(candidates, key=lambda endpoint: endpoint.failed_at)
         if not await self._admit(chosen):
             return False
-        self._current = chosen
+        previous, self._current = self._current, chosen
+        if previous is not chosen:
+            previous.leave()
         return True
 
     async def unary(
@@ -154,10 +179,15 @@ class Connection:
         return reply
 
     def stream(
-        self, path: str, *, extra: Mapping[str, str] | None = None, timeout_s: float | None = None
+        self,
+        path: str,
+        *,
+        extra: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        endpoint: Endpoint | None = None,
     ) -> tuple[Endpoint, StreamCall]:
-        """A bidirectional call to the current endpoint; how it failed goes to `stream_failed`."""
-        endpoint = self._current
+        """A bidirectional call to the current endpoint unless one is named; how it failed goes to `stream_failed`."""
+        endpoint = endpoint or self._current
         metadata = (*(self._metadata() or ()), *(extra or {}).items())
         return endpoint, endpoint.channel.stream_stream(path)(metadata=metadata, timeout=timeout_s)
 
@@ -193,6 +223,10 @@ class Connection:
         for endpoint in self._endpoints:
             endpoint.admitted = False
 
+    def is_of_this_cluster(self, cluster_id: int) -> bool:
+        """Whether an answer came from the cluster that was admitted."""
+        return cluster_id == self._cluster_id
+
     def distrust(self, endpoint: Endpoint, why: str) -> None:
         """Prefer others for now; check it anew before it is used again."""
         self._why = f"{endpoint.address}: {why}"
@@ -226,7 +260,7 @@ class Connection:
         if not await self._is_same_store(endpoint):
             return False
         self._cluster_id = status.header.cluster_id
-        endpoint.admitted = True
+        endpoint.admitted = endpoint.known = True
         return True
 
     async def _is_same_store(self, endpoint: Endpoint) -> bool:

@@ -30,6 +30,7 @@ class EtcdWatchStream:
         self._endpoint = endpoint
         self._call = call
         self._prefix_length = prefix_length
+        self._left = False
 
     @classmethod
     async def open(cls, connection: Connection, create: pb.WatchCreateRequest, prefix_length: int) -> EtcdWatchStream:
@@ -37,23 +38,51 @@ class EtcdWatchStream:
         # Require a leader: an etcd that is cut off from its cluster then ends the stream instead of falling silent.
         endpoint, call = connection.stream(_WATCH, extra={"hasleader": "true"})
         stream = cls(connection, endpoint, call, prefix_length)
+        endpoint.left[stream.leave] = None
         try:
-            await call.write(pb.WatchRequest(create_request=create).SerializeToString())
-        except grpc.aio.AioRpcError as error:
-            await connection.stream_failed(endpoint, error.code(), error.details() or "")
-        except asyncio.InvalidStateError:  # it ended before the write
-            await connection.stream_failed(endpoint, await call.code(), await call.details() or "")
-        except asyncio.CancelledError:
-            call.cancel()
+            await stream._create(create)
+            return stream
+        except BaseException:
+            await stream.close()
             raise
-        return stream
+
+    async def _create(self, create: pb.WatchCreateRequest) -> None:
+        try:
+            await self._call.write(pb.WatchRequest(create_request=create).SerializeToString())
+        except grpc.aio.AioRpcError as error:
+            await self._connection.stream_failed(self._endpoint, error.code(), error.details() or "")
+        except asyncio.InvalidStateError:  # it ended before the write
+            code, details = await self._call.code(), await self._call.details()
+            await self._connection.stream_failed(self._endpoint, code, details or "")
+        except asyncio.CancelledError:
+            if self._left and not _is_cancelled():
+                raise self._gone() from None
+            raise
+
+    def leave(self) -> None:
+        """▲ Its member was given up for another: one that no longer applies keeps a watch open and tells nothing."""
+        self._left = True
+        self._call.cancel()
+
+    def _gone(self) -> Unanswered:
+        return Unanswered(f"{self._endpoint.address} was left for another member")
 
     async def receive(self) -> tuple[Event, ...]:
         while True:
+            if self._left:
+                raise self._gone()
             try:
                 reply = await self._call.read()
             except grpc.aio.AioRpcError as error:
+                if self._left:
+                    continue
                 await self._connection.stream_failed(self._endpoint, error.code(), error.details() or "")
+            except asyncio.CancelledError:
+                if self._left and not _is_cancelled():
+                    continue
+                raise
+            if self._left:
+                continue
             if not isinstance(reply, bytes):
                 await self._connection.stream_failed(
                     self._endpoint, grpc.StatusCode.UNAVAILABLE, "the watch stream ended"
@@ -67,6 +96,7 @@ class EtcdWatchStream:
                 return self._events(response)
 
     async def close(self) -> None:
+        self._endpoint.left.pop(self.leave, None)
         self._call.cancel()
 
     async def _canceled(self, response: pb.WatchResponse) -> None:
@@ -88,3 +118,9 @@ class EtcdWatchStream:
                 for event in response.events
             ]
         )
+
+
+def _is_cancelled() -> bool:
+    """The task itself, not a call that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -289,7 +289,7 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class NewTxn(_message.Message):
-    __slots__ = ("tc_id", "timeout_ms", "name", "attempt", "transaction_key", "key_epoch", "key_begin")
+    __slots__ = ("tc_id", "timeout_ms", "name", "attempt", "transaction_key", "key_epoch", "key_begin", "keep_ms", "keep_newest")
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +297,8 @@ class NewTxn(_message.Message):
     TRANSACTION_KEY_FIELD_NUMBER: _ClassVar[int]
     KEY_EPOCH_FIELD_NUMBER: _ClassVar[int]
     KEY_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_MS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_NEWEST_FIELD_NUMBER: _ClassVar[int]
     tc_id: int
     timeout_ms: int
     name: str
@@ -304,7 +306,9 @@ class NewTxn(_message.Message):
     transaction_key: str
     key_epoch: int
     key_begin: int
-    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ..., transaction_key: _Optional[str] = ..., key_epoch: _Optional[int] = ..., key_begin: _Optional[int] = ...) -> None: ...
+    keep_ms: int
+    keep_newest: bool
+    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ..., transaction_key: _Optional[str] = ..., key_epoch: _Optional[int] = ..., key_begin: _Optional[int] = ..., keep_ms: _Optional[int] = ..., keep_newest: _Optional[bool] = ...) -> None: ...
 
 class NewTxnOk(_message.Message):
     __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms", "joined", "revision", "writers")
@@ -625,18 +629,20 @@ class JoinSubscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments")
+    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     consumer: str
     epoch: int
     segments: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class LeaveSubscription(_message.Message):
     __slots__ = ("topic", "subscription", "consumer", "incarnation")

@@ -75,4 +75,5 @@ def draft_of(operation: Operation) -> Draft:
     draft.places = {send.value: send.place for send in operation.sends if send.place is not None}
     draft.polls, draft.acks, draft.reports = operation.polls, operation.acks, operation.reports
     draft.shared, draft.told, draft.left = operation.shared, operation.told, operation.left
+    draft.calls = operation.calls
     return draft

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+from simulation.careless import share_of
 from simulation.recorder import Recorder
 from simulation.workload import Plan
 from tests.process.chaos.journal import Journal, open_journal
@@ -85,6 +86,7 @@ class Worker:
             recorder = Recorder(SystemClock().monotonic, Journal(file, name).write)
             plan = LoggedPlan(self._arguments.url, recorder, segments=SEGMENTS, pause_s=self._arguments.pause)
             plan.life = name
+            plan.careless = share_of(self._arguments.seed)
             plan.unexpected = Said(say_unexpected)
             self._plans[client] = plan
             await self._works.life(client, name, plan).live()

@@ -7,6 +7,7 @@ the rows of each time it was read, as a whole or in part.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_txnstore import DefaultSource, batch_names
 from pyspark_txnstore.attempt import Attempt
 from pyspark_txnstore.options import SinkOptions
+from pyspark_txnstore.runs import Run
 from pyspark_txnstore.sink import StreamSink
 from pyspark_txnstore.stream import StreamReader
 from tests.process.spark_pipeline.driver import FAILED, DriverRun, marked
@@ -71,6 +73,9 @@ class Query:
         self._random = random.Random(f"{run.number}")
         self._source = run.source
         self._sink = SinkOptions.parse(CaseInsensitiveDict(run.sink), use="stream write")
+        self._named = batch_names.stream_sink(SINK, self._sink.topic)
+        self._written_by = Run.begin()
+        self._attempts = itertools.count()
         self._query_id = str(uuid.uuid5(uuid.NAMESPACE_URL, run.folder))
         self._reader = self._new()
         self._initial = self._reader.initialOffset()
@@ -123,12 +128,13 @@ class Query:
         if self._random.random() < 0.1:
             self._read(number, 1, share=self._random.random())
             self._restart()
+        self._written_by = Run.begin()
         messages: list[WriterCommitMessage | None] = [
             self._task(number, partition) for partition in self._read(number, 0)
         ]
         if self._random.random() < 0.1:
             self._restart()
-        StreamSink(self._sink, SINK, None).commit(messages, number)
+        StreamSink(self._sink, self._named, None).commit(messages, number)
         if self._random.random() < 0.2:
             self._restart()
             self._read(number, 2)
@@ -137,19 +143,22 @@ class Query:
 
     def _task(self, number: int, rows: list[pa.RecordBatch]) -> WriterCommitMessage:
         """Its attempts, of which one wins: not always the first that has flushed."""
-        name = batch_names.micro_batch_name(SINK, self._query_id, number)
+        name = batch_names.micro_batch_name(self._named, self._query_id, number)
         for left in range(ATTEMPTS - 1, -1, -1):
             kind = self._random.random()
             try:
                 if kind < 0.1:  # killed in the midst of it
-                    Attempt(self._sink, name).write(iter(rows[: len(rows) // 2]))
+                    self._attempt(name).write(iter(rows[: len(rows) // 2]))
                 elif kind < 0.2:  # it was as fast, and was not chosen
-                    Attempt(self._sink, name).write(iter(rows))
-                return Attempt(self._sink, name).write(iter(rows))
+                    self._attempt(name).write(iter(rows))
+                return self._attempt(name).write(iter(rows))
             except TxnError:
                 if not left:
                     raise
         raise AssertionError
+
+    def _attempt(self, name: batch_names.BatchName) -> Attempt:
+        return Attempt(self._sink, name, self._written_by, next(self._attempts))
 
     def _read(self, number: int, again: int, share: float = 1.0) -> list[list[pa.RecordBatch]]:
         """Of each partition what is to be written."""

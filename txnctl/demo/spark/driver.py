@@ -101,7 +101,7 @@ def _spec(url: str, places: Places) -> ChildSpec:
     words = [word for pair in arguments.items() for word in pair]
     return ChildSpec(
         name="spark-driver",
-        command=[sys.executable, "-m", "pyspark_txnstore.jobs.flights", *words],
+        command=[sys.executable, "-P", "-m", "pyspark_txnstore.jobs.flights", *words],
         log_path=places.folder / "logs" / "spark-driver.log",
         environment=places.environment(),
     )

@@ -73,6 +73,7 @@ class Places:
         }
         submit = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         return {
+            "PYTHONSAFEPATH": "1",  # Spark starts its workers by `python -m`: nothing in the current folder is a module
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": shlex.join([*submit, "pyspark-shell"]),

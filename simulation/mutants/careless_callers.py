@@ -1,0 +1,54 @@
+"""Mutants of what sends promise to careless callers (SCENARIOS C1 to C4)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+CALM, WORK_S = "none", 30.0
+"""Callers that are careless suffice, and a short time of them."""
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="cut-bulk-commits",
+        rule="a send of many that does not end with success leaves its transaction only able to abort (C1)",
+        section="§6",
+        file="txnclient/whole.py",
+        old=(
+            "        if error is not None:\n"
+            "            self._txn.failed(failure_in(self._txn, self._what, error))\n"
+            "        self._finish()"
+        ),
+        new="        self._finish()",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="cancelled-ack-counts",
+        rule="a transaction in which an ack was cancelled can only abort (C1)",
+        section="§6",
+        file="txnclient/consumer.py",
+        old='                txn.failed(failure_in(txn, "an ack", error))',
+        new="                pass",
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="room-out-of-order",
+        rule="room in the buffer is given in the order of asking, to nobody past one who waits (C3)",
+        section="§6",
+        file="txnclient/room.py",
+        old="        return not self._waiting and self._fits(size)",
+        new="        return self._fits(size)",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="silent-close",
+        rule="what was lost and nobody has been told of is raised by the next close (C4)",
+        section="§6",
+        file="txnclient/producer.py",
+        old=("        await asyncio.sleep(0)  # whoever waits for a message hears of it first\n        self._tell()"),
+        new="        await asyncio.sleep(0)  # whoever waits for a message hears of it first\n",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+)

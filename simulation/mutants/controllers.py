@@ -1,0 +1,80 @@
+"""Mutants of what controllers owe to consumers that stay, through terms and deletions (DESIGN §8)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+TERMS = "term unheard of"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="stranger-not-told",
+        rule="a consumer that a new term does not know is told so, and joins again",
+        section="§8",
+        file="segments/stream_group.py",
+        old="                links.pop(consumer).push(pb.Command(assignment=gone))\n",
+        new="                del links[consumer]\n",
+        faults=TERMS,
+        work_s=60.0,
+    ),
+    Mutant(
+        name="queues-not-taken-up",
+        rule="queue consumers that are connected since an earlier term hear of layouts in the next one",
+        section="§8",
+        file="segments/controller.py",
+        old="            lambda term: term.groups.take_up_linked(),\n",
+        new="",
+        faults=TERMS,
+        work_s=60.0,
+    ),
+    Mutant(
+        name="deletion-ends-the-next-group",
+        rule="the last attempt of a deletion leaves alone what bears the name by then",
+        section="§8",
+        file="segments/deletions.py",
+        old="        if record is None or not _marked(record, SubscriptionRecord):\n            return True",
+        new=(
+            "        if record is None or not _marked(record, SubscriptionRecord):\n"
+            '            await self._groups.drop(key, SubscriptionNotFound("it is deleted"))\n'
+            "            return True"
+        ),
+        tests=(
+            "tests/segments/test_names_used_again.py::"
+            "test_a_deletion_whose_last_step_is_not_answered_leaves_the_next_of_its_name_alone",
+        ),
+        why_tests="whoever is dropped is told to join again, which heals it: fourteen seeds saw nothing",
+    ),
+    Mutant(
+        name="deletion-ends-at-damage",
+        rule="a deletion that damage has stopped goes on once that is mended, in the same term",
+        section="§8",
+        file="segments/deletions.py",
+        old="            if not task.cancelled() and isinstance(task.exception(), DataCorrupt):\n",
+        new="            if False:\n",
+        tests=("tests/segments/test_deletions.py::test_a_deletion_goes_on_once_what_was_damaged_is_mended",),
+        why_tests="a subscription of a damaged segment is seldom deleted before its controller changes",
+    ),
+    Mutant(
+        name="member-not-told-of-a-deletion",
+        rule="every member of a subscription that is deleted is told so, also before any broker has taken it in",
+        section="§8",
+        file="segments/stream_groups.py",
+        old="                link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))\n",
+        new="                del consumer, link\n",
+        work_s=30.0,
+        faults="none",
+    ),
+    Mutant(
+        name="members-not-told-at-a-new-term",
+        rule="members that have stayed connected are told what the last term wrote without an answer",
+        section="§8",
+        file="segments/stream_group.py",
+        old="        self._tell()\n        self.refresh()\n",
+        new="        self.refresh()\n",
+        tests=(
+            "tests/segments/test_controller_terms.py::"
+            "test_what_the_last_term_wrote_without_an_answer_is_told_by_the_next_one",
+        ),
+        why_tests="two in some hundreds of seeds showed it",
+    ),
+)

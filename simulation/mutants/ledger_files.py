@@ -1,0 +1,209 @@
+"""Mutants of what keeps the files of ledgers, their fences and their folder trustworthy (DESIGN §6, §7; C12)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
+PUT_BACK = "the simulation puts no data folder back, and has no repair"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="later-count-replaces",
+        rule="of two who count a fenced ledger the first count stands",
+        section="§6",
+        file="segments/ledger_files.py",
+        old="    create_once(paths.count, _encode_fence(Fence(entries=entries)))",
+        new="    replace_file(paths.count, _encode_fence(Fence(entries=entries)))",
+        tests=(
+            "tests/segments/test_file_ledger.py::"
+            "TestContract::test_of_two_successors_that_count_at_once_the_first_count_stands",
+            "tests/segments/test_file_ledger.py::test_a_failed_sync_does_not_shorten_what_a_successor_has_counted",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="folder-of-others-trusted",
+        rule="a directory is synced into its parent before anything in it counts, whoever made it",
+        section="§7",
+        file="segments/ledger_files.py",
+        old=(
+            "    if not path.is_dir():\n"
+            "        make_directories(path.parent)\n"
+            "        path.mkdir(exist_ok=True)\n"
+            "    try:\n"
+        ),
+        new=(
+            "    if path.is_dir():\n"
+            "        return\n"
+            "    make_directories(path.parent)\n"
+            "    path.mkdir(exist_ok=True)\n"
+            "    try:\n"
+        ),
+        tests=(
+            "tests/segments/test_file_ledger.py::"
+            "test_a_folder_that_somebody_else_has_just_made_is_synced_before_a_ledger_in_it_counts",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="gone-folder-is-empty",
+        rule="what is not found in a data folder that has gone was not never made (C12)",
+        section="§7",
+        file="segments/ledger_files.py",
+        old="(found := read_mark(root)) != mark:",
+        new="(found := read_mark(root) or mark) != mark:",
+        tests=(
+            "tests/segments/test_file_ledger.py::"
+            "TestContract::test_c12_what_is_not_there_because_the_place_has_gone_was_not_never_made",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="moved-ledger-goes-on",
+        rule="a writer whose file was moved away acks nothing more: it sees no fence (C12)",
+        section="§7",
+        file="segments/file_ledger_writer.py",
+        old="    if fenced is None:\n",
+        new="    if fenced is None and fd < 0:\n",
+        tests=(
+            "tests/segments/test_file_ledger.py::"
+            "TestContract::test_c12_a_writer_whose_place_has_gone_acks_nothing_more",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="lost-ledger-is-empty",
+        rule="a ledger that was made and is not there is no empty one (C12)",
+        section="§6",
+        file="segments/ledger_evidence.py",
+        old="    if not found.present and made == ledger_id:",
+        new="    if not found.present and made == -1:",
+        tests=("tests/segments/test_ledgers.py::test_c12_a_ledger_that_was_made_and_is_not_there_is_no_empty_one",),
+        why_tests="no ledger of the simulation is lost without its folder",
+    ),
+    Mutant(
+        name="end-not-recorded",
+        rule="where a failed sync's bound cannot be kept beside the ledger it goes to /ledger (L5)",
+        section="§7",
+        file="segments/ledgers.py",
+        old="        if writer is None or end is None:",
+        new="        if writer is None or end is None or end.entries >= 0:",
+        tests=(
+            "tests/segments/test_ledgers.py::test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_list",
+            "tests/segments/test_take_over.py::"
+            "test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up",
+        ),
+        why_tests="it takes another broker as successor, and a power failure behind that: few seeds have both",
+    ),
+    Mutant(
+        name="end-not-remembered",
+        rule="a process that could not record a ledger's end does not count further itself (L5)",
+        section="§7",
+        file="segments/file_ledger.py",
+        old="        self._ends[segment, ledger_id] = entries\n",
+        new="        self._ends.pop((segment, ledger_id), None)\n",
+        tests=(
+            "tests/segments/test_file_ledger.py::"
+            "TestContract::test_l5_a_writer_tells_its_end_where_the_disk_does_not_take_it",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="unwritten-pages-kept",
+        rule="behind a failed sync nobody reads from the page cache what is not on the disk (L5)",
+        section="§7",
+        file="segments/file_ledger_writer.py",
+        old="        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)",
+        new="        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)",
+        tests=(
+            "tests/segments/test_file_ledger.py::test_behind_a_failed_sync_the_kernel_is_told_to_drop_what_it_holds",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="beyond-its-ledger-served",
+        rule="a segment whose watermark lies beyond its ledger is not served, nor its length written down (C12)",
+        section="§6",
+        file="segments/ledgers.py",
+        old="            await expect_evidence(self._store, self._segment, closed)\n",
+        new="            pass\n",
+        tests=(
+            "tests/segments/test_ledgers.py::test_c12_a_folder_that_lacks_what_was_decided_is_not_believed",
+            "tests/txnctl/test_older_folder.py::"
+            "test_c12_a_segment_that_lacks_what_was_decided_is_refused_and_check_says_so",
+        ),
+        why_tests=PUT_BACK,
+    ),
+    Mutant(
+        name="shorter-closed-ledger-served",
+        rule="a segment whose last closed ledger is shorter than it was is not served (C12)",
+        section="§6",
+        file="segments/ledger_evidence.py",
+        old="    if entries < (info.closed_length or 0):",
+        new="    if entries < 0:",
+        tests=("tests/segments/test_ledgers.py::test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served",),
+        why_tests=PUT_BACK,
+    ),
+    Mutant(
+        name="torn-transactions-kept",
+        rule="a repair drops transactions that lost a part whole (C12)",
+        section="§6",
+        file="txnctl/checking/missing.py",
+        old="header.state == COMMITTED and picture.header_revisions.get(txn_id, 0) > folder_revision",
+        new="header.state == COMMITTED and picture.header_revisions.get(txn_id, 0) < 0 * folder_revision",
+        tests=(
+            "tests/txnctl/test_older_folder.py::"
+            "test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_the_rest",
+        ),
+        why_tests=PUT_BACK,
+    ),
+    Mutant(
+        name="torn-parts-below-the-watermark-kept",
+        rule="what is left of a dropped transaction is aborted also below the watermark (C12)",
+        section="§6",
+        file="txnctl/checking/repair.py",
+        old="                if lost or position > decided or txn_id in self._dropping.dropped:",
+        new="                if lost or position > decided:",
+        tests=(
+            "tests/txnctl/test_older_folder.py::"
+            "test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_the_rest",
+        ),
+        why_tests=PUT_BACK,
+    ),
+    Mutant(
+        name="lost-sidecar-forgotten",
+        rule="what a lost sidecar had listed as aborted stays so (C12)",
+        section="§6",
+        file="txnctl/checking/repair.py",
+        old="                if lost or position > decided or txn_id in self._dropping.dropped:",
+        new="                if position > decided or txn_id in self._dropping.dropped:",
+        tests=(
+            "tests/txnctl/test_older_folder.py::test_c12_what_a_lost_ledger_or_sidecar_had_listed_as_aborted_stays_so",
+        ),
+        why_tests=PUT_BACK,
+    ),
+    Mutant(
+        name="dropped-forgotten-by-the-next-repair",
+        rule="a repair that goes on drops what the one before it had begun to drop (C12)",
+        section="§6",
+        file="txnctl/checking/dropping.py",
+        old="if header.reason == REASON_LOST",
+        new='if header.reason == "nobody"',
+        tests=(
+            "tests/txnctl/test_older_folder.py::"
+            "test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_the_rest",
+        ),
+        why_tests=PUT_BACK,
+    ),
+    Mutant(
+        name="mark-at-a-bare-mount-point",
+        rule="where a data folder has gone no mark is written in its place (C12)",
+        section="§7",
+        file="txnctl/store_mark.py",
+        old="        if before is None and again:",
+        new="        if before is None and again is None:",
+        tests=("tests/txnctl/test_store_mark.py::test_c12_nothing_is_written_where_a_data_folder_was",),
+        why_tests=REAL_FILES,
+    ),
+)

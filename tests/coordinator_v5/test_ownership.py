@@ -1,0 +1,95 @@
+"""Which coordinator ids a process believes to hold, whatever it hears late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from coordinator_v5.ownership import TcidOwnership
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.processes import StepClock, in_virtual_time, until
+from txnstore import keys, records
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import MemoryStore
+from txnstore.records import Registration
+from txnstore.store import Commit, Put, WatchBatch
+
+ME = Registration(id="one", address="one:1")
+OTHER = Registration(id="two", address="two:1")
+
+
+class Held:
+    """What the process was told it holds, by id the epoch."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.mine: dict[int, int] = {}
+        self.ownership = TcidOwnership(
+            store, CoordinatorSettings(tcids=2), ME, on_taken=self._taken, on_lost=lambda tcid: self.mine.pop(tcid)
+        )
+
+    async def _taken(self, taken: dict[int, int]) -> None:
+        self.mine |= taken
+
+
+@asynccontextmanager
+async def holding(etcd: MemoryEtcd) -> AsyncIterator[Held]:
+    store = MemoryStore(etcd, StepClock(), Random(1), name="one")
+    held = Held(store)
+    running = asyncio.ensure_future(held.ownership.run())
+    try:
+        await until(lambda: len(held.mine) == 2)
+        yield held
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await held.ownership.close()
+        await store.close()
+
+
+def test_a_listing_from_before_it_took_an_id_takes_nothing_away() -> None:
+    """▲ The id would stay its own in the store, on a lease that lives, and nobody would serve it."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd) as held:
+            before = dict(held.mine)
+            earliest = min(before.values())
+            held.ownership.heard(WatchBatch(earliest - 1, (), resync=True))
+            assert held.mine == before
+            held.ownership.heard(WatchBatch(earliest, (), resync=True))
+            assert sorted(held.mine.values()) == [max(before.values())], "one from behind it tells that it is gone"
+
+    in_virtual_time(scenario)
+
+
+def test_an_id_that_stands_on_its_lease_and_is_not_served_is_taken_anew() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd) as held:
+            before = dict(held.mine)
+            # What a listing says that has lost the id's key, and what the store says.
+            held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
+            assert held.mine == {}
+            for tcid in before:
+                record = etcd.mvcc.get(keys.tc(tcid))
+                assert record is not None
+                put = Put(record.key, record.value, record.lease)
+                etcd.mvcc.commit([Commit(puts=(put,))])
+            await until(lambda: len(held.mine) == 2)
+            assert all(held.mine[tcid] > epoch for tcid, epoch in before.items())
+
+    in_virtual_time(scenario)
+
+
+def test_an_id_of_another_process_is_not_given_up() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd) as held:
+            taken = Put(keys.tc(0), records.encode(OTHER))
+            held.ownership.heard(WatchBatch(etcd.mvcc.revision + 1, (), resync=True))
+            etcd.mvcc.commit([Commit(puts=(taken,))])
+            await asyncio.sleep(5)
+            record = etcd.mvcc.get(keys.tc(0))
+            assert record is not None
+            assert record.value == taken.value
+
+    in_virtual_time(scenario)

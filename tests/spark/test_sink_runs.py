@@ -1,0 +1,211 @@
+"""What the sink does about other runs of a batch: earlier, dead, rival ones, those of a copied checkpoint (X1, C8)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import txnclient.sync
+from pyspark_txnstore import sink
+from pyspark_txnstore.attempt import Attempt
+from pyspark_txnstore.batch_names import BatchName
+from pyspark_txnstore.options import SinkOptions
+from pyspark_txnstore.process_client import close_clients
+from pyspark_txnstore.runs import Run
+from pyspark_txnstore.winners import Commit, Repeat, Written, to_commit
+from tests.spark.service import REPOSITORY, Service
+from tests.spark.sink_lines import Lines
+from tests.spark.test_sink import read_all
+from txnstore.lifetime import tied_to_parent
+from txnwire.errors import InvalidTxnState
+
+OLDER, NEWER = (Run(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
+
+
+@pytest.fixture
+def lines(spark: SparkSession, service: Service, tmp_path: Path) -> Lines:
+    return Lines(spark, service.url, tmp_path)
+
+
+@pytest.fixture
+def options(service: Service, sync_client: txnclient.sync.Client, topic: str) -> Iterator[SinkOptions]:
+    """Of a sink of the test's topic, in this process."""
+    sync_client.create_topic(topic)
+    yield SinkOptions.parse({"service.url": service.url, "topic": topic}, use="stream write")
+    close_clients()
+
+
+def write(options: SinkOptions, name: BatchName, run: Run, task: int, *values: bytes) -> Written:
+    return Attempt(options, name, run, task).write(iter([pa.record_batch({"value": pa.array(values)})]))
+
+
+def commit(options: SinkOptions, *written: Written) -> Commit | Repeat | None:
+    decided = to_commit(written)
+    sink._commit(options, decided)
+    return decided
+
+
+# ---- a copied checkpoint --------------------------------------------------------------------------------------------
+
+
+def test_x1_a_checkpoint_that_was_copied_for_another_topic_writes_there(
+    lines: Lines, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ Blue and green: query and batches are the same, what is written to is not."""
+    green, copied = topic + "-green", lines.folder / "green"
+    for name in (topic, green):
+        sync_client.create_topic(name)
+    lines.add(["a", "b"])
+    lines.run(topic)
+    shutil.copytree(lines.checkpoint, copied)
+    lines.add(["c", "d"])
+    lines.run(topic)
+    lines.run(green, checkpoint=copied)
+    assert sorted(read_all(sync_client, topic)) == [b"a", b"b", b"c", b"d"]
+    assert sorted(read_all(sync_client, green)) == [b"c", b"d"]
+
+
+# ---- names of earlier versions --------------------------------------------------------------------------------------
+
+
+def test_x1_what_an_earlier_version_committed_is_not_written_again(
+    lines: Lines, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ Its driver died between its commit and Spark's; the name that it gave the batch lacks the topic. A transaction
+    that it has left open is aborted, and the batch is written."""
+    sync_client.create_topic(topic)
+    lines.add(["a"])
+    lines.run(topic)
+    lines.add(["b", "c"])
+    former = sync_client.begin(name=f"spark/{lines.query_id}/1")
+    with sync_client.producer(topic) as producer:
+        for value in (b"b", b"c"):
+            producer.send(value, txn=former)
+        former.commit(writers=[former.writer_id])
+        lines.add(["d"])
+        left = sync_client.begin(name=f"spark/{lines.query_id}/2")
+        producer.send(b"d", txn=left)
+        left.flush()
+    lines.run(topic)
+    assert Counter(read_all(sync_client, topic)) == Counter(lines.written)
+    assert sync_client.outcomes([left.id]) == {left.id: "ABORTED"}
+    assert lines.open_transactions(sync_client) == []
+
+
+# ---- what is left out is told ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_x1_a_driver_that_finds_its_batch_committed_tells_how_many_rows_it_leaves_out(
+    lines: Lines, service: Service, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """In the log of the driver, by a driver of its own."""
+    sync_client.create_topic(topic)
+    lines.add(f"{number}" for number in range(7))
+    lines.run(topic)
+    lines.forget_last_commit()
+    command = [sys.executable, "-m", "tests.spark.sink_lines", str(lines.folder), service.url, topic, "2", "none"]
+    done = subprocess.run(
+        tied_to_parent(command),
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "left out" in line]
+    assert len(told) == 1
+    assert lines.name(0, topic) in told[0]
+    assert "the 7 rows of this run are left out" in told[0]
+    assert Counter(read_all(sync_client, topic)) == Counter(lines.written)
+
+
+def test_x1_a_repeated_write_tells_how_many_rows_it_leaves_out(
+    options: SinkOptions, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = BatchName(f"{topic}/told", "")
+    commit(options, write(options, name, OLDER, 11, b"a", b"b"))
+    assert caplog.messages == []
+    repeated = commit(options, write(options, name, NEWER, 12, b"a"), write(options, name, NEWER, 13, b"b", b"c"))
+    assert isinstance(repeated, Repeat)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert name.text in caplog.text
+    assert "the 3 rows of this run are left out" in caplog.text
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_x1_a_newer_run_begins_anew_with_all_of_its_time(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ What a dead driver has left open ends at its own deadline, and with it whoever had joined it. None of the rows
+    of its tasks counts, also of those that come late."""
+    name = BatchName(f"{topic}/runs", "")
+    dead = write(options, name, OLDER, 21, b"dead")
+    first, second = (write(options, name, NEWER, task, b"%d" % task) for task in (22, 23))
+    assert first.txn_id == second.txn_id != dead.txn_id
+    late = write(options, name, OLDER, 24, b"late")
+    assert late.txn_id == first.txn_id
+    assert dead.txn_id is not None
+    assert set(sync_client.outcomes([dead.txn_id]).values()) == {"ABORTED"}
+    with pytest.raises(InvalidTxnState, match="ABORTED, its rows are gone"):
+        commit(options, dead)
+    commit(options, first, second)
+    assert sorted(read_all(sync_client, topic)) == [b"22", b"23"]
+
+
+def test_x1_an_older_run_joins_a_newer_one_and_one_of_them_counts(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Two drivers on one checkpoint, or a clock that is behind: whoever commits first."""
+    name = BatchName(f"{topic}/rivals", "")
+    newer = write(options, name, NEWER, 31, b"newer")
+    older = write(options, name, OLDER, 32, b"older")
+    assert older.txn_id == newer.txn_id
+    commit(options, older)
+    commit(options, newer)
+    assert read_all(sync_client, topic) == [b"older"]
+
+
+def test_x1_a_run_that_comes_behind_the_commit_of_an_older_one_finds_it(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    name = BatchName(f"{topic}/committed", "")
+    written = write(options, name, OLDER, 41, b"a")
+    commit(options, written)
+    again = write(options, name, NEWER, 42, b"a")
+    assert (again.txn_id, again.committed) == (written.txn_id, True)
+    assert read_all(sync_client, topic) == [b"a"]
+
+
+def test_x1_what_somebody_else_has_begun_is_joined(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Not of a run: nobody knows whether it is an older one's."""
+    name = BatchName(f"{topic}/else", "")
+    shared = sync_client.begin(name=name.text)
+    assert write(options, name, NEWER, 51, b"a").txn_id == str(shared.id)
+
+
+def test_two_attempts_of_one_number_are_two_writers(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ With one id the rows of both would count."""
+    name = BatchName(f"{topic}/twice", "")
+    first, second = (write(options, name, NEWER, 61, b"a") for _ in range(2))
+    assert first.writer_id != second.writer_id
+    commit(options, second)
+    assert read_all(sync_client, topic) == [b"a"]

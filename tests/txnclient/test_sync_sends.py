@@ -1,0 +1,217 @@
+"""Sends through the synchronous face: whose thread does what, and who is told of a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from concurrent.futures import wait
+from typing import Any
+
+import pytest
+
+import txnclient
+import txnclient.sync
+from tests.cluster import InProcessCluster
+from txnclient.sync.bridge import Sent
+
+TOPIC = "topic://public/default/sync"
+
+
+async def test_bulk_messages_are_pulled_in_the_caller_s_thread_also_from_a_reader(cluster: InProcessCluster) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            here = threading.current_thread()
+
+            def messages(count: int) -> Iterator[bytes]:
+                for number in range(count):
+                    assert threading.current_thread() is here
+                    yield b"%d" % number
+                finished.append(threading.current_thread())
+
+            finished: list[threading.Thread] = []
+            with client.producer(TOPIC) as producer:
+                assert len(producer.send_many(messages(1000))) == 1000
+                assert finished == [here]
+                with client.transaction() as txn, client.reader(TOPIC, end="latest") as reader:
+                    copied = producer.send_many(((b"copy", message.value) for message in reader), txn=txn)
+                assert len(copied) == 1000
+            with client.reader(TOPIC, end="latest") as reader:
+                found = [message.value for message in reader if message.key == b"copy"]
+            assert found == [b"%d" % number for number in range(1000)]
+
+    await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, txnclient.Timeout])
+async def test_c1_what_the_caller_s_messages_raise_is_raised_and_leaves_the_transaction_only_able_to_abort(
+    cluster: InProcessCluster, error: type[BaseException]
+) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            ended: list[threading.Thread] = []
+
+            def messages() -> Iterator[bytes]:
+                try:
+                    for _ in range(1000):
+                        yield b"x"
+                    raise error("broken")
+                finally:
+                    ended.append(threading.current_thread())
+
+            with client.producer(TOPIC) as producer:
+                txn = client.begin()
+                with pytest.raises(error, match="broken"):
+                    producer.send_many(messages(), txn=txn)
+                assert ended == [threading.current_thread()]
+                with pytest.raises(txnclient.TxnError, match=r"broken|cancelled"):
+                    txn.commit()
+                assert txn.state == "ABORTED"
+                assert len(producer.send_many([b"works"])) == 1
+            with client.reader(TOPIC, end="latest") as reader:
+                assert [message.value for message in reader] == [b"works"]
+
+    await asyncio.to_thread(work)
+
+
+async def test_c1_an_abort_does_not_wait_for_messages_that_their_caller_has_yet_to_give(
+    cluster: InProcessCluster,
+) -> None:
+    def work() -> None:
+        with (
+            txnclient.sync.connect(cluster.url) as client,
+            client.producer(client.create_topic(TOPIC).topic) as producer,
+        ):
+            txn = client.begin()
+
+            def messages() -> Iterator[bytes]:
+                for _ in range(100):
+                    yield b"x"
+                txn.abort()  # would wait for us until its time is up
+                assert txn.state == "ABORTED"
+                yield b"y"
+
+            with pytest.raises(txnclient.InvalidTxnState):
+                producer.send_many(messages(), txn=txn)
+
+    await asyncio.to_thread(work)
+
+
+async def test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end(cluster: InProcessCluster) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+    await cluster.stop_server("broker")  # so nothing is ever stored
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url, timeout=0.3) as client:
+
+            def lose(*, look: bool) -> None:
+                with client.producer(TOPIC) as producer:
+                    lost = producer.send_nowait(b"lost")
+                    assert list(wait([lost], 10).done) == [lost]
+                    if look:
+                        assert isinstance(lost.exception(), txnclient.Timeout)
+
+            lose(look=True)
+            with pytest.raises(txnclient.Timeout):
+                lose(look=False)
+
+            def fail() -> None:
+                with client.producer(TOPIC) as producer:
+                    wait([producer.send_nowait(b"lost")], 10)
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError) as raised:
+                fail()
+            assert "Timeout" in raised.value.__notes__[0]
+
+    await asyncio.to_thread(work)
+
+
+async def test_a_send_s_future_is_cancelled_and_ends_for_who_waits(cluster: InProcessCluster) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer:
+                txn = client.begin()
+                sent = producer.send_nowait(b"x", txn=txn)
+                if sent.cancel():
+                    assert list(wait([sent], 10).done) == [sent]
+                    with pytest.raises(txnclient.InvalidTxnState, match="cancelled"):
+                        txn.commit()
+                kept = producer.send_nowait(b"y")
+                assert wait([kept], 10).done
+                assert not kept.cancel()
+                assert kept.result().segment
+
+    await asyncio.to_thread(work)
+
+
+async def test_c1_a_send_that_is_cancelled_as_it_is_answered_leaves_its_transaction_only_able_to_abort(
+    cluster: InProcessCluster,
+) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer:
+                txn = client.begin()
+                sent = producer.send_nowait(b"x", txn=txn)
+
+                async def cancelled_once_stored() -> bool:
+                    assert isinstance(sent, Sent)
+                    assert sent.inner is not None
+                    while not sent.inner.done():
+                        await asyncio.sleep(0)
+                    return sent.cancel()  # before anybody has told it
+
+                assert client._bridge.wait(cancelled_once_stored())
+                with pytest.raises(txnclient.InvalidTxnState, match="a send in it was cancelled"):
+                    txn.commit()
+                assert txn.state == "ABORTED"
+
+    await asyncio.to_thread(work)
+
+
+async def test_ended_sends_are_forgotten_with_their_futures(cluster: InProcessCluster) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer:
+                for _ in range(20):
+                    producer.send_nowait(b"x").result(10)
+                producer.send(b"and the loop has had its turn")
+                gc.collect()
+                assert len(producer._inner._untold._looked) <= 1
+                assert len(producer._bridge._sent) <= 1
+
+    await asyncio.to_thread(work)
+
+
+async def test_c7_a_transaction_of_another_loop_is_refused(cluster: InProcessCluster, client: txnclient.Client) -> None:
+    await client.create_topic(TOPIC)
+    async with client.producer(TOPIC) as producer:
+        await producer.send(b"x")
+    txn = await client.begin()
+
+    def work() -> None:
+        with (
+            txnclient.sync.connect(cluster.url) as other,
+            other.producer(TOPIC) as producer,
+            other.consumer(TOPIC, "sub") as consumer,
+        ):
+            message = consumer.receive()
+            given: Any = txn
+            for call in (
+                lambda: producer.send(b"y", txn=given),
+                lambda: producer.send_nowait(b"y", txn=given),
+                lambda: producer.send_many([b"y"], txn=given),
+                lambda: consumer.ack(message, txn=given),
+            ):
+                with pytest.raises(txnclient.InvalidArgument, match="in another event loop"):
+                    call()
+
+    await asyncio.to_thread(work)
+    await txn.commit()

@@ -1,0 +1,96 @@
+"""An etcd of nothing but gRPC, which answers what it is told to: reads, or renewals of leases alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+
+from txnstore.etcd import rpc_pb2 as pb
+from txnstore.etcd.backend import EtcdBackend
+from txnstore.etcd.connection import Connection
+from txnstore.etcd.settings import EtcdSettings
+from txnwire.clock import SystemClock
+
+TTL_S = 2
+HEADER = pb.ResponseHeader(cluster_id=5, member_id=1, revision=9)
+
+
+class SilentEtcd:
+    """`applies`: while it is cleared, reads and writes wait, as at a member that defragments or whose disk hangs;
+    `tells`: the same for its status. `asked` counts what came."""
+
+    def __init__(self) -> None:
+        self.applies, self.tells, self.renews = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for event in (self.applies, self.tells, self.renews):
+            event.set()
+        self.asked: Counter[str] = Counter()
+        self.watching = 0
+        self.port = 0
+        self._server = grpc.aio.server()
+
+    async def start(self) -> None:
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        for service, methods in {
+            "KV": {"Range": unary(self._answer("range", self.applies, pb.RangeResponse(header=HEADER))),
+                   "Txn": unary(self._answer("txn", self.applies, pb.TxnResponse(header=HEADER)))},
+            "Maintenance": {"Status": unary(self._answer("status", self.tells, pb.StatusResponse(
+                header=HEADER, version="3.5.21", leader=1, raftIndex=20, raftAppliedIndex=20)))},
+            "Lease": {"LeaseKeepAlive": stream(self._renew)},
+            "Watch": {"Watch": stream(self._watch)},
+        }.items():  # fmt: skip
+            handler = grpc.method_handlers_generic_handler(f"etcdserverpb.{service}", methods)
+            self._server.add_generic_rpc_handlers((handler,))
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+
+    async def close(self) -> None:
+        await self._server.stop(0)
+
+    def _answer(self, name: str, when: asyncio.Event, reply: object) -> Callable[[bytes, object], Awaitable[bytes]]:
+        async def answer(_: bytes, __: object) -> bytes:
+            self.asked[name] += 1
+            await when.wait()
+            return reply.SerializeToString()  # type: ignore[attr-defined, no-any-return]
+
+        return answer
+
+    async def _renew(self, requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for request in requests:
+            self.asked["renewal"] += 1
+            await self.renews.wait()
+            asked = pb.LeaseKeepAliveRequest.FromString(request)
+            yield pb.LeaseKeepAliveResponse(header=HEADER, ID=asked.ID, TTL=TTL_S).SerializeToString()
+
+    async def _watch(self, requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        self.watching += 1
+        try:
+            async for _request in requests:
+                yield pb.WatchResponse(header=HEADER, created=True).SerializeToString()
+        finally:
+            self.watching -= 1
+
+
+@asynccontextmanager
+async def silent_etcds(
+    count: int, *, request_timeout_s: float = 0.2
+) -> AsyncIterator[tuple[list[SilentEtcd], EtcdBackend]]:
+    """So many, and a backend that is connected to the first of them."""
+    etcds = [SilentEtcd() for _ in range(count)]
+    for etcd in etcds:
+        await etcd.start()
+    endpoints = tuple(f"http://127.0.0.1:{etcd.port}" for etcd in etcds)
+    settings = EtcdSettings(endpoints=endpoints, request_timeout_s=request_timeout_s)
+    backend = EtcdBackend(Connection(settings, SystemClock()), b"")
+    try:
+        await backend.open()
+        yield etcds, backend
+    finally:
+        await backend.close()
+        for etcd in etcds:
+            for event in (etcd.applies, etcd.tells, etcd.renews):
+                event.set()
+            await etcd.close()

@@ -1,0 +1,75 @@
+"""Generators that do not seem to be through once they have failed.
+
+One that has raised, or whose `anext` was cancelled, is over, and says to whoever asks it again that nothing follows.
+▲ Of a read that is wrong: who gives a page up, and goes on, would take the part that it has got for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, TypeVar
+
+from txnwire.errors import InvalidArgument, TxnError, for_good
+
+T = TypeVar("T")
+
+
+def _to_repeat(error: BaseException) -> BaseException:
+    """What is raised from now on, behind `error`."""
+    if isinstance(error, TxnError):
+        return for_good(error)
+    if isinstance(error, Exception):
+        return error
+    return for_good(InvalidArgument("this read was cancelled before its end: read again, behind what it has given"))
+
+
+class Unfinished(AsyncGenerator[T, None]):
+    """Whoever goes on with it behind a failure is told of that again."""
+
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        self._items = items
+        self._failure: BaseException | None = None
+
+    async def asend(self, value: None) -> T:
+        if self._failure is not None:
+            await asyncio.sleep(0)  # ▲ C6: whoever calls on although told does not stop the loop
+            raise _to_repeat(self._failure)
+        try:
+            return await self._items.asend(value)
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            self._failure = _to_repeat(error)
+            raise
+
+    async def athrow(self, *raised: Any) -> T:
+        return await self._items.athrow(*raised)
+
+    async def aclose(self) -> None:
+        await self._items.aclose()
+
+
+class UnfinishedSync(Generator[T, None, None]):
+    """The same without `await`."""
+
+    def __init__(self, items: Generator[T, None, None]) -> None:
+        self._items = items
+        self._failure: BaseException | None = None
+
+    def send(self, value: None) -> T:
+        if self._failure is not None:
+            raise _to_repeat(self._failure)
+        try:
+            return self._items.send(value)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._failure = _to_repeat(error)
+            raise
+
+    def throw(self, *raised: Any) -> T:
+        return self._items.throw(*raised)
+
+    def close(self) -> None:
+        self._items.close()

@@ -1,0 +1,189 @@
+"""The part of a repair that drops what is missing in the data folder: transactions whole, then the ends of ledgers.
+
+What is missing, and what of it can be known, is decided in `missing`; this carries it out, in an order that may be cut
+short anywhere: headers say that a transaction was dropped, then each segment drops what is left of it, then the lists
+are shortened. A repair that is run again finds the headers, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from segments.cursor import BLOCK_ENTRIES
+from segments.retention import kept_ledgers
+from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within
+from txnctl.checking.picture import Picture
+from txnctl.checking.rewound import OnDisk
+from txnstore import keys
+from txnstore.records import ABORTED, REASON_LOST, AbortedRecord, CursorBlock, LedgerInfo, LedgerRecord, Watermark
+from txnwire.errors import DataCorrupt
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
+
+SHOWN: Final = 20
+
+
+class Repairing(Protocol):
+    """What of the repair is used here. Whatever is written compares that no other one has begun."""
+
+    def find(self, rule: str, text: str) -> None: ...
+    def on_progress(self, what: str, /) -> None: ...
+    def now_ms(self) -> int: ...
+    async def put(self, key: bytes, record: msgspec.Struct) -> None: ...
+    async def delete(self, key: bytes) -> None: ...
+    async def cut(self, segment: str, ledger_id: int, entries: int, *, present: bool) -> None: ...
+    async def listed_sidecar(
+        self, segment: str, info: LedgerInfo
+    ) -> dict[tuple[TxnId, int | None], Position] | None: ...
+    async def entries(
+        self, segment: str, ledger_id: int, length: int, start: Position
+    ) -> list[tuple[Position, TxnId, int, int]]: ...
+
+
+class Dropping:
+    """`short`: segments with what is missing of them; `dropped`: transactions that are aborted for that, also those
+    that a repair which was cut short had aborted."""
+
+    def __init__(self, repair: Repairing, picture: Picture) -> None:
+        self._repair = repair
+        self._picture = picture
+        self.short: dict[str, list[Shortfall]] = {}
+        self.dropped: dict[TxnId, None] = {
+            txn_id: None for txn_id, header in picture.headers.items() if header.reason == REASON_LOST
+        }
+
+    def count(self, segment: str, on_disk: Mapping[int, OnDisk], *, trimmed_since: bool) -> None:
+        short = shortfalls(self._picture, segment, on_disk, trimmed_since=trimmed_since)
+        if short:
+            self.short[segment] = short
+        for one in short:
+            self._repair.find("missing", str(one))
+
+    async def drop_torn(self, counted: Mapping[str, Mapping[int, OnDisk]], folder_revision: int) -> None:
+        """▲ Transactions that lost a part are aborted everywhere before anything is served again: their headers here,
+        what is left of them in each segment with that segment, below its watermark, too."""
+        if not self.short:
+            return
+        short = [one for some in self.short.values() for one in some]
+        found = torn(self._picture, short, await self._left(counted), folder_revision=folder_revision)
+        for number, (txn_id, why) in enumerate(found.dropped.items()):
+            header = msgspec.structs.replace(
+                self._picture.headers[txn_id], state=ABORTED, reason=REASON_LOST, writers=None
+            )
+            await self._repair.put(keys.txn(txn_id), header)
+            self._picture.headers[txn_id] = header
+            self.dropped[txn_id] = None
+            if number < SHOWN:
+                self._repair.find("torn", f"{txn_id} was committed and is aborted everywhere: {why}")
+        self._repair.find(
+            "torn",
+            f"{sum(one.expected - one.found for one in short)} entries or more are missing, in {len(self.short)} "
+            f"segments. {len(found.dropped)} committed transactions that lost a part, or may have, are aborted "
+            "everywhere; what they had acked by then stays acked. What was lost of plain messages, and of transactions "
+            "of which nothing is left, nobody can name",
+        )
+        if found.unsure:
+            self._repair.find(
+                "unsure",
+                f"{len(found.unsure)} transactions were committed at about the time of the folder's last mark, or "
+                "behind it, and collected: nothing tells any more whether they lost a part. What is left of them STAYS "
+                f"VISIBLE: {few(found.unsure)}",
+            )
+
+    async def _left(self, counted: Mapping[str, Mapping[int, OnDisk]]) -> dict[tuple[TxnId, str], int]:
+        """Entries of each transaction in each segment. Reads everything: it is done where something is lost."""
+        left: dict[tuple[TxnId, str], int] = {}
+        for segment, ledgers in counted.items():
+            self._repair.on_progress(f"what is left of {segment}")
+            for ledger_id, there in ledgers.items():
+                if there.damaged:
+                    continue
+                try:
+                    entries = await self._repair.entries(segment, ledger_id, there.entries, EARLIEST)
+                except DataCorrupt as error:
+                    self._repair.find("missing", f"{segment}: ledger {ledger_id} is damaged: {error}")
+                    continue
+                for _, txn_id, _, _ in entries:
+                    left[txn_id, segment] = left.get((txn_id, segment), 0) + 1
+        return left
+
+    async def shorten(self, segment: str, record: LedgerRecord) -> LedgerRecord:
+        """The list as it is once what is missing has been dropped. ▲ Whatever else in etcd names what is missing names
+        the last entry that is left, first."""
+        short = self.short.get(segment)
+        if not short:
+            return record
+        changed = shortened(record, short, now_ms=self._repair.now_ms())
+        ledgers = kept_ledgers(changed)
+        await self._shorten_state(segment, ledgers)
+        await self._shorten_cursors(segment, ledgers)
+        if changed.sealed is not None:
+            sealed = within(Position(*changed.sealed), ledgers)
+            changed = msgspec.structs.replace(changed, sealed=_pair(sealed))
+            await self._shorten_drained(segment, sealed)
+        for one in short:
+            await self._repair.cut(segment, one.ledger_id, one.found, present=one.present)
+        return await self._shorten_sidecars(segment, changed, [one.ledger_id for one in short])
+
+    async def _shorten_sidecars(self, segment: str, record: LedgerRecord, short: list[int]) -> LedgerRecord:
+        """▲ What the sidecar of such a ledger lists is in etcd again: it lists what was aborted in older ledgers, too,
+        and would go with its own. One that is lost stays listed: the repair of the segment sees to it."""
+        ledgers, infos = kept_ledgers(record), []
+        for info in record.ledgers:
+            there = await self._repair.listed_sidecar(segment, info) if info.ledger_id in short else None
+            for (txn_id, writer), position in (there or {}).items():
+                left = AbortedRecord(max_position=_pair(within(position, ledgers)))
+                await self._repair.put(keys.aborted(segment, txn_id, writer), left)
+                self._picture.aborted[segment, txn_id, writer] = left
+            infos.append(info if there is None else msgspec.structs.replace(info, aborted=0))
+        return msgspec.structs.replace(record, ledgers=infos)
+
+    async def _shorten_state(self, segment: str, ledgers: list[LedgerInfo]) -> None:
+        picture = self._picture
+        if (mark := picture.watermarks.get(segment)) is not None:
+            changed = Watermark(position=_pair(within(Position(*mark.position), ledgers)))
+            await self._repair.put(keys.watermark(segment), changed)
+            picture.watermarks[segment] = changed
+        for (where, txn_id, writer), aborted in picture.aborted.items():
+            if where == segment and aborted.max_position is not None:
+                left = _pair(within(Position(*aborted.max_position), ledgers))
+                await self._repair.put(keys.aborted(segment, txn_id, writer), AbortedRecord(max_position=left))
+
+    async def _shorten_cursors(self, segment: str, ledgers: list[LedgerInfo]) -> None:
+        """Marks are written by the repair, with their raised counts."""
+        for (where, name), mark in self._picture.marks.items():
+            if where == segment:
+                left = _pair(within(Position(*mark.position), ledgers))
+                self._picture.marks[where, name] = msgspec.structs.replace(mark, position=left)
+        lengths = {info.ledger_id: info.closed_length or 0 for info in ledgers}
+        for (where, name), blocks in self._picture.blocks.items():
+            for block in blocks:
+                if where == segment and block.ledger_id in lengths:
+                    await self._shorten_block(segment, name, block, lengths[block.ledger_id])
+
+    async def _shorten_block(self, segment: str, subscription: str, block: CursorBlock, length: int) -> None:
+        left = block_within(block, length)
+        name = f"{block.ledger_id}-{block.first_entry // BLOCK_ENTRIES}"
+        if left is None:
+            await self._repair.delete(keys.cursor_block(segment, subscription, name))
+        elif left != block:
+            await self._repair.put(keys.cursor_block(segment, subscription, name), left)
+
+    async def _shorten_drained(self, segment: str, end: Position) -> None:
+        name = SegmentName.from_path(segment)
+        for (topic, subscription, segment_id), drained in self._picture.drained.items():
+            if topic == name.topic.path and segment_id == name.segment_id:
+                changed = msgspec.structs.replace(drained, end=_pair(end))
+                await self._repair.put(keys.drained(topic, subscription, segment_id), changed)
+
+
+def _pair(position: Position) -> tuple[int, int]:
+    return position.ledger_id, position.entry_id
+
+
+def few(numbers: Iterable[object]) -> str:
+    told = [str(number) for number in numbers]
+    return ", ".join(told if len(told) <= SHOWN else [*told[:SHOWN], f"… {len(told)} in all"])

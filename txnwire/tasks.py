@@ -1,0 +1,168 @@
+"""The background tasks of a process: how each is kept alive, and how everybody learns of an end that nobody asked for.
+
+A task whose exception ends in the log leaves a process that holds its names and leases and does a part of its work no
+more. So what runs beside requests is started in one of three ways:
+
+- `restarted`: must live as long as its process; begun anew with a growing pause whenever it ends;
+- `vital`: must live too, and cannot be begun anew: its end is the end of the process, which `on_fatal` brings about;
+- `errand`: ends by itself; an exception that is no `TxnError` is a defect, and told.
+
+Each end that should not have been is logged, counted by name, shown by `failing` for a while, and told to `witnesses`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from traceback import extract_tb
+from typing import Any, Final, NamedTuple, TypeVar
+
+import structlog
+
+from txnwire.errors import InternalError, TxnError
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 10.0
+SETTLED_S: Final = 15.0
+"""A task that has run for so long since its last end counts as well again; longer than the longest pause."""
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class TaskEnd(NamedTuple):
+    """`name`: what kind of task, of a small set; `of`: which one. `fatal`: the process ends by it."""
+
+    name: str
+    of: str
+    error: BaseException
+    fatal: bool
+
+
+class Tasks:
+    """Of one process. `now`: monotonic seconds. `on_fatal` is called when a vital task has ended: the process must end
+    too."""
+
+    def __init__(
+        self, now: Callable[[], float] = lambda: 0.0, on_fatal: Callable[[BaseException], None] = lambda _: None
+    ) -> None:
+        self._now = now
+        self._on_fatal = on_fatal
+        self._ended_at: dict[tuple[str, str], tuple[float, BaseException]] = {}
+        self.failures: dict[str, int] = {}
+        """Ends that nobody asked for, by the name of the task."""
+        self.witnesses: list[Callable[[TaskEnd], None]] = []
+
+    @contextmanager
+    def in_charge(self) -> Iterator[None]:
+        """Tasks that are started within, and by tasks and callbacks begun within, are of this process."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+    def failing(self) -> str | None:
+        """The task that ended last of those that have not been well for long enough since; None where all are."""
+        after = self._now() - SETTLED_S
+        lately = [(at, who, error) for who, (at, error) in self._ended_at.items() if at > after]
+        if not lately:
+            return None
+        _, (name, of), error = max(lately, key=lambda item: item[0])
+        return f"task {f'{name} of {of}' if of else name} has ended: {error!r}"
+
+    def ended(self, name: str, of: str, error: BaseException, *, fatal: bool = False) -> None:
+        end = TaskEnd(name, of, error, fatal)
+        log.error("task_ended", task=name, of=of, fatal=fatal, error=repr(error), at=_where(error))
+        self.failures[name] = self.failures.get(name, 0) + 1
+        now = self._now()
+        self._ended_at = {who: what for who, what in self._ended_at.items() if now - what[0] < SETTLED_S}
+        self._ended_at[name, of] = (now, error)
+        for witness in self.witnesses:
+            witness(end)
+        if fatal:
+            self._on_fatal(error)
+
+
+_CURRENT: ContextVar[Tasks] = ContextVar("tasks", default=Tasks())  # noqa: B039  (for what runs in no server process)
+
+
+def restarted(run: Callable[[], Awaitable[None]], *, name: str, of: str = "") -> asyncio.Task[None]:
+    """A task that runs `run`, for ever: when it raises or returns, again after a pause. Cancel it to end it."""
+    return asyncio.get_running_loop().create_task(_run_again(run, name, of, _CURRENT.get()), name=_title(name, of))
+
+
+async def _run_again(run: Callable[[], Awaitable[None]], name: str, of: str, tasks: Tasks) -> None:
+    loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+    while True:
+        began = loop.time()
+        try:
+            await run()
+            if _is_cancelled():  # ▲ what it waited for may have taken its cancellation: it ends all the same
+                raise asyncio.CancelledError
+            error: BaseException = InternalError(f"task {_title(name, of)} returned and should never end")
+        except asyncio.CancelledError as cancelled:
+            if _is_cancelled():
+                raise
+            error = cancelled  # of something that it waited for: for this task it is an error as any other
+        except Exception as raised:
+            if _is_cancelled():  # ▲ what ends it may fail on the way: begun anew, it would keep its process from ending
+                raise asyncio.CancelledError from raised
+            error = raised
+        tasks.ended(name, of, error)
+        pause_s = FIRST_PAUSE_S if loop.time() - began >= SETTLED_S else pause_s
+        await asyncio.sleep(pause_s)
+        pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
+def vital(work: Coroutine[Any, Any, T], *, name: str, of: str = "") -> asyncio.Task[T]:
+    """A task whose end, if nobody cancels it, ends the process."""
+    task = asyncio.get_running_loop().create_task(work, name=_title(name, of))
+    tasks = _CURRENT.get()
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            missing = InternalError(f"task {_title(name, of)} returned and should never end")
+            tasks.ended(name, of, task.exception() or missing, fatal=True)
+
+    task.add_done_callback(ended)
+    return task
+
+
+def errand(
+    work: Coroutine[Any, Any, T], *, name: str, of: str = "", expected: type[BaseException] = TxnError
+) -> asyncio.Task[T]:
+    """A task that ends by itself. Who waits for it gets what it raises; what is neither a `TxnError` nor `expected` is
+    a defect, and told besides."""
+    task = asyncio.get_running_loop().create_task(work, name=_title(name, of))
+    tasks = _CURRENT.get()
+
+    def ended(task: asyncio.Task[T]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, TxnError | expected):
+            tasks.ended(name, of, error)
+
+    task.add_done_callback(ended)
+    return task
+
+
+def defect(name: str, of: str, error: BaseException) -> None:
+    """A task has met a defect and goes on without what it was about: told as an end of that part of it."""
+    _CURRENT.get().ended(name, of, error)
+
+
+def _where(error: BaseException) -> str:
+    """The innermost lines that it came through."""
+    frames = extract_tb(error.__traceback__)[-3:]
+    return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+
+
+def _title(name: str, of: str) -> str:
+    return f"{name} of {of}" if of else name
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

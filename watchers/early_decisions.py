@@ -1,0 +1,84 @@
+"""Decided headers that come while segments load, kept for when those say what they hold. Pure.
+
+Of a segment that has not read its state yet nobody knows which transactions it holds, so every decision counts: one
+record of it for all segments that load, as far back as the oldest of them began. Once its state is read, only those of
+the transactions it found open are kept: ▲ nothing else of it can be decided before it serves.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+
+from txnstore.store import KeyValue
+
+
+class EarlyDecisions:
+    """`len` is the number of headers kept for those that have not read their state."""
+
+    def __init__(self) -> None:
+        self._reading: dict[Hashable, int] = {}
+        """Who has yet to read its state, with the number of decisions that had come before it."""
+        self._expecting: dict[Hashable, dict[bytes, KeyValue | None]] = {}
+        self._kept: OrderedDict[bytes, tuple[int, KeyValue]] = OrderedDict()
+        self._came = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __bool__(self) -> bool:
+        """Whether anybody loads."""
+        return bool(self._reading or self._expecting)
+
+    def begin(self, who: Hashable) -> None:
+        self._reading[who] = self._came
+
+    def is_reading(self, who: Hashable) -> bool:
+        """Whether it has not said what it expects."""
+        return who in self._reading
+
+    def note(self, header: KeyValue) -> None:
+        """A decision. O(segments that load)."""
+        if self._reading:
+            self._came += 1
+            self._kept[header.key] = (self._came, header)
+            self._kept.move_to_end(header.key)
+        for expected in self._expecting.values():
+            if header.key in expected:
+                expected[header.key] = header
+
+    def expect(self, who: Hashable, keys: Iterable[bytes]) -> None:
+        """`who` has read its state: only the headers under these `keys` count for it from now on. O(keys), much less
+        each where they are those of a dict, and O(kept)."""
+        if who in self._reading:
+            expected: dict[bytes, KeyValue | None] = dict.fromkeys(keys)
+            for key, (_, header) in self._kept.items():
+                if key in expected:
+                    expected[key] = header
+            self._expecting[who] = expected
+            self._end_reading(who)
+
+    def awaits(self, who: Hashable, key: bytes) -> bool:
+        """Whether `who` expects the header under `key`, and it has not come."""
+        expected = self._expecting.get(who, {})
+        return key in expected and expected[key] is None
+
+    def take(self, who: Hashable) -> list[KeyValue]:
+        """The decided headers that `who` expects and that have come since it began, or since the last time, in the
+        order of their decisions."""
+        expected = self._expecting.get(who, {})
+        found = [header for header in expected.values() if header is not None]
+        for header in found:
+            del expected[header.key]
+        return sorted(found, key=lambda header: header.mod_revision)
+
+    def leave(self, who: Hashable) -> None:
+        """It serves, or will not. Idempotent."""
+        self._expecting.pop(who, None)
+        self._end_reading(who)
+
+    def _end_reading(self, who: Hashable) -> None:
+        self._reading.pop(who, None)
+        oldest = next(iter(self._reading.values()), None)
+        while self._kept and (oldest is None or next(iter(self._kept.values()))[0] <= oldest):
+            self._kept.popitem(last=False)
