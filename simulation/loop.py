@@ -16,7 +16,7 @@ import sys
 import warnings
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
@@ -48,6 +48,7 @@ class Owner:
         self.paused = False
         self.queue: deque[asyncio.Handle] = deque()
         self.queued = False
+        self.steps = 0
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self._purge_at = 256
 
@@ -83,6 +84,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._running = False
 
     # --- processes ---
+
+    @property
+    def owners(self) -> Sequence[Owner]:
+        return self._owners
 
     def new_owner(self, name: str) -> Owner:
         owner = Owner(name, len(self._owners))
@@ -210,6 +215,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if handle._cancelled:
             return
         self._now += CALLBACK_S
+        owner.steps += 1
         self.trace.step(int(self._now * 1e6), owner.number)
         if self.trace.logging:
             self.trace.note(f"{self._now:.6f} {owner.name} {_describe(handle)}")

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from simulation import guards
 from simulation.acking_work import AckingDrain, AckingLife, AckingLog
+from simulation.busy import BusyJudge
 from simulation.careless import share_of
 from simulation.checker import check
 from simulation.damage import names_a_file
@@ -164,6 +165,7 @@ class Scenario:
             clocks_differ=lambda: any("clock" in kind for kind in self.nemesis.counts),
         )
         self.let_go = LetGoJudge(self.plan.lifetimes, lambda: self.nemesis.calm_since)
+        self.busy = BusyJudge(self._loop)
         self._world.witnesses += [self.invariants.saw, lambda at, events: self.let_go.saw(at, events)]
         self.settling = Settling()
         self._stopped_at = float("inf")
@@ -230,6 +232,7 @@ class Scenario:
             now = self._loop.time()
             self.invariants.look_at_the_time(now)
             self.let_go.look_at_the_time(now)
+            self.busy.look()
             if now > self._stopped_at:
                 picture = picture_of(mvcc.revision, lambda start, end: mvcc.range(start, end)[0])
                 self.settling.look(now - self._stopped_at, picture)
@@ -380,6 +383,7 @@ class Scenario:
             *self._ended_processes(),
             *(f"layout: {text}" for text in (*self.layouts.findings, *self.layouts.misplaced(placed(history)))),
             *(f"let go: {text}" for text in self.let_go.findings),
+            *(f"busy: {text}" for text in self.busy.findings),
             *(f"transaction key: {text}" for text in self.keys.findings),
             *(f"records: {text}" for text in self.records.findings),
             *(f"unexpected error: {text}" for text in self.plan.unexpected),

@@ -88,8 +88,8 @@ class SimDisk:
         trace: Trace | None = None,
         forgives_untold_ends: bool = False,
     ) -> None:
-        """`forgives_untold_ends`: where an owner has ended before this disk or etcd took a note of where its ledger
-        ends, what the kernel has of it gets to the disk after all (docs/limits.md, *Repairs*, says what else may be)."""
+        """`forgives_untold_ends`: where an owner is gone before this disk or etcd took a note of where its ledger
+        ends, what the kernel has of it gets to the disk after all (docs/limits.md, *Repairs*, has what else may be)."""
         self.random = random.Random(f"{seed}/disk")
         self._forgives_untold_ends = forgives_untold_ends
         self.faults = faults or DiskFaults()
