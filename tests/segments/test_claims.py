@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from segments.claims import KEEP_S, MAX_TAKING, MAX_YIELDING, RETRY_S, SEALED_BESIDE, Claims, ClusterView
@@ -220,7 +220,12 @@ class World:
         return len(self.owners) == len(self.segments) and of_each[-1] - of_each[0] <= 1
 
 
+COME_TO_REST_S = 60 + 2 * KEEP_S[0]
+"""What is left unowned because a directory lags stays for a while with the broker that has taken it instead."""
+
+
 @settings(max_examples=40, deadline=None)
+@example(4, 9, 4)
 @given(st.integers(0, 1 << 32), st.integers(1, 24), st.integers(2, 4))
 def test_brokers_with_lagging_directories_come_to_rest_balanced_and_move_nothing_any_more(
     seed: int, segments: int, brokers: int
@@ -231,11 +236,11 @@ def test_brokers_with_lagging_directories_come_to_rest_balanced_and_move_nothing
     world.run(5)
     for number in range(1, brokers):
         world.join(f"b{number}")
-    world.run(60)
+    world.run(COME_TO_REST_S)
     assert world.settled(), world.owners
     moved = world.given_up
     world.run(30)
     assert world.given_up == moved, "it flaps"
     world.die(chance.choice(sorted(world.brokers)))
-    world.run(60)
+    world.run(COME_TO_REST_S)
     assert world.settled(), world.owners
