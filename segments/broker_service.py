@@ -11,6 +11,7 @@ from segments.broker import Broker
 from segments.consuming import ConsumingService
 from segments.producers import ProducerSession
 from segments.scanning import PAGE_ENTRIES, scan
+from segments.segment_cuts import READER_PATIENCE_S
 from segments.sending import Outgoing
 from segments.tail_cache import chunk_key
 from txnwire.bounds import MAX_TIME_MS
@@ -157,7 +158,7 @@ class BrokerService:
         request = command.segment_positions
         segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
         if request.min_revision:
-            await segment.wait_followed(request.min_revision)
+            await segment.wait_followed(request.min_revision, patience_s=READER_PATIENCE_S)
         segment.check()
         resolved = segment.cuts.begin() if request.for_cut else segment.buffer.max_read_position
         return pb.Command(

@@ -27,9 +27,10 @@ CLOSED_KEPT = 64
 class _ConsumerSink:
     """Implements `dispatch.Sink` over one connection."""
 
-    def __init__(self, peer: Peer, consumer_id: int) -> None:
+    def __init__(self, peer: Peer, consumer_id: int, shown_revision: Callable[[], int]) -> None:
         self._peer = peer
         self._consumer_id = consumer_id
+        self._shown_revision = shown_revision
         self.error: TxnError | None = None
 
     @property
@@ -54,7 +55,10 @@ class _ConsumerSink:
             )
             for one in deliveries
         ]
-        self._peer.push(pb.Command(deliver=pb.Deliver(consumer_id=self._consumer_id, entries=entries)))
+        # ▲ Else who has seen a message could open a reader elsewhere that does not know of its transaction yet.
+        revision = self._shown_revision()
+        deliver = pb.Deliver(consumer_id=self._consumer_id, entries=entries, revision=revision)
+        self._peer.push(pb.Command(deliver=deliver))
 
     def rewind(self) -> None:
         self._peer.push(pb.Command(rewind=pb.Rewind(consumer_id=self._consumer_id)))
@@ -124,7 +128,7 @@ class ConsumingService:
         earlier = consumers.get(request.consumer_id)
         if earlier is not None and earlier.sink.error is None:
             raise InvalidArgument(f"consumer id {request.consumer_id} is open already on this connection")
-        sink = _ConsumerSink(peer, request.consumer_id)
+        sink = _ConsumerSink(peer, request.consumer_id, lambda: segment.shown_revision)
         if not request.subscription:
             consuming = await _attach_reader(segment, sink, request, isolation)
         elif request.type == pb.SUBSCRIPTION_TYPE_STREAM:

@@ -368,14 +368,15 @@ class Controller:
 
     # ---- snapshots --------------------------------------------------------------------------------------------------
 
-    async def take_snapshot(self, topics: Sequence[TopicName]) -> Snapshot:
-        """A cut over `topics` (DESIGN §10) that holds whatever was committed before the call. It changes nothing, so a
-        former controller's would be right too; one process takes them all to spare the others the work.
+    async def take_snapshot(self, topics: Sequence[TopicName], *, at_least: int = 0) -> Snapshot:
+        """A cut over `topics` (DESIGN §10) that holds whatever was committed before the call, at revision `at_least` or
+        later. It changes nothing, so a former controller's would be right too; one process takes them all to spare the
+        others the work.
 
         Raises `TopicNotFound`, `DataCorrupt`, `NotOwner`, `Timeout`.
         """
         self._require_term()
-        return await self._snapshots.take(topics, timeout_s=self._settings.request_timeout_s)
+        return await self._snapshots.take(topics, at_least=at_least, timeout_s=self._settings.request_timeout_s)
 
     # ---- subscriptions ----------------------------------------------------------------------------------------------
 

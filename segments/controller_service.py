@@ -80,7 +80,7 @@ class ControllerService:
         if not topics:
             raise InvalidArgument("a snapshot names at least one topic")
         # `min_revision` needs no look: the cut's revision is read from the store after this request was sent.
-        snapshot = await self._controller.take_snapshot(topics)
+        snapshot = await self._controller.take_snapshot(topics, at_least=command.take_snapshot.at_least)
         return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=snapshot.to_json()))
 
 

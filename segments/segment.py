@@ -19,7 +19,7 @@ from segments.pipeline import Pipeline
 from segments.producers import OnClosed, ProducerSession
 from segments.retention import Retention, kept_ledgers
 from segments.sealing import Sealing
-from segments.segment_cuts import PATIENCE_S, SegmentCuts
+from segments.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
 from segments.segment_statistics import PINNING_SHOWN, SegmentStatistics
 from segments.sending import Line, SendReply
 from segments.starts import Start, resolve_start
@@ -278,7 +278,7 @@ class Segment:
         read, or goes on behind that; None: by what it starts from. Raises `DataCorrupt`, `NotOwner`, `Timeout`,
         `DataTrimmed`; `InvalidArgument` for a snapshot that is of another cluster."""
         if min_revision:
-            await self.wait_followed(min_revision)
+            await self.wait_followed(min_revision, patience_s=READER_PATIENCE_S)
         self.check()  # ▲ what was confirmed before a long pause says nothing about the snapshot
         if isolation is Isolation.SNAPSHOT and end is not None and end > self.last_confirmed:
             # What was confirmed stays so over every change of owner: its reader would wait for ever.
@@ -314,6 +314,11 @@ class Segment:
         if topology is None or name.segment_id not in topology.segments:
             return ()
         return topology.ancestors(name.segment_id)
+
+    @property
+    def shown_revision(self) -> int:
+        """Whatever is visible here was decided at or before it."""
+        return self._shared.decisions.shown_revision
 
     async def wait_followed(self, revision: int, *, patience_s: float | None = None) -> None:
         """Until every decision up to `revision` counts here; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""

@@ -18,6 +18,9 @@ PATIENCE_S: Final = 0.02
 """How long a cut waits for events of the watch before it reads the headers of what is held. R is seldom the revision of
 an event under `/txn/`, and on a quiet system no event would ever say that it is followed."""
 
+READER_PATIENCE_S: Final = 0.1
+"""The same of a reader that begins. It was told of a revision, mostly that of an event, which is on its way then."""
+
 
 class SegmentCuts:
     """`check` raises why the segment cannot answer; `wait_followed` waits for decisions up to a revision. `woken` is to

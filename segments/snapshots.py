@@ -88,9 +88,9 @@ class Snapshots:
     def statistics(self) -> SnapshotStatistics:
         return SnapshotStatistics(self._taken, self._started_over, self._failed, self._taken_s)
 
-    async def take(self, topics: Sequence[TopicName], *, timeout_s: float) -> Snapshot:
+    async def take(self, topics: Sequence[TopicName], *, at_least: int = 0, timeout_s: float) -> Snapshot:
         """A cut over all segments of `topics`, at a revision read meanwhile: whatever was committed before the call is
-        in it.
+        in it. `at_least`: it is taken once the store has come to this revision.
 
         Raises `TopicNotFound`, `DataCorrupt`, `Overloaded` where more transactions are under way than fit an answer,
         and `Timeout` that says what kept it from ending: a segment without an owner, say.
@@ -100,7 +100,7 @@ class Snapshots:
         waits = deque(["it was not answered"], maxlen=1)
         try:
             async with asyncio.timeout(timeout_s):
-                while isinstance(outcome := await self._attempt(topics, waits), StartOver):
+                while isinstance(outcome := await self._attempt(topics, at_least, waits), StartOver):
                     waits.append(outcome.reason)
                     self._started_over += 1
                     log.info("snapshot_started_over", reason=outcome.reason)
@@ -124,10 +124,18 @@ class Snapshots:
         self._settled.update(settled_in(outcome))
         return replace(outcome, store=store)
 
-    async def _attempt(self, topics: Sequence[TopicName], waits: deque[str]) -> Snapshot | StartOver:
+    async def _attempt(self, topics: Sequence[TopicName], at_least: int, waits: deque[str]) -> Snapshot | StartOver:
         """`waits`: is told what it waits for."""
         try:
-            _, layouts = await self._layouts(topics)
+            revision, layouts = await self._layouts(topics)
+            # ▲ Told of a commit by another client, the asker would miss its messages in a cut from before it.
+            while revision < at_least:
+                waits.append(
+                    f"the metadata store is at revision {revision} and at_least asks for {at_least}: is that one of "
+                    "another cluster, or from before etcd was put back from a backup?"
+                )
+                await asyncio.sleep(self._random.uniform(*_PAUSE_S))
+                revision, layouts = await self._layouts(topics)
         except StoreUnavailable as error:
             return StartOver(str(error))
         try:

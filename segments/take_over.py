@@ -116,6 +116,7 @@ async def take_over_segment(
         membership.leave()
         ledgers.abandon()
         raise
+    shared.decisions.loaded_at(state.revision)
     segment.start()
     segment.recovery_s = round(shared.clock.monotonic() - begun_s, 3)
     log.info(

@@ -23,7 +23,7 @@ from simulation.world import Ports
 from txnclient.consumer import Consumer
 from txnclient.message import Message
 from txnclient.producer import Producer
-from txnwire.errors import SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import DataTrimmed, SubscriptionNotFound, TopicNotFound, TxnError
 
 TOPIC = "topic://public/sim/passing"
 SUBSCRIPTION = "passing"
@@ -235,11 +235,18 @@ class PassingDrain:
             if one.deleting or one.unsubscribing:
                 return  # nobody knows how far that has come
             with suppress(TopicNotFound):
-                async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                    async for message in reader:
-                        log.visible.append(message.value.decode())
+                log.visible += await _read_all(client)
                 async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
                     while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
                         log.left += [message.value.decode() for message in messages]
                         await consumer.ack(messages)  # children come once their parents are drained
                     log.drained = True
+
+
+async def _read_all(client: txnclient.Client) -> list[str]:
+    """Read anew where retention takes something while it is read: what is behind that may be a part of a
+    transaction."""
+    while True:
+        with suppress(DataTrimmed):
+            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
+                return [message.value.decode() async for message in reader]

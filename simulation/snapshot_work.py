@@ -1,7 +1,8 @@
 """Snapshots beside the workload: each is read whole and from the one before it, and must add up (DESIGN §10).
 
-The checker judges that none is torn. What it cannot know is looked at here: that a snapshot holds what had been
-committed before it was asked for, and that it is the one before and what was committed between the two.
+The checker judges that none is torn, and likewise each read to "latest", which takes a snapshot of its own. What it
+cannot know is looked at here: that a snapshot holds what had been committed before it was asked for, and that it is the
+one before and what was committed between the two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import txnclient
 from simulation.careless import Careless
 from simulation.history import Poll
-from simulation.recorder import Positions, Recorder
+from simulation.recorder import Draft, Positions, Recorder
 from txnclient.message import Message
 from txnclient.snapshot import Snapshot, Span
 from txnwire.errors import TxnError
@@ -63,34 +64,56 @@ class SnapshotWork:
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
             try:
                 await self._careless.call(self._take(client), awaits=20)
+                await self._careless.call(self._read_to_latest(client), awaits=20)
             except TxnError as error:
                 met(error)
 
     async def _take(self, client: txnclient.Client) -> None:
-        committed = [draft for draft in self._recorder.drafts if draft.outcome == "ok" and draft.sends]
+        committed = self._committed()
         snapshot = Snapshot.from_json((await client.snapshot(self._topics)).to_json())
         self._taken += 1
         name = f"{self._process}@{self._taken}"
         draft = self._recorder.begin(f"{self._process}/snapshot", "snapshot")
         whole = await self._read(client, None, snapshot)
         since = await self._read(client, self._last, snapshot)
-        draft.polled([Poll(reads={key: [] for key in self._keys}, at=self._recorder.now(), snapshot=name)])
-        polls = Positions(self._recorder.now, None).polls(whole)
-        draft.polled([msgspec.structs.replace(poll, snapshot=name) for poll in polls])
-        self._recorder.end(draft, "ok")
+        self._polled(draft, name, whole)
         values = _values(whole)
         if self._last is not None and self._held + _values(since) != values:
             self._found(f"{name} is not the snapshot before it and what was committed since")
-        for one in committed:
-            if missing := [value for _, value in one.sends if value not in values]:
-                self._found(f"{name} lacks {', '.join(missing)} of {one.process} {one.name}, committed before it")
+        self._look_for(committed, name, values)
         last, self._last, self._held = self._last, snapshot, values
         if await self._read_in_bulk(client, last, snapshot) != _values(since):
             self._found(f"{name}, read in bulk from the one before, is not what a reader shows")
         if (counted := await self._count_by_heads(client, snapshot)) != values.total():
             self._found(f"{name} has {values.total()} messages, and {counted} by their heads")
 
-    async def _read(self, client: txnclient.Client, start: Snapshot | None, end: Snapshot) -> list[Message]:
+    async def _read_to_latest(self, client: txnclient.Client) -> None:
+        """A whole read while transactions commit. The checker judges it by itself: other reads of the same values make
+        up for nothing that is missing in it."""
+        committed = self._committed()
+        self._taken += 1
+        name = f"{self._process}@{self._taken}/latest"
+        draft = self._recorder.begin(f"{self._process}/latest", "latest")
+        messages = await self._read(client, None, "latest")
+        self._polled(draft, name, messages)
+        self._look_for(committed, name, _values(messages))
+
+    def _committed(self) -> list[Draft]:
+        return [draft for draft in self._recorder.drafts if draft.outcome == "ok" and draft.sends]
+
+    def _polled(self, draft: Draft, name: str, messages: list[Message]) -> None:
+        """All `messages` were read together."""
+        draft.polled([Poll(reads={key: [] for key in self._keys}, at=self._recorder.now(), snapshot=name)])
+        polls = Positions(self._recorder.now, None).polls(messages)
+        draft.polled([msgspec.structs.replace(poll, snapshot=name) for poll in polls])
+        self._recorder.end(draft, "ok")
+
+    def _look_for(self, committed: list[Draft], name: str, values: Counter[str]) -> None:
+        for one in committed:
+            if missing := [value for _, value in one.sends if value not in values]:
+                self._found(f"{name} lacks {', '.join(missing)} of {one.process} {one.name}, committed before it")
+
+    async def _read(self, client: txnclient.Client, start: Snapshot | None, end: Snapshot | str) -> list[Message]:
         messages: list[Message] = []
         async with client.reader(self._topics, start=start or "earliest", end=end) as reader:
             while not reader.ended:

@@ -13,6 +13,7 @@ from typing import Any
 from txnclient import seeking, topic_changes
 from txnclient.address import parse_url
 from txnclient.coordinators import Coordinators
+from txnclient.cuts import SharedCuts, check_at_least, take_cut
 from txnclient.dead_letters import Services
 from txnclient.deadlines import Deadline
 from txnclient.directory import Directory
@@ -44,9 +45,6 @@ ABORTED_AT_ONCE = 500
 
 CALL_TIMEOUT_S = 10.0
 """Of one request to one server; the call goes on elsewhere until its own time is up."""
-
-SNAPSHOT_TIMEOUT_S = 15.0
-"""The same for a snapshot: a little longer than a controller tries to take one."""
 
 
 def connect(
@@ -127,6 +125,7 @@ class Client(Openers):
             clock=clock, random=random, timeout_s=timeout, tasks=tasks, links=links, directory=self._directory
         )
         self._coordinators = Coordinators(self._session, transaction_key=transaction_key)
+        self._cuts = SharedCuts(self._session)
         self._addresses = addresses
         self._opened: dict[Closable, None] = {}
         self._closed = False
@@ -295,26 +294,18 @@ class Client(Openers):
         reply = await self._call_any(pb.Command(list_topics=pb.ListTopics(prefix=prefix)), "listing topics")
         return list(reply.names.names)
 
-    async def snapshot(self, topics: str | Sequence[str]) -> Snapshot:
+    async def snapshot(self, topics: str | Sequence[str], *, at_least: int = 0) -> Snapshot:
         """Where all segments of these topics stand at one moment: whatever had been committed, whole, and nothing else.
 
         It holds every transaction known to be committed before this call, this client's among them. To be read with
-        `reader(topics, end=snapshot)`, as often as wanted. Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or
-        `NotOwner` where a segment had no owner for so long.
+        `reader(topics, end=snapshot)`, as often as wanted. `at_least`: a revision of the metadata store, such as
+        another client's `txn.result.revision`; the snapshot is not from before it.
+        Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or `NotOwner` where a segment had no owner for so long,
+        or the store does not come to `at_least`.
         """
         await self._expect_open()
-        names = topics_of(topics)
-        deadline = self._session.deadline()
-        request = pb.TakeSnapshot(topics=names, min_revision=self._session.commit_revision)
-
-        async def take() -> Snapshot:
-            link = await self._directory.controller_link(deadline)
-            reply = await link.call(
-                pb.Command(take_snapshot=request), timeout_s=min(SNAPSHOT_TIMEOUT_S, deadline.remaining())
-            )
-            return Snapshot.from_json(reply.take_snapshot_ok.snapshot_json)
-
-        return await self._session.repeat(f"taking a snapshot of {', '.join(names)}", deadline, take)
+        check_at_least(at_least)
+        return await take_cut(self._session, topics_of(topics), at_least, self._session.deadline())
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 

@@ -181,6 +181,7 @@ class Feed:
     def on_deliver(self, deliver: pb.Deliver) -> None:
         inbox = self._inbox
         serializer = self._receiver.serializer
+        self._session.told(deliver.revision)
         for delivered in () if self._broken else deliver.entries:
             position = Position(delivered.ledger_id, delivered.entry_id)
             try:

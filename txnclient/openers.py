@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from txnclient import entries
 from txnclient.consumer import Consumer
+from txnclient.cuts import SharedCuts
 from txnclient.dead_letters import DeadLetterPolicy, Services
 from txnclient.entries import EntryHead, WholeEntry
 from txnclient.opening import Closable, Opening
@@ -29,6 +30,7 @@ class Openers:
     """Base of `Client`."""
 
     _session: Session
+    _cuts: SharedCuts
     _opened: dict[Closable, None]
     _closed: bool
 
@@ -253,15 +255,21 @@ class Openers:
         serializer: Any = None,
         start: StartArgument | Snapshot = "earliest",
         end: str | Snapshot | None = None,
+        at_least: int = 0,
         isolation: str = "read_committed",
         prefetch: int = 1000,
         prefetch_bytes: int = 64 * 1024 * 1024,
     ) -> Opening[Reader[Any]]:
-        """`await` it, or `async with` it. With `end="latest"` it ends by itself behind what may be read now.
+        """`await` it, or `async with` it. With `end="latest"` it takes a snapshot when it is opened, which is
+        `reader.snapshot`, and ends by itself behind what was committed at that; with isolation "read_uncommitted",
+        behind what is stored.
 
         With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
         was committed between them, so that both reads together are the read to the later one. From a snapshot
         without an end it follows what has been committed since.
+
+        `at_least`, of a reader with an end: a revision of the metadata store, such as another client's
+        `txn.result.revision`; whatever was committed by then is read.
 
         A MessageId as start begins at that message in its segment, and at the earliest of the others.
         Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
@@ -274,6 +282,8 @@ class Openers:
                 topics,
                 start=start,
                 end=end,
+                at_least=at_least,
+                cuts=self._cuts,
                 isolation=isolation,
                 prefetch=prefetch,
                 prefetch_bytes=prefetch_bytes,

@@ -35,6 +35,7 @@ class ConsumerOptions(TypedDict, total=False):
 class ReaderOptions(TypedDict, total=False):
     start: StartArgument | Snapshot
     end: str | Snapshot | None
+    at_least: int
     isolation: str
     prefetch: int
     prefetch_bytes: int

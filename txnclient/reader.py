@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic
 
+from txnclient.cuts import SharedCuts, check_at_least
 from txnclient.deadlines import Deadline
 from txnclient.inbox import Inbox
 from txnclient.message import Message
@@ -41,6 +42,8 @@ class Reader(Generic[V]):
         *,
         start: StartArgument | Snapshot,
         end: str | Snapshot | None,
+        at_least: int,
+        cuts: SharedCuts,
         isolation: str,
         prefetch: int,
         prefetch_bytes: int,
@@ -50,12 +53,20 @@ class Reader(Generic[V]):
         if not isinstance(end, Snapshot) and end not in (None, "latest"):
             raise InvalidArgument(f"end {end!r}: expected None, 'latest' or a Snapshot")
         check_prefetch(prefetch, prefetch_bytes)
+        check_at_least(at_least)
+        if at_least and end is None:
+            raise InvalidArgument("at_least is for readers with an end: one without sees whatever commits in the end")
+        if isinstance(end, Snapshot) and end.revision < at_least:
+            raise InvalidArgument(f"the snapshot is of revision {end.revision}, and at_least asks for {at_least}")
         self.topics = topics_of(topics)
         self._isolation = isolation_to_wire(isolation)
         self._start = start
         self._start_on_wire = pb.Start() if isinstance(start, Snapshot) else start_to_wire(start)
         self._bounded = end is not None
         self._end = end
+        self._at_least = at_least
+        self._cuts = cuts
+        self._cut = end if isinstance(end, Snapshot) else None
         self._span = _span(start, end)
         if self._span is not None and self._isolation != pb.ISOLATION_READ_COMMITTED:
             raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
@@ -87,13 +98,20 @@ class Reader(Generic[V]):
             await self._session.directory.layout(topic, deadline)
         if self._span is not None:
             await self._wait_known(self._span, deadline)
+        if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
+            # ▲ One cut over all segments: of owners each asked for itself one may know of a commit that another does
+            # not, and a part of a transaction would be read.
+            self._cut = await self._cuts.take(self.topics, self._at_least, deadline)
+            self._span = Span(self._start if isinstance(self._start, Snapshot) else None, self._cut)
+            await self._wait_known(self._span, deadline)
+        if self._cut is not None and self._span is not None:
             self._ends.update(self._span.ends(self.topics))
-        if self._end == "latest" or self._start == "latest":
+        elif self._end == "latest" or self._start == "latest":
             self._ends = await latest_ends(
                 self._session,
                 self.topics,
                 committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
-                min_revision=0 if self._span is None else self._span.revision,
+                min_revision=self._at_least if self._span is None else self._span.revision,
                 deadline=deadline,
             )
         self._share_window()
@@ -111,6 +129,11 @@ class Reader(Generic[V]):
             paths = {segment.path for segment in known.segments.values()}
             if (lost := span.lost(topic, paths.__contains__, known.lost_id)) is not None:
                 raise _lost(lost)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """What is read up to; None without an end, and with isolation "read_uncommitted"."""
+        return self._cut
 
     # ---- the segments -----------------------------------------------------------------------------------------------
 
@@ -160,7 +183,7 @@ class Reader(Generic[V]):
             Inbox(max(1, self._window), keeps_holds=False, window_bytes=self._window_bytes),
             start=start,
             end=end,
-            isolation=pb.ISOLATION_SNAPSHOT if isinstance(self._end, Snapshot) else self._isolation,
+            isolation=self._isolation if self._cut is None else pb.ISOLATION_SNAPSHOT,
             span=self._span,
             on_end=lambda: self._may_be_ending(segment.path),
         )
@@ -213,7 +236,7 @@ class Reader(Generic[V]):
         del self._ending[path], self._feeds[path]
         self._ended[path] = None
         feed.close()
-        if not feed.told_end and isinstance(self._end, Snapshot) and (feed.received or self._continues(path)):
+        if not feed.told_end and self._cut is not None and (feed.received or self._continues(path)):
             # ▲ What follows a gap would show a part of a transaction.
             self._receiver.fail(_lost(path))
 

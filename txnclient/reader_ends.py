@@ -82,7 +82,7 @@ async def ask_reach(
     async def ask() -> Reach:
         try:
             link = await session.directory.owner_link(segment.path, deadline)
-            request = pb.SegmentPositions(segment=segment.path, min_revision=max(session.commit_revision, min_revision))
+            request = pb.SegmentPositions(segment=segment.path, min_revision=max(session.told_revision, min_revision))
             reply = await link.call(
                 pb.Command(segment_positions=request), timeout_s=min(POSITIONS_TIMEOUT_S, deadline.remaining())
             )

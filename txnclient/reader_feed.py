@@ -54,8 +54,10 @@ class ReaderFeed(Feed):
         self._span = span
         self._on_end = on_end
         super().__init__(session, receiver, segment, inbox)
+        # ▲ No older than what this client has been shown: by an owner that lags it would not see the rest of that.
+        self._min_revision = session.told_revision if span is None or span.end is None else 0
         if span is not None:
-            self._min_revision = span.revision
+            self._min_revision = max(self._min_revision, span.revision)
 
     @property
     def gone(self) -> bool:

@@ -37,6 +37,7 @@ _DEFINITE = (StoreUnavailable, Overloaded, NotOwner)
 @dataclass(slots=True)
 class _Shared:
     commit_revision: int = 0
+    told_revision: int = 0
     last_id: int = 0
     closed: bool = False
 
@@ -61,6 +62,12 @@ class Session:
         """Highest revision of a commit, or abort, this client knows of: its reads wait for it, so a client reads its
         own commits, also behind what it has aborted."""
         return self._shared.commit_revision
+
+    @property
+    def told_revision(self) -> int:
+        """Highest revision this client has been told of: by its commits and aborts, by what it was delivered, and by
+        the application. What it opens to read is never older."""
+        return max(self._shared.commit_revision, self._shared.told_revision)
 
     @property
     def closed(self) -> bool:
@@ -118,6 +125,11 @@ class Session:
     def committed_at(self, revision: int) -> None:
         if revision > self._shared.commit_revision:
             self._shared.commit_revision = revision
+
+    def told(self, revision: int) -> None:
+        """▲ Only of a revision that the metadata store has come to: readers wait for it."""
+        if revision > self._shared.told_revision:
+            self._shared.told_revision = revision
 
     async def repeat(self, what: str, deadline: Deadline, attempt: Callable[[], Awaitable[T]]) -> T:
         """Run `attempt` until it succeeds, fails with what waiting cannot cure, or the deadline has passed.

@@ -152,6 +152,12 @@ class Transaction:
         return self._state
 
     @property
+    def result(self) -> CommitResult | None:
+        """What `commit` has returned; None as long as it is not known to be committed. `result.revision` given to
+        another client as `at_least` has it read no older state than this."""
+        return self._result
+
+    @property
     def writers(self) -> tuple[int, ...] | None:
         """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
         return None if self._result is None else self._result.writers

@@ -164,6 +164,7 @@ class DecisionWatch:
         self.early = EarlyDecisions()
         """By `Membership`: what came while its participant loads."""
         self._followed = 0
+        self._shown = 0
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._doubtful: dict[bytes, None] = {}
         self._doubts = asyncio.Event()
@@ -208,6 +209,16 @@ class DecisionWatch:
     def followed_revision(self) -> int:
         """Every decision at or before this revision has been delivered."""
         return self._followed
+
+    @property
+    def shown_revision(self) -> int:
+        """Whatever is visible here was decided at or before this revision. It is raised before participants are told,
+        so ▲ it may be above `followed_revision` in the middle of a large batch, and after a segment was loaded."""
+        return self._shown
+
+    def loaded_at(self, revision: int) -> None:
+        """A participant has read its state at this revision: what was decided by then counts for it."""
+        self._shown = max(self._shown, revision)
 
     async def wait_followed(self, revision: int, *, timeout_s: float, patience_s: float | None = None) -> None:
         """Return once every decision up to `revision` has been delivered. `patience_s`: how long to wait for the watch
@@ -364,6 +375,7 @@ class DecisionWatch:
             return True
         self._decisions += 1
         self._lag.observe(max(0, self._clock.wall_ms() - decision.decided_ms) / 1000)
+        self._shown = max(self._shown, decision.revision)
         for membership in members:
             membership.participant.decide(decision)
         return True

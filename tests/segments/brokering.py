@@ -425,6 +425,8 @@ class Consumer:
         self.seeks = 0
         self.ended: str | None = None
         self.closed: TxnError | None = None
+        self.revision = 0
+        """Of what was delivered last."""
 
     @property
     def values(self) -> list[str]:
@@ -434,6 +436,7 @@ class Consumer:
         if isinstance(body, pb.Deliver):
             for entry in body.entries:
                 self._take(entry)
+            self.revision = body.revision
         elif isinstance(body, pb.EndOfSegment):
             self.ended = "sealed" if body.sealed else "end"
         elif isinstance(body, pb.ConsumerClosed):

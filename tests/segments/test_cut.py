@@ -228,6 +228,26 @@ def test_r_is_read_behind_every_first_answer() -> None:
     run(scenario())
 
 
+def test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for() -> None:
+    """▲ Who was told of a commit by another client would miss its messages in one from before it."""
+
+    async def scenario() -> None:
+        etcd, asked, snapshots = await _asked()
+        at_least = etcd.mvcc.revision + 3
+        taking = asyncio.ensure_future(snapshots.take([TOPIC], at_least=at_least, timeout_s=60))
+        while etcd.mvcc.revision < at_least:
+            await asyncio.sleep(1)
+            assert not taking.done()
+            assert not asked.revisions
+            etcd.mvcc.commit([Commit(puts=(Put(b"/elsewhere", b"{}"),))])
+        assert (await taking).revision == at_least
+        with pytest.raises(Timeout, match=f"at revision {at_least} and at_least asks for {at_least + 1}"):
+            await snapshots.take([TOPIC], at_least=at_least + 1, timeout_s=5)
+        await asked.store.close()
+
+    run(scenario())
+
+
 def test_what_was_made_after_the_revision_is_left_out() -> None:
     """Nothing that was committed by then is in it."""
     snapshot = cut().conclude(found(topic=topic_record(TOPOLOGY.split(1))))

@@ -121,3 +121,25 @@ async def test_snapshot_isolation_reads_to_its_end_past_open_transactions_withou
         await client.reader(segment, isolation=pb.ISOLATION_SNAPSHOT)
     with pytest.raises(InvalidArgument, match="unknown"):
         await client.reader(segment, isolation=7)  # type: ignore[arg-type]
+
+
+async def test_a_delivery_tells_a_revision_by_which_what_it_shows_was_decided(memory_cluster: Cluster) -> None:
+    """▲ Also where the decision was made while nobody owned the segment, and is read from the store by the next owner:
+    who goes on to another broker is not to find it as it stood before."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    first, second = await cluster.begin(), await cluster.begin()
+    await producer.send("first", txn=first)
+    await producer.send("second", txn=second)
+    revision = await cluster.commit(first)
+    await reader.wait("first")
+    assert reader.revision == revision
+    await node.crash()
+    revision = await cluster.commit(second)
+    client = await cluster.connect(await cluster.start())
+    reader = await client.reader(segment)
+    await reader.wait("first", "second")
+    assert reader.revision >= revision

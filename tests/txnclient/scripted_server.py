@@ -33,6 +33,7 @@ from txnwire.names import TopicName
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 from txnwire.serving import Handler, Peer, serve_connection
+from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 
 TOPIC = "topic://public/default/orders"
 SEGMENTS = ("public/default/orders/0000-7fff-0", "public/default/orders/8000-ffff-1")
@@ -238,7 +239,7 @@ class ScriptedServer:
         kinds = (
             "watch_cluster watch_layout new_txn end_txn announce_session create_topic join_subscription "
             "leave_subscription open_producer send close_producer subscribe flow ack close_consumer segment_positions "
-            "admin_request list_topics"
+            "admin_request list_topics take_snapshot"
         )
         return {kind: self._scripted(kind, getattr(self, "_" + kind)) for kind in kinds.split()}
 
@@ -492,12 +493,30 @@ class ScriptedServer:
             segment_positions_ok=pb.SegmentPositionsOk(max_read_position=position, last_confirmed=position)
         )
 
+    def _take_snapshot(self, peer: Peer, command: pb.Command) -> pb.Command:
+        """Everything up to `positions`, at the revision of now."""
+        layout = self.cluster.layout(TOPIC)
+        segments = {
+            one.path: SegmentBounds(end, end, one.state != "ACTIVE")
+            for one in layout.segments
+            for end in [self.positions.get(one.path, Position(0, -1))]
+        }
+        topics = {TOPIC: TopicBounds(layout.epoch, segments)}
+        snapshot = Snapshot(revision=max(1, self.cluster.revision), topics=topics)
+        return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=snapshot.to_json()))
+
     def consumer_of(self, segment: str) -> int:
         """The id of the consumer attached last to this segment."""
         return max(cid for cid, (_, request) in self.consumers.items() if request.segment == segment)
 
     def deliver(
-        self, segment: str, entry_id: int, *values: bytes, skip: bytes = b"", redelivery_count: int = 0
+        self,
+        segment: str,
+        entry_id: int,
+        *values: bytes,
+        skip: bytes = b"",
+        redelivery_count: int = 0,
+        revision: int = 0,
     ) -> None:
         """Deliver one entry to the consumer attached to a segment."""
         consumer_id = self.consumer_of(segment)
@@ -505,7 +524,7 @@ class ScriptedServer:
         delivered = pb.DeliveredEntry(
             ledger_id=1, entry_id=entry_id, entry=entry, skip=skip, redelivery_count=redelivery_count
         )
-        push = pb.Command(deliver=pb.Deliver(consumer_id=consumer_id, entries=[delivered]))
+        push = pb.Command(deliver=pb.Deliver(consumer_id=consumer_id, entries=[delivered], revision=revision))
         self.consumers[consumer_id][0].push(push)
 
     def encoded(self, entry_id: int, *values: bytes) -> bytes:

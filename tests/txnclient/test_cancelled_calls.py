@@ -460,7 +460,7 @@ def test_what_is_being_opened_while_its_client_closes_is_not_opened(what: str) -
     async def scenario() -> None:
         async with connected() as (cluster, client):
             server = server_of(cluster)
-            asked = {"producer": "watch_layout", "consumer": "join_subscription", "reader": "segment_positions"}[what]
+            asked = {"producer": "watch_layout", "consumer": "join_subscription", "reader": "take_snapshot"}[what]
             server.ignore["new_txn"] = 1
             await cancelled(client.begin(), lambda: server.seen["new_txn"])  # closing will wait for it
             server.hold[asked] = asyncio.Event()

@@ -141,7 +141,7 @@ def test_asking_how_far_a_segment_reaches_waits_for_an_owner() -> None:
             assert (await opening).ended
 
     async def _open(client: txnclient.Client) -> txnclient.Reader:
-        return await client.reader(TOPIC, end="latest")
+        return await client.reader(TOPIC, end="latest", isolation="read_uncommitted")
 
     run(scenario())
 

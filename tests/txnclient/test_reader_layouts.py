@@ -191,7 +191,7 @@ def test_v5_latest_waits_for_children_that_a_sealed_segment_must_have() -> None:
         async with connected() as (cluster, server, client):
             cluster.sealed[ROOT] = None  # the layout that says so has not come yet
             server.positions = {ROOT: Position(1, 0), LEFT: Position(1, 0)}
-            opening = asyncio.ensure_future(_open(client, end="latest"))
+            opening = asyncio.ensure_future(_open(client, end="latest", isolation="read_uncommitted"))
             await settle()
             assert not opening.done()
             cluster.become(SPLIT)
@@ -213,7 +213,7 @@ def test_v5_a_seal_that_is_given_up_does_not_hold_a_reader_back() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, _, client):
             cluster.sealed[ROOT] = None
-            opening = asyncio.ensure_future(_open(client, end="latest"))
+            opening = asyncio.ensure_future(_open(client, end="latest", isolation="read_uncommitted"))
             await settle()
             assert not opening.done()
             cluster.sealed.clear()
@@ -234,11 +234,13 @@ def test_s7_what_stands_behind_an_open_transaction_in_a_parent_is_not_readable_y
             cluster.sealed[ROOT] = None
             server.positions = {ROOT: Position(1, 4), LEFT: Position(1, 9)}
             cluster.held[ROOT] = Position(1, 7)
-            reader = await client.reader(TOPIC, end="latest")
-            await until(lambda: ROOT in attached(server))
-            assert attached(server)[ROOT].end == pb.Position(ledger_id=1, entry_id=4)
-            end_of(server, ROOT, sealed=False)
-            assert [message async for message in reader] == []
+            async with client.reader(TOPIC, start="latest"):
+                await until(lambda: ROOT in attached(server))
+                assert attached(server)[ROOT].start == behind(ROOT, Position(1, 4))
+                end_of(server, ROOT)
+                await until(lambda: LEFT in attached(server))
+                assert attached(server)[LEFT].start.earliest
+            await until(lambda: not server.consumers)
             uncommitted = await client.reader(TOPIC, end="latest", isolation="read_uncommitted")
             await until(lambda: ROOT in attached(server))
             assert attached(server)[ROOT].end == pb.Position(ledger_id=1, entry_id=7)

@@ -442,13 +442,17 @@ def test_ends_are_remembered_for_reading_what_is_behind_them(committed: bool) ->
                 pass
             txn = await client.begin()
             await (txn.commit() if committed else txn.abort())
-            reader = await client.reader(TOPIC, end="latest")
+            reader = await client.reader(TOPIC, end="latest", isolation="read_uncommitted")
             assert reader.ended
             asked = [
                 c.segment_positions for c in cluster.servers["broker:1"].commands if c.HasField("segment_positions")
             ]
             assert {request.segment for request in asked} == set(SEGMENTS)
             assert {request.min_revision for request in asked} == {max(cluster.decided_at.values())}
+            await client.reader(TOPIC)
+            await until(lambda: len(cluster.servers["broker:1"].consumers) == len(SEGMENTS))
+            for _, request in cluster.servers["broker:1"].consumers.values():
+                assert request.min_revision == max(cluster.decided_at.values())
 
     run(scenario())
 

@@ -56,6 +56,12 @@ class Transaction(Face[txnclient.transaction.Transaction]):
         return self._bridge.call(lambda: self._inner.state)
 
     @property
+    def result(self) -> CommitResult | None:
+        """What `commit` has returned; None as long as it is not known to be committed. `result.revision` given to
+        another client as `at_least` has it read no older state than this."""
+        return self._bridge.call(lambda: self._inner.result)
+
+    @property
     def writers(self) -> tuple[int, ...] | None:
         """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
         return self._bridge.call(lambda: self._inner.writers)
@@ -310,6 +316,11 @@ class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
         return self._inner.topics
 
     @property
+    def snapshot(self) -> Snapshot | None:
+        """What is read up to; None without an end, and with isolation "read_uncommitted"."""
+        return self._bridge.call(lambda: self._inner.snapshot)
+
+    @property
     def ended(self) -> bool:
         """Whether everything up to the end has been delivered and handed out: ▲ not where some of it cannot be."""
         return self._bridge.call(lambda: self._inner.ended)
@@ -533,15 +544,21 @@ class Client(Face[txnclient.client.Client]):
         serializer: Any = None,
         start: StartArgument | Snapshot = "earliest",
         end: str | Snapshot | None = None,
+        at_least: int = 0,
         isolation: str = "read_committed",
         prefetch: int = 1000,
         prefetch_bytes: int = 64 * 1024 * 1024,
     ) -> Reader[Any]:
-        """To be used in `with`, or closed. With `end="latest"` it ends by itself behind what may be read now.
+        """To be used in `with`, or closed. With `end="latest"` it takes a snapshot when it is opened, which is
+        `reader.snapshot`, and ends by itself behind what was committed at that; with isolation "read_uncommitted",
+        behind what is stored.
 
         With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
         was committed between them, so that both reads together are the read to the later one. From a snapshot
         without an end it follows what has been committed since.
+
+        `at_least`, of a reader with an end: a revision of the metadata store, such as another client's
+        `txn.result.revision`; whatever was committed by then is read.
 
         A MessageId as start begins at that message in its segment, and at the earliest of the others.
         Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
@@ -555,6 +572,7 @@ class Client(Face[txnclient.client.Client]):
                         serializer=serializer,
                         start=start,
                         end=end,
+                        at_least=at_least,
                         isolation=isolation,
                         prefetch=prefetch,
                         prefetch_bytes=prefetch_bytes,
@@ -727,14 +745,16 @@ class Client(Face[txnclient.client.Client]):
         """Names of topics (`topic://...`); `prefix` is `""`, `"tenant/"` or `"tenant/namespace/"`."""
         return self._bridge.wait(self._inner.list_topics(prefix))
 
-    def snapshot(self, topics: str | Sequence[str]) -> Snapshot:
+    def snapshot(self, topics: str | Sequence[str], *, at_least: int = 0) -> Snapshot:
         """Where all segments of these topics stand at one moment: whatever had been committed, whole, and nothing else.
 
         It holds every transaction known to be committed before this call, this client's among them. To be read with
-        `reader(topics, end=snapshot)`, as often as wanted. Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or
-        `NotOwner` where a segment had no owner for so long.
+        `reader(topics, end=snapshot)`, as often as wanted. `at_least`: a revision of the metadata store, such as
+        another client's `txn.result.revision`; the snapshot is not from before it.
+        Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or `NotOwner` where a segment had no owner for so long,
+        or the store does not come to `at_least`.
         """
-        return self._bridge.wait(self._inner.snapshot(topics))
+        return self._bridge.wait(self._inner.snapshot(topics, at_least=at_least))
 
     @property
     def transaction_key(self) -> str | None:

@@ -577,12 +577,14 @@ class DeleteSubscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class TakeSnapshot(_message.Message):
-    __slots__ = ("topics", "min_revision")
+    __slots__ = ("topics", "min_revision", "at_least")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     min_revision: int
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    at_least: int
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., min_revision: _Optional[int] = ..., at_least: _Optional[int] = ...) -> None: ...
 
 class TakeSnapshotOk(_message.Message):
     __slots__ = ("snapshot_json",)
@@ -799,12 +801,14 @@ class DeliveredEntry(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., entry: _Optional[bytes] = ..., skip: _Optional[bytes] = ..., redelivery_count: _Optional[int] = ...) -> None: ...
 
 class Deliver(_message.Message):
-    __slots__ = ("consumer_id", "entries")
+    __slots__ = ("consumer_id", "entries", "revision")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     entries: _containers.RepeatedCompositeFieldContainer[DeliveredEntry]
-    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ...) -> None: ...
+    revision: int
+    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("consumer_id", "cumulative", "positions", "txnid_most_bits", "txnid_least_bits", "writer")

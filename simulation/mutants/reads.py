@@ -1,0 +1,59 @@
+"""Readers with an end: one cut over everything they read, and never an older one than they know of."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="latest-without-a-cut",
+        rule="a read to latest over several segments ends at one revision in all of them",
+        section="§10",
+        file="txnclient/reader.py",
+        old='if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:',
+        new='if self._end == "latest" and self._isolation != self._isolation:',
+        tests=(
+            "tests/test_reader_cuts.py::test_a_read_to_latest_holds_each_transaction_whole_however_late_an_owner_hears",
+        ),
+        why_tests="an owner that lags just as somebody reads to latest is seldom met by the few reads of a seed",
+    ),
+    Mutant(
+        name="older-than-asked-for",
+        rule="a cut is not from before the revision that its asker was told of",
+        section="§10",
+        file="segments/snapshots.py",
+        old="while revision < at_least:",
+        new="while revision < 0:",
+        tests=(
+            "tests/segments/test_cut.py::test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for",
+        ),
+        why_tests="its clients hand each other no revisions",
+    ),
+    Mutant(
+        name="cut-older-than-its-asker",
+        rule="readers share a cut only if it is begun after each of them has asked",
+        section="§10",
+        file="txnclient/cuts.py",
+        old="cut = self._next.get(over)",
+        new="cut = self._next.get(over) or self._begun.get(over)",
+        tests=(
+            "tests/txnclient/test_reader_cuts.py::"
+            "test_readers_that_open_together_share_a_snapshot_that_is_begun_after_they_asked",
+        ),
+        why_tests="no two of its readers of one client open at once",
+    ),
+    Mutant(
+        name="deliveries-forgotten",
+        rule="what a client opens is no older than what it was delivered",
+        section="§10",
+        file="txnclient/feed.py",
+        old="        self._session.told(deliver.revision)\n",
+        new="        self._session.told(0 * deliver.revision)\n",
+        tests=(
+            "tests/test_reader_cuts.py::test_what_a_client_was_delivered_is_in_whatever_it_opens_next",
+            "tests/txnclient/test_reader_cuts.py::"
+            "test_a_delivery_and_a_revision_handed_over_count_for_what_is_opened_next",
+        ),
+        why_tests="its readers begin at the earliest: what they miss at first comes in the end",
+    ),
+)
