@@ -1,7 +1,8 @@
-"""Snapshots beside the workload: each is read whole and from the one before it, and must add up (DESIGN §10).
+"""Snapshots beside the workload: each is read whole and from the one before it, and must add up (DESIGN §10). And
+bounded reads, each of which is a snapshot that nobody has named.
 
-The checker judges that none is torn. What it cannot know is looked at here: that a snapshot holds what had been
-committed before it was asked for, and that it is the one before and what was committed between the two.
+The checker judges that none is torn. What it cannot know is looked at here: that each of them holds what had been
+committed before it was asked for, and that a snapshot is the one before and what was committed between the two.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
 import txnclient
 from simulation.careless import Careless
 from simulation.history import Poll
-from simulation.recorder import Positions, Recorder
+from simulation.recorder import Draft, Positions, Recorder
 from txnclient.message import Message
 from txnclient.snapshot import Snapshot, Span
 from txnwire.errors import TxnError
@@ -62,7 +64,8 @@ class SnapshotWork:
         while active():
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
             try:
-                await self._careless.call(self._take(client), awaits=20)
+                work = self._take if self._random.random() < 0.7 else self._read_to_the_latest
+                await self._careless.call(work(client), awaits=20)
             except TxnError as error:
                 met(error)
 
@@ -74,23 +77,37 @@ class SnapshotWork:
         draft = self._recorder.begin(f"{self._process}/snapshot", "snapshot")
         whole = await self._read(client, None, snapshot)
         since = await self._read(client, self._last, snapshot)
-        draft.polled([Poll(reads={key: [] for key in self._keys}, at=self._recorder.now(), snapshot=name)])
-        polls = Positions(self._recorder.now, None).polls(whole)
-        draft.polled([msgspec.structs.replace(poll, snapshot=name) for poll in polls])
-        self._recorder.end(draft, "ok")
-        values = _values(whole)
+        values = self._shown(draft, name, whole, committed)
         if self._last is not None and self._held + _values(since) != values:
             self._found(f"{name} is not the snapshot before it and what was committed since")
-        for one in committed:
-            if missing := [value for _, value in one.sends if value not in values]:
-                self._found(f"{name} lacks {', '.join(missing)} of {one.process} {one.name}, committed before it")
         last, self._last, self._held = self._last, snapshot, values
         if await self._read_in_bulk(client, last, snapshot) != _values(since):
             self._found(f"{name}, read in bulk from the one before, is not what a reader shows")
         if (counted := await self._count_by_heads(client, snapshot)) != values.total():
             self._found(f"{name} has {values.total()} messages, and {counted} by their heads")
 
-    async def _read(self, client: txnclient.Client, start: Snapshot | None, end: Snapshot) -> list[Message]:
+    async def _read_to_the_latest(self, client: txnclient.Client) -> None:
+        committed = [draft for draft in self._recorder.drafts if draft.outcome == "ok" and draft.sends]
+        self._taken += 1
+        draft = self._recorder.begin(f"{self._process}/bounded read", "snapshot")
+        whole = await self._read(client, None, "latest")
+        self._shown(draft, f"{self._process}@{self._taken}", whole, committed)
+
+    def _shown(self, draft: Draft, name: str, whole: Sequence[Message], committed: Sequence[Draft]) -> Counter[str]:
+        """Note what was read under this name for the checker, and look for what had been committed before."""
+        draft.polled([Poll(reads={key: [] for key in self._keys}, at=self._recorder.now(), snapshot=name)])
+        polls = Positions(self._recorder.now, None).polls(whole)
+        draft.polled([msgspec.structs.replace(poll, snapshot=name) for poll in polls])
+        self._recorder.end(draft, "ok")
+        values = _values(whole)
+        for one in committed:
+            if missing := [value for _, value in one.sends if value not in values]:
+                self._found(f"{name} lacks {', '.join(missing)} of {one.process} {one.name}, committed before it")
+        return values
+
+    async def _read(
+        self, client: txnclient.Client, start: Snapshot | None, end: Snapshot | Literal["latest"]
+    ) -> list[Message]:
         messages: list[Message] = []
         async with client.reader(self._topics, start=start or "earliest", end=end) as reader:
             while not reader.ended:
@@ -121,5 +138,5 @@ class SnapshotWork:
         return count
 
 
-def _values(messages: list[Message]) -> Counter[str]:
+def _values(messages: Sequence[Message]) -> Counter[str]:
     return Counter(message.value.decode() for message in messages)
