@@ -445,6 +445,7 @@ def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Re
         "fenced": scenario.held.fenced,
         "connects with one key that race": scenario.held.raced + scenario.held.refused,
         "sought": scenario.sought.seeks,
+        "sought elsewhere": scenario.sought.refused,
     }
     told = [f"{fault} ({', '.join(words)})" for fault, words in scenario.nemesis.told.items()]
     operations: dict[str, int] = {}
