@@ -162,7 +162,7 @@ class Scenario:
             self._world.etcd,
             seed,
             calm_since=lambda: self.nemesis.calm_since,
-            clocks_differ=lambda: any("clock" in kind for kind in self.nemesis.counts),
+            clocks_differ=lambda: self._world.clocks_differ or any("clock" in kind for kind in self.nemesis.counts),
         )
         self.let_go = LetGoJudge(self.plan.lifetimes, lambda: self.nemesis.calm_since)
         self.busy = BusyJudge(self._loop)
@@ -445,6 +445,7 @@ def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Re
         "fenced": scenario.held.fenced,
         "connects with one key that race": scenario.held.raced + scenario.held.refused,
         "sought": scenario.sought.seeks,
+        "sought elsewhere": scenario.sought.refused,
     }
     told = [f"{fault} ({', '.join(words)})" for fault, words in scenario.nemesis.told.items()]
     operations: dict[str, int] = {}

@@ -49,6 +49,7 @@ class SimClock:
         return int((self._loop.time() - self._drifts_since_s) * 1000 * self._drift)
 
 
+FURTHEST_OFF_MS = 600_000
 DEFAULT_TXN_OPS = 128
 """Of an etcd that nobody has set up for us."""
 PAGES_DIVIDED_BY = 100
@@ -93,6 +94,9 @@ class World:
         self.loop = loop
         self.seed = seed
         self.network = Network(loop, seed)
+        self.clocks_differ = seed % 2 == 1
+        """In every other run no two hosts agree on the time, from the beginning on."""
+        self._clock_chance = random.Random(f"{seed}/clocks")
         self.etcd_clock = SimClock(loop)
         self.etcd = MemoryEtcd(
             self.etcd_clock,
@@ -118,6 +122,8 @@ class World:
         """A process on a host of its own name. `restart_s`: how soon its supervisor starts it again when it ends.
         `disk`: the one it works on, its own if None; brokers share one, as on one machine."""
         process = SimProcess(self, name, program, restart_s, disk or name)
+        if self.clocks_differ:
+            process.clock.step_ms = self._clock_chance.randrange(-FURTHEST_OFF_MS, FURTHEST_OFF_MS)
         self.processes[name] = process
         return process
 
