@@ -316,7 +316,7 @@ def topic_path_of(segment: str) -> str:
 
 def _parse_topic(record: KeyValue) -> Topology:
     name = TopicName.from_path(record.key[len(keys.TOPIC) :].decode())
-    return Topology(name, decode(TopicRecord, record.value, key=record.key))
+    return Topology(name, decode(TopicRecord, record.value, key=record.key), life=record.create_revision)
 
 
 def _parse_owner(record: KeyValue) -> OwnerInfo:
