@@ -9,7 +9,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
-from txnwire.errors import TopicNotFound
+from txnwire.errors import SubscriptionNotFound, TopicNotFound
 
 TOPIC = "topic://public/nyc/flights"
 OTHER = "topic://public/nyc/delays"
@@ -98,3 +98,25 @@ async def test_the_synchronous_producer_is_told_the_same(cluster: InProcessClust
 
     await asyncio.to_thread(work)
     assert await values_of(client, TOPIC) == []
+
+
+@pytest.mark.parametrize("type", ["stream", "queue"])
+@pytest.mark.parametrize("deleted", ["subscription", "topic", "topic made again", "subscription made again"])
+async def test_every_member_of_what_is_deleted_is_told(
+    cluster: InProcessCluster, client: txnclient.Client, deleted: str, type: str
+) -> None:
+    """Of a stream the second one is a standby: no broker knows of it."""
+    await client.create_topic(TOPIC, segments=1)
+    async with cluster.connect() as operator:
+        members = [await client.consumer(TOPIC, "s", type=type) for _ in range(2)]
+        if deleted.startswith("subscription"):
+            await operator.delete_subscription(TOPIC, "s", force=True)
+        else:
+            await operator.delete_topic(TOPIC, force=True)
+        if deleted == "topic made again":
+            await operator.create_topic(TOPIC, segments=1)
+        if deleted.endswith("made again"):
+            await operator.consumer(TOPIC, "s", type=type)
+        for member in members:
+            with pytest.raises((TopicNotFound, SubscriptionNotFound)):
+                await member.receive(timeout=15.0)

@@ -124,7 +124,9 @@ class Channels:
         if layout is None or routes.is_another(layout):
             # ▲ What was sent is gone with the topic. A transaction that went on in the next one of its name would
             # commit without what it has sent, and with what follows.
-            self._gone = TopicNotFound(f"topic {self._topic!r} was deleted: open a producer of the one that is there now")
+            self._gone = TopicNotFound(
+                f"topic {self._topic!r} was deleted: open a producer of the one that is there now"
+            )
             self._owner.topic_gone(self._gone)
             return
         self._moving = True

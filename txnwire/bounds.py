@@ -75,6 +75,7 @@ NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "permits": (0, MAX_PERMITS),
     "revision": (0, MAX_REVISION),
     "min_revision": (0, MAX_REVISION),
+    "life": (0, MAX_REVISION),
     "timestamp_ms": (0, MAX_TIME_MS),
     "delay_ms": (0, MAX_DELAY_MS),
     "keep_ms": (0, MAX_KEEP_MS),

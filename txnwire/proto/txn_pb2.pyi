@@ -617,7 +617,7 @@ class Start(_message.Message):
     def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
 
 class JoinSubscription(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again")
+    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +625,7 @@ class JoinSubscription(_message.Message):
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: SubscriptionType
@@ -632,23 +633,26 @@ class JoinSubscription(_message.Message):
     consumer: str
     incarnation: int
     again: bool
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ..., life: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation")
+    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     consumer: str
     epoch: int
     segments: _containers.RepeatedScalarFieldContainer[str]
     incarnation: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class LeaveSubscription(_message.Message):
     __slots__ = ("topic", "subscription", "consumer", "incarnation")
