@@ -242,7 +242,7 @@ class Controller:
         subscription of its name, with nothing of it in etcd."""
         loads = (
             self._take_up_groups,
-            lambda term: term.groups.take_up_linked(),
+            _tell_unassigned,
             lambda term: term.deletions.take_up(),
             lambda term: term.layouts.take_up(),
         )
@@ -397,13 +397,16 @@ class Controller:
                 topology = await self._directory.fetch_topic(topic.path)
                 if topology is None or topology.deleting:
                     raise TopicNotFound(f"{topic} does not exist")
-                group = await term.groups.open(key, asked, request.start, again=request.again)
+                again, life = request.again, request.life
+                group = await term.groups.open(key, asked, request.start, again=again, life=life)
                 if self._joining.get((key, consumer)) is not attempt:
                     # ▲ It has given up and said so: taken in now, it would hold its segments unread for as long as
                     # its client is connected.
                     raise NotAllowed(f"consumer {consumer} left, or joined once more, while it joined")
                 self._joined.setdefault(link, {})[key, consumer] = None
-                return await group.join(consumer, link, again=request.again)
+                assignment = await group.join(consumer, link, again=again)
+                assignment.life = term.groups.life(key)
+                return assignment
         finally:
             if self._joining.get((key, consumer)) is attempt:
                 del self._joining[key, consumer]
@@ -428,6 +431,10 @@ class Controller:
             del links[consumer]
             if self._term is not None and (group := self._term.groups.get(key)) is not None:
                 group.disconnected(consumer, grace_s=self._settings.consumer_grace_s)
+
+
+async def _tell_unassigned(term: _Term) -> None:
+    term.groups.take_up_linked()
 
 
 def _parse_member(request: pb.JoinSubscription | pb.LeaveSubscription) -> tuple[TopicName, str, str]:

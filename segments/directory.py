@@ -232,9 +232,9 @@ class Directory:
         return self._topics.get(path)
 
     async def fetch_topic(self, path: str, *, timeout_s: float = 10.0) -> Topology | None:
-        """As `topic`, but a topic unknown here is looked up in the store, so that one just created is never denied.
-        Raises `StoreUnavailable`, `DataCorrupt`."""
-        if (known := self.topic(path)) is not None:
+        """As `topic`, but a topic unknown here is looked up in the store, so that one just created is never denied; ▲ one
+        that is being deleted as well, which may be another by now. Raises `StoreUnavailable`, `DataCorrupt`."""
+        if (known := self.topic(path)) is not None and not known.deleting:
             return known
         record = await self._store.get(keys.topic(path), timeout_s=timeout_s)
         if record is not None and self._topics.learn(record):
@@ -316,7 +316,7 @@ def topic_path_of(segment: str) -> str:
 
 def _parse_topic(record: KeyValue) -> Topology:
     name = TopicName.from_path(record.key[len(keys.TOPIC) :].decode())
-    return Topology(name, decode(TopicRecord, record.value, key=record.key))
+    return Topology(name, decode(TopicRecord, record.value, key=record.key), life=record.create_revision)
 
 
 def _parse_owner(record: KeyValue) -> OwnerInfo:

@@ -159,6 +159,7 @@ class LayoutService:
         )
         if topology is not None:
             layout.epoch = topology.epoch
+            layout.life = topology.life
             if topology.record.lost_id >= 0:
                 layout.lost_segment_id = topology.record.lost_id
             for entry in topology.segments.values():

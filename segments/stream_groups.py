@@ -65,6 +65,8 @@ class StreamGroups:
         self._on_deposed = on_deposed
         self._groups: dict[GroupKey, StreamGroup | QueueGroup] = {}
         self._types: dict[GroupKey, str] = {}
+        self._lives: dict[GroupKey, int] = {}
+        """The create revision of each one's record."""
         self._opening: dict[GroupKey, asyncio.Lock] = {}
         self._over: TxnError | None = None
 
@@ -81,32 +83,35 @@ class StreamGroups:
         if key not in self._groups:
             self._make(key, record)
 
-    async def take_up_linked(self) -> None:
-        """Go on with the queue subscriptions whose consumers are connected here since an earlier term. ▲ They have no
-        assignment in etcd, and nobody else would ever tell them of another layout. Raises `StoreUnavailable`."""
-        for key in [key for key, links in self._links.items() if links and key not in self._groups]:
-            found = await self._ports.store.get(keys.subscription(*key))
-            try:
-                if found is not None and _type_of(found) == QUEUE and not _deleting(found):
-                    self._groups[key] = self._make_queue(key)
-            except DataCorrupt as error:
-                log.error("subscription_unreadable", error=str(error))
+    def take_up_linked(self) -> None:
+        """Tell whoever is connected since an earlier term, and of whose subscription no assignment is in etcd, to join
+        again. ▲ Nobody else would: while another process led, the subscription may have been deleted, and its standbys
+        would wait for ever; those of a queue would hear of no other layout, or count though they have left."""
+        for key in [key for key in self._links if key not in self._groups]:
+            self._tell_to_join(key)
 
     async def open(
-        self, key: GroupKey, asked: str, start: pb.Start, *, again: bool = False
+        self, key: GroupKey, asked: str, start: pb.Start, *, again: bool = False, life: int = 0
     ) -> StreamGroup | QueueGroup:
         """The group of a subscription, whose record is created, from `start`, if there is none; its type must be the
-        one `asked`. `again`: for who was a member of it before.
+        one `asked`. `again`: for who was a member of it before, in this `life` of it (0: not known).
 
         Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`,
-        `SubscriptionNotFound` (`again`, and it was deleted), `NotOwner`, `DataCorrupt`, `StoreUnavailable`,
+        `SubscriptionNotFound` (`again`, and it was deleted, whether there is another now or not), `NotOwner`, `DataCorrupt`, `StoreUnavailable`,
         `OutcomeUnknown`.
         """
         async with self._opening.setdefault(key, asyncio.Lock()):
             if key not in self._types:
                 self._types[key] = await self._load(key, asked, start, again)
         check_type(key, self._types[key], asked)
+        if again and life not in (0, self._lives[key]):
+            # ▲ It would go on in the next one of the name, having acked in the first.
+            raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted, and made again since")
         return self._groups[key]
+
+    def life(self, key: GroupKey) -> int:
+        """Of a subscription that was opened: another one of its name has another."""
+        return self._lives.get(key, 0)
 
     async def _load(self, key: GroupKey, asked: str, start: pb.Start, again: bool) -> str:
         """The subscription's type, its group made."""
@@ -115,17 +120,18 @@ class StreamGroups:
         revision, (subscription, assignment, topic) = await self._ports.store.get_many(wanted)
         if topic is None or decode(TopicRecord, topic.value, key=topic.key).deleting_ms:
             raise TopicNotFound(f"topic://{key[0]} does not exist")
-        if subscription is None:
-            if again:
-                raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted")
-            subscription = await self._create(key, asked, start, revision, topic)
+        if subscription is None and again:
+            raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted")
+        found = subscription or await self._create(key, asked, start, revision, topic)
         if self._over is not None:
             raise self._over
-        if subscription is not None and _deleting(subscription):
+        if isinstance(found, int):
+            type, life = asked, found
+        elif _deleting(found):
             raise Overloaded(f"subscription {key[1]} of topic://{key[0]} is being deleted: join it again in a moment")
-        type = asked
-        if subscription is not None:
-            type = _type_of(subscription)
+        else:
+            type, life = _type_of(found), found.create_revision
+        self._lives[key] = life
         if type == QUEUE:
             if key not in self._groups:
                 self._groups[key] = self._make_queue(key)
@@ -139,10 +145,10 @@ class StreamGroups:
 
     async def _create(
         self, key: GroupKey, asked: str, wanted: pb.Start, revision: int, topic: KeyValue
-    ) -> KeyValue | None:
+    ) -> KeyValue | int:
         """Put the record, ▲ if its `topic` is as it was read, so not being deleted, and without segments that no start
         was found for. "latest" becomes positions here, so that it means this moment, whatever crashes later. Returns
-        the record of whoever was first, None if that was this call."""
+        the record of whoever was first, the revision of this call's if that was this one."""
         layout = decode(TopicRecord, topic.value, key=topic.key)
         topology = Topology(TopicName.from_path(key[0]), layout)
         start = start_record(wanted, topology)
@@ -161,7 +167,7 @@ class StreamGroups:
         )
         result = await self._ports.store.commit(commit)
         if result.succeeded:
-            return None
+            return result.revision
         if result.reads[0]:
             return result.reads[0][0]
         if not result.reads[1] or result.reads[1][0].create_revision != self._leadership.epoch:
@@ -191,17 +197,23 @@ class StreamGroups:
         async with self._opening.setdefault(key, asyncio.Lock()):
             group = self._groups.pop(key, None)
             self._types.pop(key, None)
-            links = self._links.pop(key, {})
+            self._lives.pop(key, None)
             if group is not None:
                 await group.close(error)
-            for consumer, link in links.items():
-                # ▲ Who has been assigned a segment and is not with its broker yet hears of this from nobody else.
-                link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))
+            # ▲ A standby, and who has been assigned a segment and is not with its broker yet, hear of this from nobody
+            # else.
+            self._tell_to_join(key)
         self._opening.pop(key, None)
 
+    def _tell_to_join(self, key: GroupKey) -> None:
+        """All members that are connected; to who has left this means nothing."""
+        for consumer, link in self._links.pop(key, {}).items():
+            link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))
+
     async def drop_topic(self, topic_path: str, error: TxnError) -> None:
-        for key in [key for key in self._groups if key[0] == topic_path]:
-            await self.drop(key, error)
+        for key in dict.fromkeys((*self._groups, *self._links)):
+            if key[0] == topic_path:
+                await self.drop(key, error)
 
     def layouts_changed(self, topic_paths: Collection[str]) -> None:
         for (topic_path, _), group in self._groups.items():

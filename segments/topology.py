@@ -30,13 +30,15 @@ class Topology:
     """One layout of one topic, immutable and valid: it cannot be made from a record that breaks a rule of the DAG.
 
     Attributes: `topic`, `record` (what stands in etcd), `segments` (id → entry, in id order), `active` (the active
-    entries in hash order).
+    entries in hash order), `life` (the create revision of what stands in etcd, 0 where that was not asked for: another
+    topic of the same name has another).
     """
 
-    def __init__(self, topic: TopicName, record: TopicRecord) -> None:
+    def __init__(self, topic: TopicName, record: TopicRecord, *, life: int = 0) -> None:
         """Raises `DataCorrupt` naming the topic and the rule that `record` breaks."""
         self.topic = topic
         self.record = record
+        self.life = life
         self.segments: dict[int, SegmentEntry] = {entry.id: entry for entry in sorted(record.segments, key=_by_id)}
         self.active: tuple[SegmentEntry, ...] = tuple(
             sorted((entry for entry in record.segments if entry.state == ACTIVE), key=_by_range)
@@ -151,9 +153,8 @@ class Topology:
         }
         segments = [sealed.get(entry.id, entry) for entry in self.segments.values()] + children
         next_id = first + len(children)
-        return Topology(
-            self.topic, replace(self.record, epoch=self.epoch + 1, next_segment_id=next_id, segments=segments)
-        )
+        record = replace(self.record, epoch=self.epoch + 1, next_segment_id=next_id, segments=segments)
+        return Topology(self.topic, record, life=self.life)
 
     def prune(self, segment_id: int) -> Topology:
         """The layout without a sealed segment that has no parents (any more); the epoch stays, as nobody who sends or
@@ -168,7 +169,7 @@ class Topology:
             for one in self.segments.values()
             if one.id != segment_id
         ]
-        return Topology(self.topic, replace(self.record, segments=left))
+        return Topology(self.topic, replace(self.record, segments=left), life=self.life)
 
 
 def create_record(

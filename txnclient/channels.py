@@ -15,12 +15,15 @@ from txnclient.session import Session
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import Transaction
 from txnwire.entry import Columns
-from txnwire.errors import SegmentSealed, TopicNotFound, TxnError
+from txnwire.errors import SegmentSealed, TopicNotFound, TxnError, for_good
 from txnwire.ids import hash_key
 
 
 class Divider(Owner, Protocol):
     """The producer."""
+
+    def topic_gone(self, error: TxnError) -> None:
+        """Its topic was deleted: nothing can be sent any more."""
 
     def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
         """What was one batch is several."""
@@ -38,6 +41,7 @@ class Channels:
         self._keyless: dict[Transaction | None, Channel] = {}
         """Where messages without a key gather now: round robin over the segments, one batch each (DESIGN §3)."""
         self._routes = Routes(layout)
+        self._gone: TxnError | None = None
         self._moving = False
         self._unlisten = session.directory.listen(self.move_on)
 
@@ -69,14 +73,16 @@ class Channels:
             self._whole_to(segment).add_whole(batch)
 
     def current(self) -> Routes:
-        """By the layout as it is known now. Raises `TopicNotFound`."""
-        routes = self._routes
-        layout = self._session.directory.known_layout(self._topic)
-        if layout is not routes.layout:
-            if layout is None:
-                raise TopicNotFound(f"topic {self._topic!r} does not exist any more")
-            self.move_on()  # nobody has told us yet
-        return routes
+        """By the layout as it is known now. Raises `TopicNotFound`: also where another topic has its name now."""
+        self.notice()
+        if self._gone is not None:
+            raise for_good(self._gone)
+        return self._routes
+
+    def notice(self) -> None:
+        """Take in a layout that nobody has told us of yet."""
+        if self._session.directory.known_layout(self._topic) is not self._routes.layout:
+            self.move_on()
 
     def _whole_to(self, segment: SegmentInfo | None) -> Channel:
         return self._next() if segment is None else self._to(segment)
@@ -113,7 +119,15 @@ class Channels:
         """Take what is left out of sealed segments that have answered, to where it belongs now."""
         layout = self._session.directory.known_layout(self._topic)
         routes = self._routes
-        if self._moving or layout is None or (layout is routes.layout and not routes.leaving):
+        if self._moving or self._gone is not None or (layout is routes.layout and not routes.leaving):
+            return
+        if layout is None or routes.is_another(layout):
+            # ▲ What was sent is gone with the topic. A transaction that went on in the next one of its name would
+            # commit without what it has sent, and with what follows.
+            self._gone = TopicNotFound(
+                f"topic {self._topic!r} was deleted: open a producer of the one that is there now"
+            )
+            self._owner.topic_gone(self._gone)
             return
         self._moving = True
         try:

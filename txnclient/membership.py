@@ -71,7 +71,7 @@ class Membership:
         timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
         reply = await link.call(pb.Command(join_subscription=self._request), timeout_s=timeout_s)
         self._link, self._address = link, address
-        self._request.again = True
+        self._request.again, self._request.life = True, reply.assignment.life
         self._assigned(reply.assignment)
 
     @property

@@ -26,6 +26,7 @@ class Routes:
 
     def __init__(self, layout: TopicLayout) -> None:
         self.layout = layout
+        self._life = layout.life
         self.leaving: dict[int, SegmentInfo] = {}
         self.version = 0
         """Rises whenever a message may go elsewhere than before."""
@@ -36,9 +37,15 @@ class Routes:
         if layout.epoch != self.layout.epoch or layout.active != self.layout.active:
             self.version += 1
         self.layout = layout
+        self._life = self._life or layout.life
         for segment in sorted(used, key=_by_id):
             if not self.is_active(segment):
                 self.leaving.setdefault(segment.segment_id, segment)
+
+    def is_another(self, layout: TopicLayout) -> bool:
+        """Whether it is of another topic of the name, made since: none of these segments, nor what came of them, is
+        there any more."""
+        return layout.is_another(self._life)
 
     def is_active(self, segment: SegmentInfo) -> bool:
         known = self.layout.segments.get(segment.segment_id)

@@ -126,10 +126,11 @@ class Producer(Generic[V]):
         all; the id is the first piece's.
 
         Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
-        `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
+        `TopicNotFound`: it was deleted, also where another one has its name now, which only a producer opened anew
+        writes to; `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
         belongs to that from the call on, which can only abort once it has failed or was cancelled.
         """
-        await self._expect_usable()
+        await self._expect_usable(txn)
         data = self._encoded(value)
         if chunk and len(data) > MAX_VALUE_BYTES:
             data = checked_value(data)
@@ -208,7 +209,7 @@ class Producer(Generic[V]):
 
     async def send_pulled(self, pull: Pull, *, txn: Transaction | None) -> SentIds:
         """Send part after part, as `send_many`, until there is none."""
-        await self._expect_usable()
+        await self._expect_usable(txn)
         self._check_sends(txn)
         try:
             return await send_bulk(self, pull, txn)
@@ -326,29 +327,32 @@ class Producer(Generic[V]):
         channel.add(message, size, txn, stored)
 
     def _check_sends(self, txn: Transaction | None) -> None:
-        self._check_usable()
+        self._check_usable(txn)
         if txn is not None:
             check_transaction(txn, "send")
 
     def _check_goes_on(self, txn: Transaction | None) -> None:
         """The same for the rest of something that was begun."""
-        self._check_usable()
+        self._check_usable(txn)
         if txn is not None:
             txn.check_goes_on("send")
 
-    async def _expect_usable(self) -> None:
+    async def _expect_usable(self, txn: Transaction | None) -> None:
         """▲ C6: whoever calls on although told that it cannot go on does not stop the loop."""
         try:
-            self._check_usable()
+            self._check_usable(txn)
         except TxnError:
             await asyncio.sleep(0)
             raise
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, txn: Transaction | None) -> None:
         self._session.expect_here()
         if self._closed:
             raise for_good(InvalidArgument(f"producer {self.name} is closed"))
+        self._channels.notice()
         if self._failure is not None:
+            if isinstance(txn, Transaction):
+                txn.failed(self._failure)  # ▲ C1: it would commit without this
             raise for_good(self._failure)
 
     # ---- for its channels -------------------------------------------------------------------------------------------
@@ -384,6 +388,10 @@ class Producer(Generic[V]):
 
     def fenced(self, error: TxnError) -> None:
         """A newer producer of this name has taken over: nothing can be sent any more."""
+        self._fail(error)
+
+    def topic_gone(self, error: TxnError) -> None:
+        """Its topic was deleted: nothing can be sent any more."""
         self._fail(error)
 
     def _fail(self, error: TxnError) -> None:

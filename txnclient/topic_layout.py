@@ -52,6 +52,8 @@ class TopicLayout:
     replaces a higher one: segments that an old layout lacks would be taken for gone."""
     lost_id: int
     """No segment above it that is not in `segments` ever held anything; -1: nor any other."""
+    life: int
+    """Another number for another topic of the same name; 0: not known."""
     active: tuple[SegmentInfo, ...] = field(repr=False)
     """The leaves in the order of their ranges; together they tile 0000-ffff."""
     _bounds: tuple[int, ...] = field(repr=False)
@@ -70,6 +72,7 @@ class TopicLayout:
             segments=segments,
             revision=revision_of(layout),
             lost_id=layout.lost_segment_id if layout.HasField("lost_segment_id") else -1,
+            life=layout.life,
             active=active,
             _bounds=tuple(s.range[0] for s in active),
             _by_path={s.path: s for s in segments.values()},
@@ -86,6 +89,10 @@ class TopicLayout:
         """In bulk: of each, where in `active` its segment stands, as far as `active` leaves no gap."""
         table = _numbers(self._bounds)
         return [table[key_hash] for key_hash in hashes]
+
+    def is_another(self, life: int) -> bool:
+        """Whether it is of another topic than one of this `life`, which had the same name."""
+        return 0 not in (life, self.life) and life != self.life
 
     def segment_by_path(self, path: str) -> SegmentInfo | None:
         return self._by_path.get(path)

@@ -76,6 +76,7 @@ NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "revision": (0, MAX_REVISION),
     "min_revision": (0, MAX_REVISION),
     "at_least": (0, MAX_REVISION),
+    "life": (0, MAX_REVISION),
     "timestamp_ms": (0, MAX_TIME_MS),
     "delay_ms": (0, MAX_DELAY_MS),
     "keep_ms": (0, MAX_KEEP_MS),
@@ -96,7 +97,7 @@ ASKED: Final = (
     "ack", "add_partition_to_txn", "add_subscription_to_txn", "admin_request", "announce_session", "close_consumer",
     "close_producer", "create_topic", "delete_subscription", "delete_topic", "end_txn", "flow", "hello",
     "join_subscription", "leave_subscription", "list_topics", "merge_segments", "nack", "new_txn", "open_producer",
-    "ping", "scan_entries", "seal_segment", "seek", "segment_cut", "segment_positions", "send", "split_segment",
+    "ping", "register_producer", "scan_entries", "seal_segment", "seek", "segment_cut", "segment_positions", "send", "split_segment",
     "subscribe", "take_snapshot", "tc_client_connect", "update_topic", "watch_cluster", "watch_layout",
 )  # fmt: skip
 """Commands that a server takes in; the others are answers."""

@@ -8,6 +8,29 @@ REAL_FILES = "the simulation has disks of its own: real files are behind `Ledger
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="producer-of-two-lives",
+        rule="a producer of a deleted topic sends nothing to the next one of its name, within one transaction either",
+        section="§8",
+        file="txnclient/channels.py",
+        old="layout is None or routes.is_another(layout)",
+        new="layout is None",
+        tests=(
+            "tests/txnclient/test_deleted_topics.py::"
+            "test_a_client_that_hears_of_the_next_topic_first_sends_nothing_to_it",
+        ),
+        why_tests="the simulation opens its producers anew for each topic",
+    ),
+    Mutant(
+        name="commits-without-a-refused-send",
+        rule="a transaction in which a producer has refused a send, as its topic is gone, can only abort (C1)",
+        section="§6",
+        file="txnclient/producer.py",
+        old="                txn.failed(self._failure)",
+        new="                pass",
+        tests=("tests/test_deleted_in_use.py::test_no_send_to_what_was_deleted_leaves_its_transaction_able_to_commit",),
+        why_tests="the simulation opens its producers anew for each topic",
+    ),
+    Mutant(
         name="layout-by-its-owners",
         rule="an old layout never takes the place of a newer one, however new its owners are (S7)",
         section="§8",

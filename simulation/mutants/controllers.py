@@ -6,6 +6,8 @@ from simulation.mutants.mutant import Mutant
 
 TERMS = "term unheard of"
 
+STANDBYS = "tests/segments/test_standbys.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="stranger-not-told",
@@ -22,10 +24,30 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="queue consumers that are connected since an earlier term hear of layouts in the next one",
         section="§8",
         file="segments/controller.py",
-        old="            lambda term: term.groups.take_up_linked(),\n",
+        old="            _tell_unassigned,\n",
         new="",
         faults=TERMS,
         work_s=60.0,
+    ),
+    Mutant(
+        name="standby-not-told",
+        rule="whoever is connected to a subscription that was deleted while another process led is told",
+        section="§8",
+        file="segments/stream_groups.py",
+        old="        for key in [key for key in self._links if key not in self._groups]:\n            self._tell_to_join(key)",
+        new="        pass",
+        tests=(STANDBYS + "test_a_standby_hears_of_a_deletion_under_another_controller_from_the_first_one",),
+        why_tests="the simulation's consumers hear of the other controller, too",
+    ),
+    Mutant(
+        name="member-of-the-next-life",
+        rule="who was a member of a deleted subscription does not go on in the next one of its name",
+        section="§8",
+        file="segments/stream_groups.py",
+        old="again and life not in (0, self._lives[key])",
+        new="False",
+        tests=(STANDBYS + "test_a_member_of_a_deleted_subscription_does_not_join_the_next_of_its_name",),
+        why_tests="the simulation gives its subscriptions names of their own",
     ),
     Mutant(
         name="deletion-ends-the-next-group",

@@ -40,7 +40,7 @@ async def elected_again(etcd: MemoryEtcd, process: Process) -> None:
 
 
 def test_queue_consumers_hear_of_layouts_when_the_same_process_is_elected_again() -> None:
-    """▲ Nothing in etcd names them, and they do not join again."""
+    """▲ Nothing in etcd names them: they are told to join again, and are told of layouts from then on."""
 
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())
@@ -49,6 +49,10 @@ def test_queue_consumers_hear_of_layouts_when_the_same_process_is_elected_again(
             inbox = Inbox()
             await a.controller.join(joining("w", type=pb.SUBSCRIPTION_TYPE_QUEUE), inbox)
             await elected_again(etcd, a)
+            assert [told.epoch for told in inbox.pushed] == [0]
+            request = joining("w", type=pb.SUBSCRIPTION_TYPE_QUEUE)
+            request.again = True
+            await a.controller.join(request, inbox)
             split = (await a.directory.wait_topic(TOPIC.path)).split(0)
             await a.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(split.record)),)))
             await asyncio.sleep(5.0)

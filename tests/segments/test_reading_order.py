@@ -130,7 +130,7 @@ def as_seen(topology: Topology) -> TopicLayout:
         )
         for entry in topology.segments.values()
     }
-    return TopicLayout(str(topology.topic), topology.epoch, segments, 1, -1, (), (), {})
+    return TopicLayout(str(topology.topic), topology.epoch, segments, 1, -1, 0, (), (), {})
 
 
 TestReading = Reading.TestCase

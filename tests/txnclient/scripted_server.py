@@ -56,6 +56,8 @@ class Cluster:
         self.clock = LoopClock()
         self.servers: dict[str, ScriptedServer] = {}
         self.topology = Topology(TopicName.parse(TOPIC), create_record(2, policies={}, created_ms=0))
+        self.life = 0
+        """Of the topic, as far as the servers say."""
         self.owners = dict.fromkeys(SEGMENTS, "broker:1")
         self.coordinators = {0: "broker:1", 1: "broker:1"}
         self.controller = "broker:1"
@@ -93,7 +95,7 @@ class Cluster:
 
     def layout(self, topic: str) -> pb.Layout:
         exists, epoch = topic == TOPIC, self.topology.epoch
-        layout = pb.Layout(topic=topic, exists=exists, epoch=epoch, revision=self.revision)
+        layout = pb.Layout(topic=topic, exists=exists, epoch=epoch, revision=self.revision, life=self.life)
         for one in self.topology.segments.values() if exists else ():
             path = self.topology.paths[one.id]
             owner = self.owners.get(path, "")
@@ -109,6 +111,16 @@ class Cluster:
                 path=path,
             )
         return layout
+
+    def make_again(self) -> None:
+        """The topic is deleted, and another one made of its name; nobody hears of it yet."""
+        first = max(self.topology.segments) + 1
+        record = create_record(2, policies={}, created_ms=0, first_segment_id=first)
+        self.topology = Topology(self.topology.topic, record)
+        self.life += 1
+        for path in self.topology.active_paths:
+            self.owners[path] = "broker:1"
+            self.stored[path] = []
 
     # ---- layouts that change ----------------------------------------------------------------------------------------
 

@@ -133,7 +133,8 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         all; the id is the first piece's.
 
         Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
-        `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
+        `TopicNotFound`: it was deleted, also where another one has its name now, which only a producer opened anew
+        writes to; `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
         belongs to that from the call on, which can only abort once it has failed or was cancelled.
         """
         return self._bridge.wait(
@@ -194,6 +195,10 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         """Wait until everything sent so far is stored, also what waits for room in the buffer; raises the first failure
         among it, or an earlier one that nobody has been told of (of an open transaction, too)."""
         self._bridge.wait(self._inner.flush(timeout=timeout))
+
+    def topic_gone(self, error: TxnError) -> None:
+        """Its topic was deleted: nothing can be sent any more."""
+        self._bridge.call(lambda: self._inner.topic_gone(error))
 
     def close(self) -> None:
         """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent. Raises the

@@ -133,7 +133,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "layout_changed", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "split_segment", "merge_segments", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok", "seal_segment", "seal_segment_ok", "scan_entries", "scan_entries_ok")
+    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "layout_changed", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "split_segment", "merge_segments", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok", "seal_segment", "seal_segment_ok", "scan_entries", "scan_entries_ok", "register_producer", "register_producer_ok")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,8 @@ class Command(_message.Message):
     SEAL_SEGMENT_OK_FIELD_NUMBER: _ClassVar[int]
     SCAN_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SCAN_ENTRIES_OK_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_PRODUCER_OK_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     ok: Ok
@@ -254,7 +256,9 @@ class Command(_message.Message):
     seal_segment_ok: SealSegmentOk
     scan_entries: ScanEntries
     scan_entries_ok: ScanEntriesOk
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., layout_changed: _Optional[_Union[LayoutChanged, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., split_segment: _Optional[_Union[SplitSegment, _Mapping]] = ..., merge_segments: _Optional[_Union[MergeSegments, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ..., seal_segment: _Optional[_Union[SealSegment, _Mapping]] = ..., seal_segment_ok: _Optional[_Union[SealSegmentOk, _Mapping]] = ..., scan_entries: _Optional[_Union[ScanEntries, _Mapping]] = ..., scan_entries_ok: _Optional[_Union[ScanEntriesOk, _Mapping]] = ...) -> None: ...
+    register_producer: RegisterProducer
+    register_producer_ok: RegisterProducerOk
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., layout_changed: _Optional[_Union[LayoutChanged, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., split_segment: _Optional[_Union[SplitSegment, _Mapping]] = ..., merge_segments: _Optional[_Union[MergeSegments, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ..., seal_segment: _Optional[_Union[SealSegment, _Mapping]] = ..., seal_segment_ok: _Optional[_Union[SealSegmentOk, _Mapping]] = ..., scan_entries: _Optional[_Union[ScanEntries, _Mapping]] = ..., scan_entries_ok: _Optional[_Union[ScanEntriesOk, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducer, _Mapping]] = ..., register_producer_ok: _Optional[_Union[RegisterProducerOk, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ()
@@ -471,7 +475,7 @@ class Segment(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., lo: _Optional[int] = ..., hi: _Optional[int] = ..., state: _Optional[str] = ..., parents: _Optional[_Iterable[int]] = ..., children: _Optional[_Iterable[int]] = ..., owner: _Optional[str] = ..., owner_address: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Layout(_message.Message):
-    __slots__ = ("topic", "exists", "epoch", "segments", "revision", "lost_segment_id", "topic_revision")
+    __slots__ = ("topic", "exists", "epoch", "segments", "revision", "lost_segment_id", "topic_revision", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EXISTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -479,6 +483,7 @@ class Layout(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     LOST_SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_REVISION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     exists: bool
     epoch: int
@@ -486,7 +491,8 @@ class Layout(_message.Message):
     revision: int
     lost_segment_id: int
     topic_revision: int
-    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ..., lost_segment_id: _Optional[int] = ..., topic_revision: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., revision: _Optional[int] = ..., lost_segment_id: _Optional[int] = ..., topic_revision: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class CreateTopic(_message.Message):
     __slots__ = ("topic", "segments", "policies_json")
@@ -613,7 +619,7 @@ class Start(_message.Message):
     def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
 
 class JoinSubscription(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again")
+    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -621,6 +627,7 @@ class JoinSubscription(_message.Message):
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: SubscriptionType
@@ -628,23 +635,26 @@ class JoinSubscription(_message.Message):
     consumer: str
     incarnation: int
     again: bool
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ..., life: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation")
+    __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     consumer: str
     epoch: int
     segments: _containers.RepeatedScalarFieldContainer[str]
     incarnation: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., epoch: _Optional[int] = ..., segments: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class LeaveSubscription(_message.Message):
     __slots__ = ("topic", "subscription", "consumer", "incarnation")
@@ -717,6 +727,20 @@ class CloseProducer(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     def __init__(self, producer_id: _Optional[int] = ...) -> None: ...
+
+class RegisterProducer(_message.Message):
+    __slots__ = ("topic", "over")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    over: bool
+    def __init__(self, topic: _Optional[str] = ..., over: _Optional[bool] = ...) -> None: ...
+
+class RegisterProducerOk(_message.Message):
+    __slots__ = ("life",)
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    life: int
+    def __init__(self, life: _Optional[int] = ...) -> None: ...
 
 class ProducerClosed(_message.Message):
     __slots__ = ("producer_id", "error", "last_sequence_id")
