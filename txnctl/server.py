@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from segments.broker_statistics import BrokerStatistics
 from segments.controller import Controller, ControllerSettings
 from segments.controller_service import ControllerService
 from segments.directory import Directory
+from segments.freshness import Freshness
 from segments.layout_service import LayoutService
 from segments.ledger import LedgerStore
 from txnctl.admin import Administration
@@ -38,7 +39,7 @@ from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
 from txnwire.errors import InternalError, Overloaded, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
-from txnwire.tasks import Tasks, errand
+from txnwire.tasks import Tasks, errand, restarted
 
 log = structlog.get_logger()
 
@@ -94,6 +95,7 @@ class Server:
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
+        self.freshness = Freshness(store, clock, lease_ttl_s=settings.lease_ttl_s)
         self.coordinator: Coordinator | None = None
         self.controller: Controller | None = None
         self.broker: Broker | None = None
@@ -134,8 +136,9 @@ class Server:
         self.advertised = self._settings.advertise or listener.address
         calls = RoleCalls(self.directory, self._transport, self._clock, self._random, name=self._settings.id)
         self._closing.push_async_callback(calls.close)
-        layout = LayoutService(self.directory, self._store)
+        layout = LayoutService(self.directory, self._store, self.freshness)
         self._closing.callback(layout.close)
+        self._keep_running(self.freshness.run, name="freshness")
         self._services.append(layout)
         self._admin_requests.add({"process.describe": self._describe})
         self._services.append(self._admin_requests)
@@ -157,6 +160,16 @@ class Server:
     async def _stop_guard(self) -> None:
         self._guard.cancel()
         await asyncio.wait([self._guard])
+
+    def _keep_running(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
+        """Until this server is closed."""
+        task = restarted(work, name=name)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        self._closing.push_async_callback(end)
 
     async def _start_coordinator(self, _: RoleCalls) -> None:
         settings = CoordinatorSettings(
@@ -290,8 +303,12 @@ class Server:
 
     def remark(self) -> str | None:
         """What of its work this process does not do, though it is ready for the rest; None where it does all."""
-        full = None if self.broker is None else self.broker.full_disk()
-        return None if full is None else f"sends get StoreFull: {full}"
+        remarks = []
+        if self.broker is not None and (full := self.broker.full_disk()) is not None:
+            remarks.append(f"sends get StoreFull: {full}")
+        if self.freshness.stale:
+            remarks.append(f"its view of the cluster is stale: etcd was not heard for {self.freshness.silent_s:.0f} s")
+        return "; ".join(remarks) or None
 
     def statistics(self) -> ProcessStatistics:
         return self._statistics(None if self.broker is None else self.broker.statistics(pins=1))
