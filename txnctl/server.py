@@ -35,6 +35,7 @@ from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
 from txnctl.statistics import ProcessStatistics, StoreStatistics
 from txnctl.sweeper import Sweeper, SweeperSettings
+from txnstore.cluster_clock import ClusterClock
 from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
 from txnwire.errors import InternalError, Overloaded, TxnError
@@ -95,6 +96,7 @@ class Server:
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
+        self.cluster_clock = ClusterClock(store, clock, warn_s=settings.clock_warn_s)
         self.freshness = Freshness(store, clock, lease_ttl_s=settings.lease_ttl_s)
         self.coordinator: Coordinator | None = None
         self.controller: Controller | None = None
@@ -139,6 +141,7 @@ class Server:
         layout = LayoutService(self.directory, self._store, self.freshness)
         self._closing.callback(layout.close)
         self._keep_running(self.freshness.run, name="freshness")
+        self._keep_running(self.cluster_clock.run, name="cluster clock")
         self._services.append(layout)
         self._admin_requests.add({"process.describe": self._describe})
         self._services.append(self._admin_requests)
@@ -181,7 +184,13 @@ class Server:
             max_open=self._settings.max_open_transactions,
         )
         self.coordinator = Coordinator(
-            self._store, self._clock, self._random, settings, id=self._settings.id, address=self.advertised
+            self._store,
+            self._clock,
+            self._random,
+            settings,
+            id=self._settings.id,
+            address=self.advertised,
+            cluster_clock=self.cluster_clock,
         )
         self._start_sweeper()
         await self.coordinator.start()
@@ -199,6 +208,7 @@ class Server:
             id=self._settings.id,
             address=self.advertised,
             lease_ttl_s=self._settings.lease_ttl_s,
+            cluster_clock=self.cluster_clock,
         )
         sweeper.start()
         self._closing.push_async_callback(sweeper.close)
@@ -249,9 +259,9 @@ class Server:
         self._admin_requests.add(service.admin)
 
     async def _start_admin(self, calls: RoleCalls) -> None:
-        self._admin_requests.add(Administration(self._store, self.directory, calls, self._clock).answers)
+        self._admin_requests.add(Administration(self._store, self.directory, calls, self.cluster_clock).answers)
         self._admin_requests.add(ClusterAnswers(self._store, self.directory, calls).answers)
-        self._admin_requests.add(KeyAnswers(self._store, self._clock, self.directory, calls).answers)
+        self._admin_requests.add(KeyAnswers(self._store, self.cluster_clock, self.directory, calls).answers)
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
@@ -333,6 +343,7 @@ class Server:
             unowned_segments=sum(1 for path in paths if path not in owners),
             task_failures=dict(self.tasks.failures),
             longest_pause_s=self.longest_pause_s(),
+            clock_ahead_s=self.cluster_clock.ahead_s,
             store=StoreStatistics(
                 commits=self._store.statistics(),
                 index_queries=self._store.index_queries(),
