@@ -165,7 +165,7 @@ class Begins:
             request.queued = True
             tc.waiting.append(request)
             return
-        now, wall_ms = state.clock.monotonic(), state.clock.wall_ms()
+        now, wall_ms = state.clock.monotonic(), state.cluster.wall_ms()
         header = Header(
             state=OPEN,
             timeout_ms=wall_ms + request.timeout_ms,

@@ -190,7 +190,7 @@ class Collector:
         for txn_id, header, record in zip(named, headers, found, strict=True):
             decision = None if header is None else decision_of(header)
             if decision is not None:
-                rewrite = name_rewrite(record, txn_id, decision, self._state.clock.wall_ms())
+                rewrite = name_rewrite(record, txn_id, decision, self._state.cluster.wall_ms())
                 rewrites += [] if rewrite is None else [rewrite]
         return rewrites
 

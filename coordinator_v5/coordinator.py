@@ -20,12 +20,14 @@ from coordinator_v5.names import Begun, Names
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.sessions import SessionConnection
 from coordinator_v5.settings import CoordinatorSettings
+from coordinator_v5.stamping import Stamping
 from coordinator_v5.state import State
 from coordinator_v5.statistics import CoordinatorStatistics
 from coordinator_v5.sweeper import Sweeper
 from coordinator_v5.takeover import Takeover
 from coordinator_v5.transaction_keys import KeyConnection, TransactionKeys
 from coordinator_v5.transactions import EndReply, OwnedTcid, Phase, Transaction
+from txnstore.cluster_clock import ClusterClock
 from txnstore.name_transitions import KEPT_BY_DEFAULT, Keep
 from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, Registration
 from txnstore.store import MetadataStore
@@ -60,9 +62,13 @@ class Coordinator:
         *,
         id: str,
         address: str,
+        cluster_clock: ClusterClock | None = None,
     ) -> None:
+        """`cluster_clock`: of this process, and kept up by it; without one it has one of its own."""
         self._settings = settings or CoordinatorSettings()
-        self._state = State(store, clock, random, self._settings)
+        self._follows_clock = cluster_clock is None
+        self._state = State(store, clock, random, self._settings, cluster_clock)
+        self._stamping = Stamping(self._state)
         self._ends = Ends(self._state)
         self._begins = Begins(self._state, self._ends)
         self._names = Names(self._state, self._begins, self._ends)
@@ -124,6 +130,9 @@ class Coordinator:
                 group.create_task(self._sweeper.run())
                 group.create_task(self._collector.run())
                 group.create_task(self._keep_house())
+                group.create_task(self._stamping.run())
+                if self._follows_clock:
+                    group.create_task(self._state.cluster.run())
         except BaseExceptionGroup as errors:
             # A defect of ours: stop acting, so that another coordinator takes the TCIDs over.
             log.critical("coordinator stopped", error=repr(errors.exceptions))
@@ -393,7 +402,7 @@ class Coordinator:
     def statistics(self) -> CoordinatorStatistics:
         state, counters = self._state, self._state.counters
         tcids = [state.tcids[tcid] for tcid in sorted(state.tcids)]
-        now_ms = state.clock.wall_ms()
+        now_ms = state.cluster.wall_ms()
         oldest = min((first for tc in tcids if (first := tc.oldest_created_ms) is not None), default=now_ms)
         return CoordinatorStatistics(
             tcids=tuple(tc.tcid for tc in tcids),

@@ -62,8 +62,8 @@ class NameExpiry:
                     log.info("names_expired", count=expired)
 
     async def expire(self) -> int:
-        """One round over all name records; how many went, however many are due. The wall clock counts: they outlive
-        every process. Raises `StoreUnavailable`."""
+        """One round over all name records; how many went, however many are due. The cluster's clock counts: they
+        outlive every process. Raises `StoreUnavailable`."""
         retention = NameRetention(self._clock.wall_ms())
         gone = 0
         async for page in in_pages(self._store, keys.TXN_NAME, keys.prefix_end(keys.TXN_NAME), at_once=PAGE):

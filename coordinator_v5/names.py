@@ -89,7 +89,7 @@ class Names:
                 counter = await self._begins.next_id(tc)
                 creating = self._creating.get(name)
             if creating is None:
-                wall_ms = self._state.clock.wall_ms()
+                wall_ms = self._state.cluster.wall_ms()
                 header = Header(
                     state=OPEN,
                     timeout_ms=wall_ms + timeout_ms,

@@ -47,6 +47,8 @@ class CoordinatorSettings:
     """Keys without their values, likewise."""
     ops_at_once: int = 1_000
     """Op records of one transaction that are read in one piece."""
+    stamp_every_s: float = 5.0
+    """How often the owner of coordinator id 0 stamps the cluster's clock."""
     reconcile_every_s: float = 15.0
     """How often transactions open for longer than that are looked at: another coordinator may have ended them."""
     housekeeping_every_s: float = 60.0

@@ -10,6 +10,7 @@ from coordinator_v5.sessions import Sessions
 from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.statistics import Counters
 from coordinator_v5.transactions import OwnedTcid, Transaction
+from txnstore.cluster_clock import ClusterClock
 from txnstore.store import Commit, CommitResult, MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
 from txnwire.ids import TxnId
@@ -20,9 +21,18 @@ UNREADABLE: Final = (DataCorrupt, InvalidArgument)
 
 
 class State:
-    def __init__(self, store: MetadataStore, clock: Clock, random: Random, settings: CoordinatorSettings) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        random: Random,
+        settings: CoordinatorSettings,
+        cluster: ClusterClock | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
+        self.cluster = cluster or ClusterClock(store, clock)
+        """Its wall clock is the cluster's: of everything that another process may judge."""
         self.random = random
         self.settings = settings
         self.tcids: dict[int, OwnedTcid] = {}

@@ -133,7 +133,8 @@ class Sweeper:
 
         Bounded by time in the key. With a wall clock stepped ahead it finds keys of open transactions and leaves them.
         """
-        until_ms = self._state.clock.wall_ms() - int(STALE_AFTER_S * 1000)
+        now_ms = max(self._state.cluster.wall_ms(), self._state.clock.wall_ms())
+        until_ms = now_ms - int(STALE_AFTER_S * 1000)
         if until_ms <= 0:
             return 0
         end = keys.TXN_BY_DEADLINE + f"{until_ms:013d}".encode()

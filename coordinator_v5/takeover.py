@@ -70,6 +70,7 @@ class Takeover:
     async def _load(self, taken: Mapping[int, int]) -> None:
         """Each of them once; those that could not be loaded stay."""
         try:
+            await self._state.cluster.refresh()  # ▲ before any deadline is judged
             indexed = await self._indexed(taken)
         except TxnError as error:
             log.warning("coordinator ids not loaded, trying again", tcids=sorted(taken), error=str(error))
@@ -149,7 +150,7 @@ def deadline_of(key: bytes) -> tuple[int, TxnId] | None:
 
 def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> None:
     """An open transaction joins those watched; its deadline is converted to the monotonic clock here, once."""
-    now, wall_ms = state.clock.monotonic(), state.clock.wall_ms()
+    now = state.clock.monotonic()
     try:
         txn_id = keys.txn_of(record.key)
         header = records.decode(Header, record.value, key=record.key)
@@ -160,9 +161,11 @@ def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> N
     if decision is not None:
         saw_final(tc, txn_id, decision, header, now)
         return
-    # A wall clock that differs from the predecessor's can shorten a deadline, but never stretch it.
-    left_ms = min(header.timeout_ms - wall_ms, header.timeout_ms - header.created_ms)
-    due = now + max(0, left_ms) / 1000
+    # ▲ By the cluster's clock, by which it was recorded. By one's own, ten minutes ahead, all that is taken over would
+    # be aborted, and what its clients have sent in it lost; by one behind it would hold readers back for longer. Never
+    # for longer than it was given, and never less than the grace: without a stamp clocks differ as they like.
+    left_ms = min(state.cluster.left_ms(header.timeout_ms, header.created_ms), header.timeout_ms - header.created_ms)
+    due = now + max(state.settings.client_grace_s, left_ms / 1000)
     # Deadline keys of transactions above the mark may or may not exist: they are put again, and deleted with the end.
     txn = Transaction(tc, txn_id, header, phase=Phase.OPEN, begun_at=now, due=due)
     tc.add(txn, indexed=indexed)

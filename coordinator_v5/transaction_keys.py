@@ -203,7 +203,7 @@ class TransactionKeys:
             counter = None if asked.key in self._creating else await self._begins.next_id(tc)
             creating = self._creating.get(asked.key)
             if creating is None and counter is not None:
-                wall_ms = self._state.clock.wall_ms()
+                wall_ms = self._state.cluster.wall_ms()
                 header = Header(
                     state=OPEN,
                     timeout_ms=wall_ms + timeout_ms,

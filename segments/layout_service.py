@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 
 from segments.directory import CONTROLLER, Directory, DirectoryChange, topic_path_of
+from segments.freshness import Freshness
 from txnstore import keys
 from txnstore.paging import in_pages
 from txnstore.store import MetadataStore
@@ -35,16 +36,19 @@ _BUSY_BYTES = 1 << 20
 class LayoutService:
     """Handlers of `WatchCluster`, `WatchLayout` and `ListTopics`. `close()` ends the pushes."""
 
-    def __init__(self, directory: Directory, store: MetadataStore) -> None:
+    def __init__(self, directory: Directory, store: MetadataStore, freshness: Freshness) -> None:
         self._directory = directory
         self._store = store
+        self._freshness = freshness
         self._cluster_watchers: dict[Peer, None] = {}
         self._topics_of: dict[Peer, dict[str, None]] = {}
         self._watchers_of: dict[str, dict[Peer, None]] = {}
         self._stale_cluster: dict[Peer, None] = {}
         self._stale_topics: dict[str, dict[Peer, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self._unlisten = directory.add_listener(self._changed)
+        freshness.add_listener(self._freshness_changed)
         self._handlers: dict[str, Handler] = {
             "watch_cluster": self._watch_cluster,
             "watch_layout": self._watch_layout,
@@ -66,6 +70,7 @@ class LayoutService:
             self._stale_topics.get(path, {}).pop(peer, None)
 
     def close(self) -> None:
+        self._closed = True
         self._unlisten()
         if self._timer is not None:
             self._timer.cancel()
@@ -112,8 +117,14 @@ class LayoutService:
         if self._stale_cluster or self._stale_topics:
             self._push_in(_COALESCE_S)
 
+    def _freshness_changed(self) -> None:
+        """Whoever follows the cluster here is told, though nothing of it has changed that is known."""
+        self._stale_cluster.update(self._cluster_watchers)
+        if self._stale_cluster:
+            self._push_in(_COALESCE_S)
+
     def _push_in(self, delay_s: float) -> None:
-        if self._timer is None:
+        if self._timer is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._push)
 
     def _push(self) -> None:
@@ -145,6 +156,7 @@ class LayoutService:
             ],
             controller_address=leader.address if leader else "",
             revision=self._directory.cluster_revision(),
+            stale=self._freshness.stale,
         )
 
     def _layout_command(self, path: str) -> pb.Command:

@@ -32,6 +32,8 @@ AT_RANDOM = 1 / 600
 AFTERMATH_S = 9.0
 """▲ Behind a fault: `store_faults` lets writes land 7.5 s late, and a lease of 4 s runs out first."""
 SWEPT_S = 4.0
+GRACE_S = 5.0
+"""Of clients, as `simulation.servers` sets it."""
 CLEANED_S = 5.0
 MOST_FINDINGS = 30
 NO_TIME = 0
@@ -133,7 +135,7 @@ class Invariants:
             since = self._coordinated.get(txn_id.tcid)
             if since is None:
                 continue
-            due = max(txn.due, calm, since)
+            due = max(txn.due, calm, since + GRACE_S)  # ▲ who takes it over never gives it less than the grace
             if self._clocks_differ() and since > txn.due - txn.lasts_s:
                 due += txn.lasts_s  # ▲ whoever took it over may have counted all of it from then on
             if at > due + SWEPT_S:

@@ -20,6 +20,7 @@ from segments.topology import ACTIVE, SEALED
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
 from txnstore.backend import GROUP_BYTES
+from txnstore.cluster_clock import MOST_LEAPS
 from txnstore.etcd import wire
 from txnstore.grouping import GroupPlanner, Member
 from txnstore.memory_etcd import DEFAULT_REQUEST_BYTES
@@ -152,6 +153,9 @@ LARGEST: dict[type[msgspec.Struct], Sequence[Callable[[], msgspec.Struct]]] = {
     ],
     records.GcHorizon: [lambda: records.GcHorizon(revision=MAX_ID)],
     records.Pin: [lambda: records.Pin(revision=MAX_ID)],
+    records.ClockStamp: [
+        lambda: records.ClockStamp(ms=MAX_TIME_MS, leaps=((MAX_TIME_MS, MAX_TIME_MS),) * (MOST_LEAPS + 1))
+    ],
 }
 
 ELSEWHERE = {

@@ -1,7 +1,8 @@
 """What a client knows of the cluster: coordinators, brokers, the controller, and the layouts of the topics it uses.
 
 It is followed over one connection to any server ("any role answers", DESIGN §8) and followed again over another one
-when that is lost. Knowledge is ordered by the store's revision, so a server that lags cannot turn it back.
+when that is lost, or when its server is cut off from the store. Knowledge is ordered by the store's revision, so a
+server that lags cannot turn it back.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from txnclient.deadlines import Backoff, Deadline
+from txnclient.disowned import Disowned
 from txnclient.links import Link, Links
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
@@ -20,6 +22,10 @@ from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
 
 FOLLOW_TIMEOUT_S = 5.0
+FIRST_SEARCH_S = 0.2
+LONGEST_SEARCH_S = 30.0
+CANDIDATES = 3
+"""Servers that are asked before the next pause, where home leads astray."""
 
 _log = logging.getLogger("txnclient")
 
@@ -34,6 +40,7 @@ class Directory:
         self._random = random
         self._tasks = tasks
         self._home: Link | None = None
+        self._disowned = Disowned()
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
         """Every topic that is followed; None: it did not exist when last heard of."""
@@ -150,7 +157,7 @@ class Directory:
                 link = await self._links.get(self._next_address(), Deadline(self._clock, FOLLOW_TIMEOUT_S))
                 await self._follow_over(link)
                 backoff.reset()
-                await link.caller.wait_closed()
+                await self._stay(link)
             except TxnError as error:
                 if isinstance(error, Unauthorized) or not error.retriable:
                     self._refused = error
@@ -165,29 +172,84 @@ class Directory:
         self._next_seed += 1
         return addresses[self._next_seed % len(addresses)]
 
-    async def _follow_over(self, link: Link) -> None:
+    async def _stay(self, home: Link) -> None:
+        """Until the connection to home has ended. Home is another server from when this one leads astray.
+
+        ▲ A home that is cut off from its store names owners of former times for ever: whoever stayed at it would send
+        nothing any more. Looked for more and more slowly: there may be no better one."""
+        pauses = Backoff(self._random, first_s=FIRST_SEARCH_S, longest_s=LONGEST_SEARCH_S)
+        searched_at = float("-inf")
+        while not home.closed:
+            if not (home.stale or self._disowned.astray):
+                await self.wait_change_or_lost(home)
+                continue
+            if self._clock.monotonic() - searched_at > 2 * LONGEST_SEARCH_S:
+                pauses.reset()
+            home = await self._find_fresh(home) or home
+            self._disowned.clear()
+            searched_at = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(pauses.next_s()):
+                    await home.caller.wait_closed()
+            except TimeoutError:
+                continue
+
+    async def _find_fresh(self, home: Link) -> Link | None:
+        """A server with a view that is not stale, which is home from now on; None where none was found among a few."""
+        for _ in range(min(CANDIDATES, len(self.addresses()))):
+            address = self._next_address()
+            if address == home.address:
+                address = self._next_address()
+            try:
+                link = await self._links.get(address, Deadline(self._clock, FOLLOW_TIMEOUT_S))
+                if link is not home and await self._follow_over(link, fresh=True):
+                    _log.info("the cluster is followed at %s: what %s knows is stale", address, home.address)
+                    return link
+            except TxnError as error:
+                _log.debug("looking for a server to follow the cluster at, %s: %s", address, error)
+        return None
+
+    async def _follow_over(self, link: Link, *, fresh: bool = False) -> bool:
+        """Make it home; with `fresh` only if its view is not stale. Whether it is."""
         reply = await link.call(pb.Command(watch_cluster=pb.WatchCluster()), timeout_s=FOLLOW_TIMEOUT_S)
-        self._learn_cluster(reply.cluster)
+        self._heard_from(link, reply.cluster)
+        if fresh and link.stale:
+            return False
         for topic in list(self._topics):
             await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
         self._home = link
         self._refused = None
         self.stir()
+        return True
 
     async def _watch_topic(self, link: Link, topic: str, timeout_s: float) -> None:
         reply = await link.call(pb.Command(watch_layout=pb.WatchLayout(topic=topic)), timeout_s=timeout_s)
         self._topics.setdefault(topic, None)
         self._learn_layout(reply.layout)
 
-    def on_news(self, command: pb.Command) -> None:
+    def on_news(self, link: Link, command: pb.Command) -> None:
         """A push about the cluster or a topic."""
         body = command.WhichOneof("body")
         if body == "cluster":
-            self._learn_cluster(command.cluster)
+            self._heard_from(link, command.cluster)
         elif body == "layout":
             self._learn_layout(command.layout)
         else:
             _log.debug("unexpected push %s", body)
+
+    def on_not_owner(self, link: Link, segment: str) -> None:
+        """A call for a segment was refused; whether by the owner that it is said to have is looked up here."""
+        known = self.segment(segment)
+        if known is not None and known.owner_address == link.address:
+            self._disowned.refused(segment, link.address, self._clock.monotonic())
+            if self._disowned.astray:
+                self.stir()
+
+    def _heard_from(self, link: Link, cluster: pb.Cluster) -> None:
+        was_stale, link.stale = link.stale, cluster.stale
+        self._learn_cluster(cluster)
+        if link.stale != was_stale:
+            self.stir()
 
     def _learn_cluster(self, cluster: pb.Cluster) -> None:
         if self.cluster is None or cluster.revision >= self.cluster.revision:

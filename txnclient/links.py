@@ -10,7 +10,7 @@ from typing import Protocol
 from txnclient.deadlines import Backoff, Deadline
 from txnclient.tasks import OwnedTasks
 from txnwire.calls import Caller
-from txnwire.errors import ConnectionLost, TxnError, from_wire
+from txnwire.errors import ConnectionLost, NotOwner, TxnError, from_wire
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
@@ -38,11 +38,23 @@ class ProducerEnd(Protocol):
     def on_producer_closed(self, error: TxnError, last_sequence_id: int) -> None: ...
 
 
+class News(Protocol):
+    """Who follows the cluster."""
+
+    def on_news(self, link: Link, command: pb.Command) -> None:
+        """A push about the cluster or a topic."""
+
+    def on_not_owner(self, link: Link, segment: str) -> None:
+        """The server at the other end has refused a call for this segment with `NotOwner`."""
+
+
 class Link:
     """A connection that has shaken hands, with the routes for what its server pushes."""
 
-    def __init__(self, address: str, on_news: Callable[[pb.Command], None], tasks: OwnedTasks) -> None:
+    def __init__(self, address: str, news: News, tasks: OwnedTasks) -> None:
         self.address = address
+        self.stale = False
+        """Whether its server has said that its view of the cluster is."""
         self._tasks = tasks
         self._paused: list[Callable[[], None]] = []
         self.caller: Caller
@@ -51,7 +63,7 @@ class Link:
         self.assignments: dict[tuple[str, str, str, int], Callable[[pb.Assignment], None]] = {}
         """By topic, subscription, consumer name and incarnation. ▲ Consumers of one name may share the connection, one
         of them still leaving: each is told of its own."""
-        self._on_news = on_news
+        self._news = news
         self._lost_listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
 
@@ -64,7 +76,13 @@ class Link:
         return self.caller.call_nowait(command, timeout_s=timeout_s)
 
     async def call(self, command: pb.Command, *, timeout_s: float) -> pb.Command:
-        return await self.caller.call_nowait(command, timeout_s=timeout_s)
+        try:
+            return await self.caller.call_nowait(command, timeout_s=timeout_s)
+        except NotOwner:
+            segment = getattr(getattr(command, command.WhichOneof("body") or "", None), "segment", "")
+            if isinstance(segment, str) and segment:
+                self._news.on_not_owner(self, segment)
+            raise
 
     def push_if_open(self, command: pb.Command) -> None:
         """Send what is only of use as long as the connection lives."""
@@ -142,7 +160,7 @@ class Link:
         elif body == "assignment":
             self._assigned(command.assignment)
         else:
-            self._on_news(command)
+            self._news.on_news(self, command)
 
     def _assigned(self, assignment: pb.Assignment) -> None:
         """To the consumer that it is for; one of no incarnation, as older controllers push them, to all of its name."""
@@ -172,17 +190,16 @@ class Links:
         hello: pb.Hello,
         tasks: OwnedTasks,
         on_opened: Callable[[Link], None],
-        on_news: Callable[[pb.Command], None],
+        news: News,
     ) -> None:
-        """`on_opened` is called with a new link before anybody else may use it; `on_news` with pushes about the
-        cluster."""
+        """`on_opened` is called with a new link before anybody else may use it."""
         self._transport = transport
         self._clock = clock
         self._random = random
         self._hello = hello
         self._tasks = tasks
         self._on_opened = on_opened
-        self._on_news = on_news
+        self._news = news
         self._links: dict[str, Link] = {}
         self._attempts: dict[str, asyncio.Future[Link]] = {}
         self._backoffs: dict[str, Backoff] = {}
@@ -220,7 +237,7 @@ class Links:
         try:
             if backoff is not None:
                 await asyncio.sleep(backoff.next_s())
-            link = Link(address, self._on_news, self._tasks)
+            link = Link(address, self._news, self._tasks)
             link.caller = await Caller.open(
                 self._transport,
                 address,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from segments.broker_statistics import BrokerStatistics
 from segments.controller import Controller, ControllerSettings
 from segments.controller_service import ControllerService
 from segments.directory import Directory
+from segments.freshness import Freshness
 from segments.layout_service import LayoutService
 from segments.ledger import LedgerStore
 from txnctl.admin import Administration
@@ -34,11 +35,12 @@ from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
 from txnctl.statistics import ProcessStatistics, StoreStatistics
 from txnctl.sweeper import Sweeper, SweeperSettings
+from txnstore.cluster_clock import ClusterClock
 from txnstore.store_client import StoreClient
 from txnwire.calls import Service, serve_connection
 from txnwire.errors import InternalError, Overloaded, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
-from txnwire.tasks import Tasks, errand
+from txnwire.tasks import Tasks, errand, restarted
 
 log = structlog.get_logger()
 
@@ -94,6 +96,8 @@ class Server:
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
+        self.cluster_clock = ClusterClock(store, clock, warn_s=settings.clock_warn_s)
+        self.freshness = Freshness(store, clock, lease_ttl_s=settings.lease_ttl_s)
         self.coordinator: Coordinator | None = None
         self.controller: Controller | None = None
         self.broker: Broker | None = None
@@ -134,8 +138,10 @@ class Server:
         self.advertised = self._settings.advertise or listener.address
         calls = RoleCalls(self.directory, self._transport, self._clock, self._random, name=self._settings.id)
         self._closing.push_async_callback(calls.close)
-        layout = LayoutService(self.directory, self._store)
+        layout = LayoutService(self.directory, self._store, self.freshness)
         self._closing.callback(layout.close)
+        self._keep_running(self.freshness.run, name="freshness")
+        self._keep_running(self.cluster_clock.run, name="cluster clock")
         self._services.append(layout)
         self._admin_requests.add({"process.describe": self._describe})
         self._services.append(self._admin_requests)
@@ -158,6 +164,16 @@ class Server:
         self._guard.cancel()
         await asyncio.wait([self._guard])
 
+    def _keep_running(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
+        """Until this server is closed."""
+        task = restarted(work, name=name)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        self._closing.push_async_callback(end)
+
     async def _start_coordinator(self, _: RoleCalls) -> None:
         settings = CoordinatorSettings(
             tcids=self._settings.tcids,
@@ -168,7 +184,13 @@ class Server:
             max_open=self._settings.max_open_transactions,
         )
         self.coordinator = Coordinator(
-            self._store, self._clock, self._random, settings, id=self._settings.id, address=self.advertised
+            self._store,
+            self._clock,
+            self._random,
+            settings,
+            id=self._settings.id,
+            address=self.advertised,
+            cluster_clock=self.cluster_clock,
         )
         self._start_sweeper()
         await self.coordinator.start()
@@ -186,6 +208,7 @@ class Server:
             id=self._settings.id,
             address=self.advertised,
             lease_ttl_s=self._settings.lease_ttl_s,
+            cluster_clock=self.cluster_clock,
         )
         sweeper.start()
         self._closing.push_async_callback(sweeper.close)
@@ -236,9 +259,9 @@ class Server:
         self._admin_requests.add(service.admin)
 
     async def _start_admin(self, calls: RoleCalls) -> None:
-        self._admin_requests.add(Administration(self._store, self.directory, calls, self._clock).answers)
+        self._admin_requests.add(Administration(self._store, self.directory, calls, self.cluster_clock).answers)
         self._admin_requests.add(ClusterAnswers(self._store, self.directory, calls).answers)
-        self._admin_requests.add(KeyAnswers(self._store, self._clock, self.directory, calls).answers)
+        self._admin_requests.add(KeyAnswers(self._store, self.cluster_clock, self.directory, calls).answers)
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
@@ -290,8 +313,12 @@ class Server:
 
     def remark(self) -> str | None:
         """What of its work this process does not do, though it is ready for the rest; None where it does all."""
-        full = None if self.broker is None else self.broker.full_disk()
-        return None if full is None else f"sends get StoreFull: {full}"
+        remarks = []
+        if self.broker is not None and (full := self.broker.full_disk()) is not None:
+            remarks.append(f"sends get StoreFull: {full}")
+        if self.freshness.stale:
+            remarks.append(f"its view of the cluster is stale: etcd was not heard for {self.freshness.silent_s:.0f} s")
+        return "; ".join(remarks) or None
 
     def statistics(self) -> ProcessStatistics:
         return self._statistics(None if self.broker is None else self.broker.statistics(pins=1))
@@ -316,6 +343,7 @@ class Server:
             unowned_segments=sum(1 for path in paths if path not in owners),
             task_failures=dict(self.tasks.failures),
             longest_pause_s=self.longest_pause_s(),
+            clock_ahead_s=self.cluster_clock.ahead_s,
             store=StoreStatistics(
                 commits=self._store.statistics(),
                 index_queries=self._store.index_queries(),

@@ -56,6 +56,7 @@ class ServerSettings(BaseSettings):
     max_transaction_timeout_s: float = Field(default=3600.0, gt=0)
     client_grace_s: float = Field(default=10.0, ge=0.0)
     consumer_grace_s: float = Field(default=2.0, ge=0.0)
+    clock_warn_s: float = Field(default=5.0, gt=0)
     ledger_roll_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
     min_free_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
     autoscale: bool = True

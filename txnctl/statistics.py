@@ -57,6 +57,8 @@ class ProcessStatistics:
     task_failures: Mapping[str, int]
     """Background tasks that ended though nobody asked them to, by kind, since the start."""
     longest_pause_s: float
+    clock_ahead_s: float
+    """This process's wall clock less the cluster's."""
     """Of the event loop, lately; 0 where nobody measures it."""
     store: StoreStatistics
     coordinator: CoordinatorStatistics | None

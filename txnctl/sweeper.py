@@ -49,9 +49,11 @@ class Sweeper:
         id: str,
         address: str,
         lease_ttl_s: float,
+        cluster_clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._cluster_clock = cluster_clock or clock
         self._random = random
         self._settings = settings or SweeperSettings()
         self._id = id
@@ -107,7 +109,7 @@ class Sweeper:
         maintenance = Maintenance(self._store, self._clock, by=self._id, guard=leadership.still_held())
         names = NameExpiry(
             self._store,
-            self._clock,
+            self._cluster_clock,
             guard=leadership.still_held(),
             first_s=self._settings.names_first_s,
             every_s=self._settings.names_every_s,

@@ -41,6 +41,7 @@ DATA_FOLDER = b"/data-folder"
 PIN = b"/pin/"
 SENDER = b"/sender/"
 COMPACTION = b"/compaction"
+CLOCK = b"/clock"
 
 OUTCOMES_PER_BLOCK = 4096
 

@@ -361,6 +361,14 @@ class CompactionMark(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int
 
 
+class ClockStamp(msgspec.Struct, frozen=True, kw_only=True):
+    """`/clock`: the cluster's time when it was written. `leaps`: (what the clock was set forth to, by how much), ms."""
+
+    v: int = 1
+    ms: int
+    leaps: tuple[tuple[int, int], ...] = ()
+
+
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()

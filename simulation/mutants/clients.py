@@ -31,6 +31,45 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="the simulation opens its producers anew for each topic",
     ),
     Mutant(
+        name="stays-at-a-stale-home",
+        rule="a client leaves a server that says that its view of the cluster is stale",
+        section="§8",
+        file="txnclient/directory.py",
+        old="            if not (home.stale or self._disowned.astray):\n",
+        new="            if not self._disowned.astray:\n",
+        tests=(
+            "tests/txnclient/test_stale_home.py::"
+            "test_a_client_whose_servers_are_all_stale_stays_and_asks_ever_more_slowly",
+        ),
+        why_tests="a server that is cut off from etcd alone is joined to it again before a client is through with it",
+    ),
+    Mutant(
+        name="stays-where-owners-are-of-former-times",
+        rule="a client leaves a server whose owners refuse it again and again",
+        section="§8",
+        file="txnclient/directory.py",
+        old="            if not (home.stale or self._disowned.astray):\n",
+        new="            if not home.stale:\n",
+        tests=(
+            "tests/txnclient/test_stale_home.py::"
+            "test_sends_go_on_though_home_names_an_owner_of_former_times_and_says_nothing",
+        ),
+        why_tests="every server of the simulation says that it is stale",
+    ),
+    Mutant(
+        name="never-says-it-is-stale",
+        rule="a server that has not heard its store for a lease's time says so",
+        section="§8",
+        file="segments/freshness.py",
+        old="                self._heard_at = asked_at\n            self._judge()\n",
+        new="                self._heard_at = asked_at\n                self._judge()\n",
+        tests=(
+            "tests/segments/test_layout_service.py::"
+            "test_a_server_that_has_not_heard_the_store_for_a_lease_says_that_its_view_is_stale",
+        ),
+        why_tests="a server that is cut off from etcd alone is joined to it again before a client is through with it",
+    ),
+    Mutant(
         name="layout-by-its-owners",
         rule="an old layout never takes the place of a newer one, however new its owners are (S7)",
         section="§8",

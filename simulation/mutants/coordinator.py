@@ -81,6 +81,51 @@ MUTANTS = (
         old="                self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)\n            for txn in tc.to_index",
         new="                assert txn.due <= now\n            for txn in tc.to_index",
     ),
+    # ---- clocks ----
+    Mutant(
+        name="take-over-by-its-own-clock",
+        rule="what is taken over is judged by the cluster's clock, not by that of whoever takes it over",
+        section="§5",
+        file="coordinator_v5/takeover.py",
+        old="state.cluster.left_ms(header.timeout_ms, header.created_ms)",
+        new="header.timeout_ms - state.clock.wall_ms()",
+        tests=(
+            "tests/coordinator_v5/test_clocks.py::test_d6_a_successor_s_clock_neither_aborts_nor_stretches_what_it_takes_over",
+        ),
+        why_tests="the abort of an open transaction is no finding by itself",
+    ),
+    Mutant(
+        name="leap-without-a-record",
+        rule="what was recorded before the cluster's clock was set forth keeps the time it had",
+        section="§5",
+        file="txnstore/cluster_clock.py",
+        old="if since_ms < at_ms)",
+        new="if at_ms < 0)",
+        tests=("tests/txnstore/test_cluster_clock.py::test_what_was_recorded_before_a_leap_keeps_the_time_it_had",),
+        why_tests="the abort of an open transaction is no finding by itself",
+    ),
+    Mutant(
+        name="take-over-without-grace",
+        rule="a take-over never gives an open transaction less than the grace of its client",
+        section="§5",
+        file="coordinator_v5/takeover.py",
+        old="    due = now + max(state.settings.client_grace_s, left_ms / 1000)\n",
+        new="    due = now + max(0.0, left_ms / 1000)\n",
+        tests=(
+            "tests/coordinator_v5/test_clocks.py::test_a_take_over_gives_every_transaction_the_grace_of_its_client",
+        ),
+        why_tests="the abort of an open transaction is no finding by itself",
+    ),
+    Mutant(
+        name="stamp-without-tcid-epoch",
+        rule="who sets the cluster's clock compares the epoch of coordinator id 0",
+        section="§5",
+        file="coordinator_v5/stamping.py",
+        old="Commit((created_at(keys.tc(STAMPS), tc.epoch),), (put,))",
+        new="Commit((), (put,))",
+        tests=("tests/coordinator_v5/test_clocks.py::test_a_stamp_that_lands_late_does_not_set_the_clock_back",),
+        why_tests="a stamp that lands late costs a few seconds of the time of what is taken over just then",
+    ),
     # ---- the late index and take-over ----
     Mutant(
         name="mark-passes-open-transactions",

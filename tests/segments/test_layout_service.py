@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from segments.controller_service import ControllerService
+from segments.freshness import Freshness
 from segments.layout_service import LayoutService
 from segments.topology import create_record
 from simulation.loop import SimLoop
 from simulation.sim_transport import Network, SimTransport
-from tests.segments.controlling import TOPIC, Process, assignment_of, joining, leaving, names_of
+from tests.segments.controlling import SETTINGS, TOPIC, Process, assignment_of, joining, leaving, names_of
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
@@ -52,7 +53,9 @@ class Served:
 
     def __init__(self, process: Process, network: Network) -> None:
         self.process = process
-        self.layout = LayoutService(process.directory, process.store)
+        freshness = Freshness(process.store, LoopClock(), lease_ttl_s=SETTINGS.lease_ttl_s)
+        self.layout = LayoutService(process.directory, process.store, freshness)
+        self._asking = asyncio.ensure_future(freshness.run())
         self._services = (self.layout, ControllerService(process.controller))
         self.network = network
         self._transport = SimTransport(network, network.loop.world, "server")
@@ -75,6 +78,7 @@ class Served:
         return Client(caller, pushed)
 
     async def close(self) -> None:
+        self._asking.cancel()
         self.layout.close()
         await self._listener.close()
 
@@ -302,5 +306,38 @@ def test_a_process_that_is_not_the_controller_says_who_is() -> None:
                 with pytest.raises(NotOwner, match="the controller is at elected:1"):
                     await client.call(command)
         await elected.close()
+
+    run(scenario())
+
+
+def test_a_server_that_has_not_heard_the_store_for_a_lease_says_that_its_view_is_stale() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with serving(etcd) as served:
+            client = await served.client()
+            assert not (await client.call(WATCH_CLUSTER)).cluster.stale
+            etcd.pause()
+            await client.wait_push(lambda push: push.cluster.stale)
+            late = await served.client()
+            assert (await late.call(WATCH_CLUSTER)).cluster.stale
+            etcd.resume()
+            await client.wait_push(lambda push: push.HasField("cluster") and not push.cluster.stale)
+            assert not (await late.call(WATCH_CLUSTER)).cluster.stale
+
+    run(scenario())
+
+
+def test_a_store_that_is_slow_for_less_than_a_lease_makes_nothing_stale() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with serving(etcd) as served:
+            client = await served.client()
+            await client.call(WATCH_CLUSTER)
+            for _ in range(5):
+                etcd.pause()
+                await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
+                etcd.resume()
+                await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
+            assert not any(push.cluster.stale for push in client.pushed)
 
     run(scenario())

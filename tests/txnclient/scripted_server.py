@@ -213,6 +213,8 @@ class ScriptedServer:
         self.assignment = pb.Assignment(topic=TOPIC, epoch=1, segments=SEGMENTS)
         self.members: dict[Peer, pb.JoinSubscription] = {}
         self.followers: dict[Peer, None] = {}
+        self._frozen: tuple[pb.Cluster, pb.Layout] | None = None
+        """What it knows where it is cut off from the store."""
         self.positions: dict[str, Position] = {}
         self._listener: Any = None
         self._stalled: list[tuple[str, InFlight[Reply], TxnId | None, bytes]] = []
@@ -293,17 +295,33 @@ class ScriptedServer:
 
     def push_news(self) -> None:
         for peer in self.followers:
-            peer.push(pb.Command(cluster=self.cluster.cluster()))
-            peer.push(pb.Command(layout=self.cluster.layout(TOPIC)))
+            peer.push(pb.Command(cluster=self._known_cluster()))
+            peer.push(pb.Command(layout=self._known_layout(TOPIC)))
+
+    def cut_off(self, *, stale: bool) -> None:
+        """It hears nothing of the cluster's changes any more; `stale`: and says so."""
+        self._frozen = self._known_cluster(), self._known_layout(TOPIC)
+        self._frozen[0].stale = stale
+        self.push_news()
+
+    def hear_again(self) -> None:
+        self._frozen = None
+        self.push_news()
+
+    def _known_cluster(self) -> pb.Cluster:
+        return self.cluster.cluster() if self._frozen is None else self._frozen[0]
+
+    def _known_layout(self, topic: str) -> pb.Layout:
+        return self.cluster.layout(topic) if self._frozen is None else self._frozen[1]
 
     # ---- cluster ----------------------------------------------------------------------------------------------------
 
     def _watch_cluster(self, peer: Peer, command: pb.Command) -> pb.Command:
         self.followers[peer] = None
-        return pb.Command(cluster=self.cluster.cluster())
+        return pb.Command(cluster=self._known_cluster())
 
     def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
-        return pb.Command(layout=self.cluster.layout(command.watch_layout.topic))
+        return pb.Command(layout=self._known_layout(command.watch_layout.topic))
 
     def _create_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(ok=pb.Ok())

@@ -223,7 +223,14 @@ READERS: dict[bytes, Callable[[Picture, KeyValue], None]] = {
 }
 
 
-SINGLE: tuple[bytes, ...] = (keys.GC_HORIZON, keys.INCARNATION, keys.COMPACTION, keys.SEGMENT_IDS, keys.DATA_FOLDER)
+SINGLE: tuple[bytes, ...] = (
+    keys.GC_HORIZON,
+    keys.INCARNATION,
+    keys.COMPACTION,
+    keys.SEGMENT_IDS,
+    keys.DATA_FOLDER,
+    keys.CLOCK,
+)
 RECORDS_AT_ONCE = 5000
 PASSED_OVER: tuple[bytes, ...] = (keys.SENDER,)
 """Prefixes of records that say nothing: of senders only the revision counts."""

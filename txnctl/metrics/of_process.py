@@ -172,6 +172,13 @@ PROCESS: tuple[Metric[ProcessStatistics], ...] = (
         read=lambda of: of.longest_pause_s,
     ),
     Metric(
+        name="txnstore_clock_ahead_seconds",
+        kind=Kind.GAUGE,
+        help="This process's wall clock less the cluster's, below 0 where it is behind; 0 before the first stamp of "
+        "the cluster's.",
+        read=lambda of: of.clock_ahead_s,
+    ),
+    Metric(
         name="txnstore_connections",
         kind=Kind.GAUGE,
         help="Connections of clients and of other servers.",

@@ -421,7 +421,7 @@ class WatchCluster(_message.Message):
     def __init__(self) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("coordinators", "brokers", "controller_address", "revision")
+    __slots__ = ("coordinators", "brokers", "controller_address", "revision", "stale")
     class Coordinator(_message.Message):
         __slots__ = ("tc_id", "address")
         TC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -440,11 +440,13 @@ class Cluster(_message.Message):
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
     coordinators: _containers.RepeatedCompositeFieldContainer[Cluster.Coordinator]
     brokers: _containers.RepeatedCompositeFieldContainer[Cluster.Broker]
     controller_address: str
     revision: int
-    def __init__(self, coordinators: _Optional[_Iterable[_Union[Cluster.Coordinator, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[Cluster.Broker, _Mapping]]] = ..., controller_address: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+    stale: bool
+    def __init__(self, coordinators: _Optional[_Iterable[_Union[Cluster.Coordinator, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[Cluster.Broker, _Mapping]]] = ..., controller_address: _Optional[str] = ..., revision: _Optional[int] = ..., stale: _Optional[bool] = ...) -> None: ...
 
 class WatchLayout(_message.Message):
     __slots__ = ("topic",)

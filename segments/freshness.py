@@ -1,0 +1,66 @@
+"""Whether what this process knows of the cluster can still be relied on: when its metadata store was last heard.
+
+A process that is cut off from the store goes on answering from memory, as it should for a while. Once that has lasted
+as long as a lease, another broker may serve every segment that it names, so it says that its view is stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from txnstore import keys
+from txnstore.store import MetadataStore
+from txnwire.errors import TxnError
+from txnwire.ports import Clock
+
+ASKED_PER_LEASE: Final = 4
+
+log = structlog.get_logger(__name__)
+
+
+class Freshness:
+    """`run` asks the store; `stale` is as of its latest question. Listeners are told of every change."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, *, lease_ttl_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease_ttl_s = lease_ttl_s
+        self._pause_s = lease_ttl_s / ASKED_PER_LEASE
+        self._heard_at = clock.monotonic()
+        self._listeners: list[Callable[[], None]] = []
+        self.stale = False
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the store was last heard."""
+        return self._clock.monotonic() - self._heard_at
+
+    def add_listener(self, callback: Callable[[], None]) -> None:
+        self._listeners.append(callback)
+
+    async def run(self) -> None:
+        """For ever. A linearizable read: a watch that stands still looks like one that has nothing to tell, and a
+        member of etcd that is cut off from its peers answers all other reads."""
+        while True:
+            asked_at = self._clock.monotonic()
+            try:
+                await self._store.get(keys.INCARNATION, timeout_s=2 * self._pause_s)
+            except TxnError as error:
+                log.debug("store not heard", error=str(error))
+            else:
+                self._heard_at = asked_at
+            self._judge()
+            await asyncio.sleep(max(0.0, asked_at + self._pause_s - self._clock.monotonic()))
+
+    def _judge(self) -> None:
+        stale = self.silent_s > self._lease_ttl_s
+        if stale == self.stale:
+            return
+        self.stale = stale
+        log.warning("view_of_the_cluster", stale=stale, silent_s=round(self.silent_s, 1))
+        for callback in self._listeners:
+            callback()

@@ -1,0 +1,52 @@
+"""Whether what a client is told of owners leads it astray: pure, by the refusals of those that it is told of.
+
+One refusal is nothing: a segment changes hands, and its new owner is told a moment later. Several in a row, for as long
+as that never takes, tell of a server that has lost touch with its store and names owners of former times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+TIMES: Final = 3
+SPAN_S: Final = 5.0
+"""Half of the usual lease."""
+PAUSE_S: Final = 5.0
+"""Refusals further apart than that are not in a row."""
+MOST: Final = 1000
+"""Segments whose refusals are kept."""
+
+
+@dataclass(slots=True)
+class _Row:
+    address: str
+    first_at: float
+    last_at: float
+    count: int = 1
+
+
+class Disowned:
+    """Refusals with `NotOwner`, by segment, of the owner that is named."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+        self.astray = False
+        """Until `clear`."""
+
+    def refused(self, segment: str, address: str, now: float) -> None:
+        row = self._rows.pop(segment, None)
+        if row is None or row.address != address or now - row.last_at > PAUSE_S:
+            row = _Row(address, now, now)
+        else:
+            row.count += 1
+            row.last_at = now
+        self._rows[segment] = row
+        if len(self._rows) > MOST:
+            del self._rows[next(iter(self._rows))]
+        if row.count >= TIMES and now - row.first_at >= SPAN_S:
+            self.astray = True
+
+    def clear(self) -> None:
+        self._rows.clear()
+        self.astray = False

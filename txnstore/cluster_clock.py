@@ -1,0 +1,214 @@
+"""The cluster's clock: what deadlines are made and judged by, however the clocks of single machines are set.
+
+One coordinator stamps `/clock` every few seconds. Everybody else keeps the offset between its own monotonic clock and
+the stamps, so the cluster's clock is one, and never jumps: whoever stamps next goes on from the stamps it has seen, by
+its own monotonic clock, and moves towards its own wall clock by half a millisecond a second at most.
+
+A process that has seen nobody stamp cannot tell how old the last stamp is: the cluster may have stood still for a day,
+or its own clock may be a day ahead. It sets the clock forth to its own and writes down by how much: what was recorded
+before such a leap is judged by the clock without it (`ClusterTime.left_ms`). Where the two are seconds apart, as behind
+a restart, it believes its own clock.
+
+A stamp arrives some time after it was made, never before: of the latest ones that with the least delay counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+import structlog
+
+from txnstore import keys
+from txnstore.records import ClockStamp, decode
+from txnstore.store import EventKind, KeyValue, MetadataStore
+from txnwire.errors import DataCorrupt, TxnError
+from txnwire.ports import Clock
+
+SAMPLES: Final = 20
+FRESH_S: Final = 60.0
+"""Who has seen a stamp so lately, by both of its clocks, goes on from there."""
+TRUSTED_S: Final = 15.0
+"""By so much a wall clock is believed to be ahead of a stamp of unknown age: a restart takes as long."""
+SLEWED: Final = 0.0005
+"""Of the time that passes: as much as any clock drifts, and two seconds in an hour."""
+LEAST_LEAP_MS: Final = 1000
+MOST_LEAPS: Final = 16
+WARN_AGAIN_S: Final = 600.0
+_RETRY_S: Final = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class ClusterTime:
+    """Pure. `now_s` is the monotonic clock of this process, `wall_ms` its wall clock."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        """Stamps less this process's monotonic clock when they were seen, in milliseconds."""
+        self._leaps: tuple[tuple[int, int], ...] = ()
+        self._seen: tuple[float, int] | None = None
+        """This process's clocks when it last saw somebody stamp."""
+        self._guessed = False
+        """Whether how old the last stamp is was taken from this process's wall clock."""
+        self._newest_ms = -1
+        self._stamped_ms = -1
+        self._stamped_at = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a stamp at all. Until then every process goes by its own clock."""
+        return bool(self._samples)
+
+    def now_ms(self, now_s: float, wall_ms: int) -> int:
+        return int(now_s * 1000 + max(self._samples)) if self._samples else wall_ms
+
+    def left_ms(self, deadline_ms: int, since_ms: int, now_s: float, wall_ms: int) -> int:
+        """From now to a deadline that was recorded when the clock was at `since_ms`.
+
+        ▲ On the clock that it was recorded by. By a clock that has been set forth in between every transaction would
+        be past its deadline, and aborted though its client is at work."""
+        leapt_ms = sum(by_ms for at_ms, by_ms in self._leaps if since_ms < at_ms)
+        return deadline_ms - (self.now_ms(now_s, wall_ms) - leapt_ms)
+
+    def learn(self, stamp: ClockStamp, now_s: float, wall_ms: int, *, live: bool) -> None:
+        """A stamp was read, or (`live`) has just been made by somebody."""
+        if stamp.ms <= self._stamped_ms:
+            return  # one of its own
+        if live:
+            self._seen = now_s, wall_ms
+            if self._guessed:
+                self._guessed = False
+                self._samples.clear()
+        elif not self._samples and 0 < wall_ms - stamp.ms <= TRUSTED_S * 1000:
+            self._guessed = True
+            self._samples.append(wall_ms - now_s * 1000)
+        self._samples.append(stamp.ms - now_s * 1000)
+        if stamp.ms >= self._newest_ms:  # ▲ a read may be older than what the watch has told since
+            self._newest_ms, self._leaps = stamp.ms, stamp.leaps
+
+    def lead(self, now_s: float, wall_ms: int) -> None:
+        """This process stamps from now on, and has read the last stamp before."""
+        self._stamped_at = now_s
+        cluster_ms = self.now_ms(now_s, wall_ms)
+        if not self._samples:
+            self._set(wall_ms, now_s)
+        elif not self._is_fresh(now_s, wall_ms) and wall_ms - cluster_ms >= LEAST_LEAP_MS:
+            self._leaps = _bounded((*self._leaps, (wall_ms, wall_ms - cluster_ms)))
+            self._set(wall_ms, now_s)
+
+    def stamp(self, now_s: float, wall_ms: int) -> ClockStamp:
+        """The next one of whoever leads."""
+        cluster_ms = now_s * 1000 + max(self._samples)
+        most_ms = max(0.0, now_s - self._stamped_at) * 1000 * SLEWED
+        self._set(cluster_ms + max(-most_ms, min(most_ms, wall_ms - cluster_ms)), now_s)
+        self._stamped_at = now_s
+        self._stamped_ms = self.now_ms(now_s, wall_ms)
+        return ClockStamp(ms=self._stamped_ms, leaps=self._leaps)
+
+    def stamped(self, now_s: float, wall_ms: int) -> None:
+        """The latest stamp of this process stands in the store."""
+        self._seen = now_s, wall_ms
+
+    def _set(self, cluster_ms: float, now_s: float) -> None:
+        self._guessed = False
+        self._samples.clear()
+        self._samples.append(cluster_ms - now_s * 1000)
+
+    def _is_fresh(self, now_s: float, wall_ms: int) -> bool:
+        if self._seen is None:
+            return False
+        return now_s - self._seen[0] <= FRESH_S and abs(wall_ms - self._seen[1]) <= FRESH_S * 1000
+
+
+def _bounded(leaps: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The oldest two as one, which gives what was recorded between them too much time rather than too little."""
+    if len(leaps) <= MOST_LEAPS:
+        return leaps
+    (_, first_ms), (at_ms, second_ms), *rest = leaps
+    return ((at_ms, first_ms + second_ms), *rest)
+
+
+class ClusterClock:
+    """`Clock`, with the cluster's time as its wall clock, once `run` or `refresh` has seen a stamp."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, *, warn_s: float = 5.0) -> None:
+        self._store = store
+        self._clock = clock
+        self._warn_s = warn_s
+        self._warned_at = float("-inf")
+        self._time = ClusterTime()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def wall_ms(self) -> int:
+        return self._time.now_ms(self._clock.monotonic(), self._clock.wall_ms())
+
+    def left_ms(self, deadline_ms: int, since_ms: int) -> int:
+        """See `ClusterTime.left_ms`."""
+        return self._time.left_ms(deadline_ms, since_ms, self._clock.monotonic(), self._clock.wall_ms())
+
+    @property
+    def ahead_s(self) -> float:
+        """This process's wall clock less the cluster's; 0 without a stamp."""
+        return (self._clock.wall_ms() - self.wall_ms()) / 1000
+
+    async def run(self) -> None:
+        """Follow the stamps, until the store is closed."""
+        while True:
+            try:
+                if await self._follow():
+                    return
+            except TxnError as error:
+                log.warning("clock_not_followed", error=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> bool:
+        revision = await self.refresh()
+        watch = self._store.watch(keys.CLOCK, keys.CLOCK + b"\0", from_revision=revision + 1)
+        try:
+            async for batch in watch:
+                for event in batch.events:
+                    if event.kind is EventKind.PUT:
+                        self._learn(event.record, live=not batch.resync)
+        finally:
+            await watch.close()
+        return True
+
+    async def refresh(self) -> int:
+        """Read the last stamp; the revision it was read at. Raises `StoreUnavailable`."""
+        revision, (record,) = await self._store.get_many([keys.CLOCK])
+        if record is not None:
+            self._learn(record, live=False)
+        return revision
+
+    def _learn(self, record: KeyValue, *, live: bool) -> None:
+        try:
+            stamp = decode(ClockStamp, record.value, key=record.key)
+        except DataCorrupt as error:
+            log.error("clock_unreadable", error=str(error))
+            return
+        self._time.learn(stamp, self._clock.monotonic(), self._clock.wall_ms(), live=live)
+        self._warn()
+
+    def _warn(self) -> None:
+        now = self._clock.monotonic()
+        if abs(self.ahead_s) > self._warn_s and now - self._warned_at >= WARN_AGAIN_S:
+            self._warned_at = now
+            log.warning("clock_differs_from_the_cluster", ahead_s=round(self.ahead_s, 1), clock_warn_s=self._warn_s)
+
+    # ---- of whoever stamps ------------------------------------------------------------------------------------------
+
+    async def lead(self) -> None:
+        """Before the first stamp of a term. Raises `StoreUnavailable`."""
+        await self.refresh()
+        self._time.lead(self._clock.monotonic(), self._clock.wall_ms())
+
+    def stamp(self) -> ClockStamp:
+        self._warn()
+        return self._time.stamp(self._clock.monotonic(), self._clock.wall_ms())
+
+    def stamped(self) -> None:
+        self._time.stamped(self._clock.monotonic(), self._clock.wall_ms())
