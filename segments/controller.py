@@ -26,11 +26,13 @@ from segments.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
 from segments.stream_group import Link
 from segments.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
 from segments.subscription_records import subscription_type
+from segments.topic_users import TopicUsers
 from segments.topics import Created, parse_changes, parse_policies, plan_create, plan_policies, read_created
 from txnstore import keys
 from txnstore.deletion_transitions import read_step
 from txnstore.election import Election, Leadership
 from txnstore.paging import in_pages
+from txnstore.records import TopicRecord, decode
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, OutcomeUnknown, Timeout, TopicNotFound, TxnError
 from txnwire.names import SegmentName, TopicName, validate_name
@@ -53,7 +55,8 @@ class SegmentOwners(OwnerCalls, SealCalls, PruneCalls, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Seconds. `lease_ttl_s`: a dead controller is followed after this at most. `consumer_grace_s`: a consumer whose
-    connection dropped has this long to join again; `failover_grace_s`: the same after the controller has changed.
+    connection dropped has this long to join again; `failover_grace_s`: the same after the controller has changed;
+    until then nothing is deleted without force that is older than the term.
     `request_timeout_s`: a request that the store has not confirmed by then fails with `Timeout`.
     `layout_patience_s`: a split or merge one of whose parents cannot be sealed by then is given up.
     `prune_s`: how often it is looked for sealed segments that are empty and forgotten. `autoscale_s`:
@@ -128,6 +131,7 @@ class Controller:
         self._joined: dict[Link, dict[tuple[GroupKey, str], None]] = {}
         self._joining: dict[tuple[GroupKey, str], object] = {}
         """The latest join of each consumer that is on its way to its group."""
+        self._users = TopicUsers(self._links, self._joining)
         self._task: asyncio.Task[None] | None = None
         self._unlisten: Callable[[], None] = lambda: None
 
@@ -188,6 +192,8 @@ class Controller:
             self._owner_calls,
             leadership=leadership,
             groups=groups,
+            users=self._users,
+            grace_s=self._settings.failover_grace_s,
             on_deposed=deposed.set,
         )
         layouts = LayoutChanges(
@@ -354,6 +360,32 @@ class Controller:
         async with self._request(f"deleting subscription {name} of {topic}") as term:
             await term.deletions.delete_subscription(topic, name, force=force)
 
+    # ---- producers --------------------------------------------------------------------------------------------------
+
+    async def register_producer(self, request: pb.RegisterProducer, link: Link) -> int:
+        """Count a connection as one with producers of a topic, until it says that it has none any more, or ends; the
+        topic's life, and if that is another than the request names, nothing is counted. Repeating it is harmless.
+
+        Raises `InvalidArgument`, `TopicNotFound`, `NotOwner`, `StoreUnavailable`, `Timeout`.
+        """
+        topic = TopicName.parse(request.topic)
+        if request.over:
+            self._users.leave(topic.path, link, request.life)
+            return request.life
+        async with self._request(f"registering a producer of {topic}"):
+            # ▲ Counted before anything is awaited, or it would come between the last count and the mark of a deletion.
+            coming = self._users.comes(topic.path, link, request.life)
+            life: int | None = None
+            try:
+                await self._users.wait_marked(topic.path)
+                record = await self._store.get(keys.topic(topic.path))
+                if record is None or decode(TopicRecord, record.value, key=record.key).deleting_ms:
+                    raise TopicNotFound(f"{topic} does not exist")
+                life = record.create_revision if request.life in (0, record.create_revision) else None
+                return record.create_revision
+            finally:
+                self._users.came(coming, life)
+
     # ---- layouts ----------------------------------------------------------------------------------------------------
 
     async def split_segment(self, segment: SegmentName, at: int | None) -> Changed:
@@ -394,6 +426,7 @@ class Controller:
         attempt = self._joining[key, consumer] = object()
         try:
             async with self._request(f"joining {name} of {topic}") as term:
+                await self._users.wait_marked(topic.path)
                 topology = await self._directory.fetch_topic(topic.path)
                 if topology is None or topology.deleting:
                     raise TopicNotFound(f"{topic} does not exist")
@@ -423,7 +456,9 @@ class Controller:
                 await group.leave(consumer)
 
     def disconnected(self, link: Link) -> None:
-        """A connection is gone: its consumers have `consumer_grace_s` to join again over another."""
+        """A connection is gone: its consumers have `consumer_grace_s` to join again over another, and it has no
+        producers any more."""
+        self._users.disconnected(link)
         for key, consumer in self._joined.pop(link, {}):
             links = self._links.get(key, {})
             if links.get(consumer) is not link:

@@ -24,6 +24,7 @@ class ControllerService:
             "delete_subscription": self._delete_subscription,
             "join_subscription": self._join_subscription,
             "leave_subscription": self._leave_subscription,
+            "register_producer": self._register_producer,
             "take_snapshot": self._take_snapshot,
             "split_segment": self._split_segment,
             "merge_segments": self._merge_segments,
@@ -74,6 +75,10 @@ class ControllerService:
     async def _leave_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
         await self._controller.leave(command.leave_subscription, peer)
         return pb.Command(ok=pb.Ok())
+
+    async def _register_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
+        life = await self._controller.register_producer(command.register_producer, peer)
+        return pb.Command(register_producer_ok=pb.RegisterProducerOk(life=life))
 
     async def _take_snapshot(self, peer: Peer, command: pb.Command) -> pb.Command:
         topics = list(dict.fromkeys(TopicName.parse(topic) for topic in command.take_snapshot.topics))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import structlog
 
 from segments.directory import Directory
 from segments.stream_groups import GroupKey, StreamGroups
+from segments.topic_users import TopicUsers
 from segments.topology import Topology
 from txnstore import keys, records
 from txnstore.deletion_transitions import (
@@ -27,7 +29,7 @@ from txnstore.election import Leadership
 from txnstore.paging import in_pages
 from txnstore.records import SubscriptionRecord, TopicRecord
 from txnstore.store import Commit, KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
 from txnwire.tasks import errand
@@ -61,7 +63,8 @@ class OwnerCalls(Protocol):
 
 
 class Deletions:
-    """Of one term. `on_deposed`: called when a write tells that another leads."""
+    """Of one term. `grace_s`: for so long its users register again at a controller. `on_deposed`: called when a write
+    tells that another leads."""
 
     def __init__(
         self,
@@ -73,6 +76,8 @@ class Deletions:
         *,
         leadership: Leadership,
         groups: StreamGroups,
+        users: TopicUsers,
+        grace_s: float,
         on_deposed: Callable[[], None],
     ) -> None:
         self._store = store
@@ -82,6 +87,9 @@ class Deletions:
         self._owners = owners
         self._leadership = leadership
         self._groups = groups
+        self._users = users
+        self._grace_s = grace_s
+        self._since = clock.monotonic()
         self._on_deposed = on_deposed
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
@@ -92,6 +100,7 @@ class Deletions:
 
     async def take_up(self) -> None:
         """Go on with what an earlier term has begun. Raises `StoreUnavailable`; repeating it is harmless."""
+        self._since = self._clock.monotonic()
         async for page in self._pages(keys.TOPIC, TOPICS_AT_ONCE):
             for record in page:
                 if _found_marked(record, TopicRecord):
@@ -129,11 +138,10 @@ class Deletions:
         # ▲ The record is looked at once more behind the end: what had been under way may have been the deletion of an
         # earlier topic of the name.
         while (record := await self._store.get(key)) is not None and marked in (0, record.create_revision):
-            if not force and not _marked(record, TopicRecord):
-                await self._refuse_if_used(Topology(topic, records.decode(TopicRecord, record.value, key=key)), None)
             mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
             if mark is not None:
-                if not await self._step(mark):
+                use = None if force else _Use(_topology_of(topic, record), None, record.create_revision)
+                if not await self._mark(topic.path, mark, use):
                     continue
                 log.info("topic_deletion_begun", topic=str(topic), force=force)
             marked = record.create_revision
@@ -182,14 +190,12 @@ class Deletions:
                 raise TopicNotFound(f"{topic} does not exist")
             if record is None:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}")
-            if not force and not _marked(record, SubscriptionRecord):
-                topology = Topology(topic, records.decode(TopicRecord, topic_record.value, key=topic_record.key))
-                await self._refuse_if_used(topology, name)
             mark = plan_mark_subscription(
                 record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms()
             )
             if mark is not None:
-                if not await self._step(mark):
+                use = None if force else _Use(_topology_of(topic, topic_record), name, record.create_revision)
+                if not await self._mark(topic.path, mark, use):
                     continue
                 log.info("subscription_deletion_begun", topic=str(topic), subscription=name, force=force)
             marked = record.create_revision
@@ -224,32 +230,68 @@ class Deletions:
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
-    async def _refuse_if_used(self, topology: Topology, subscription: str | None) -> None:
-        """Raises `NotAllowed` while somebody is connected. What was closed just now may still be on its way to the
-        segment's owner, so it is looked more than once."""
-        producers, consumers = await self._count_users(topology, subscription)
+    async def _mark(self, topic_path: str, mark: Commit, use: _Use | None) -> bool:
+        """Whether it is marked now. `use`: refused while that is used, None: forced."""
+        if use is not None:
+            await self._refuse_if_used(use)
+        with self._users.marking(topic_path):
+            if use is not None:
+                self._refuse(use, *self._known_users(use))  # ▲ who has come while the owners were asked
+            return await self._step(mark)
+
+    async def _refuse_if_used(self, use: _Use) -> None:
+        """Raises `NotAllowed` while somebody is connected, `Overloaded` while that cannot be known. What was closed
+        just now may still be on its way to the segment's owner, so it is looked more than once."""
+        producers, consumers, ownerless = await self._count_users(use)
         for _ in range(LOOKS_AT_USERS - 1):
-            if not producers and not consumers:
+            if not producers and not consumers and not ownerless:
                 break
             await asyncio.sleep(LOOK_PAUSE_S)
-            producers, consumers = await self._count_users(topology, subscription)
+            producers, consumers, ownerless = await self._count_users(use)
+        self._refuse(use, producers, consumers)
+        if ownerless:
+            # ▲ Its readers, and producers and consumers of older programs, are known to nobody else.
+            raise Overloaded(
+                f"segment://{ownerless[0]} has no owner at the moment, so nobody can say who uses {use}: ask again, or "
+                "delete with force"
+            )
+        left_s = self._since + self._grace_s - self._clock.monotonic()
+        if use.created_at < self._leadership.epoch and left_s > 0:
+            # ▲ Those that used it under the controller before may not have come here yet.
+            raise Overloaded(
+                f"the controller has changed: who uses {use} is known in {left_s:.0f} s; ask again, or delete with "
+                "force"
+            )
+
+    def _refuse(self, use: _Use, producers: int, consumers: int) -> None:
         if producers or consumers:
-            what = str(topology.topic) if subscription is None else f"subscription {subscription} of {topology.topic}"
             raise NotAllowed(
-                f"{what} is in use: {producers} producers and {consumers} consumers or readers of its segments are "
+                f"{use} is in use: {producers} producers and {consumers} consumers or readers of its segments are "
                 "connected; close them first, or delete with force"
             )
 
-    async def _count_users(self, topology: Topology, subscription: str | None) -> tuple[int, int]:
-        """Producers and consumers over all segments. Nobody is connected to a segment that nobody owns."""
+    async def _count_users(self, use: _Use) -> tuple[int, int, list[str]]:
+        """Producers and consumers over all segments, and segments that nobody owns. Who is known to a segment's owner
+        and here counts as one of them at least."""
         found: list[tuple[int, int]] = []
+        ownerless: list[str] = []
 
         async def ask(path: str) -> None:
             if self._directory.owner(path) is not None:
-                found.append(await self._owners.users(path, subscription))
+                found.append(await self._owners.users(path, use.subscription))
+            else:
+                ownerless.append(path)
 
-        await _all(SEGMENTS_AT_ONCE, tuple(topology.paths.values()), ask)
-        return sum(one for one, _ in found), sum(one for _, one in found)
+        paths = (path for id, path in use.topology.paths.items() if not use.topology.is_going(id))
+        await _all(SEGMENTS_AT_ONCE, tuple(paths), ask)
+        producers, consumers = self._known_users(use)
+        return max(producers, sum(one for one, _ in found)), max(consumers, sum(one for _, one in found)), ownerless
+
+    def _known_users(self, use: _Use) -> tuple[int, int]:
+        """Producers that are registered, and members, idle ones too."""
+        topic_path = use.topology.topic.path
+        producers = 0 if use.subscription is not None else self._users.producers(topic_path, use.created_at)
+        return producers, self._users.consumers(topic_path, use.subscription)
 
     async def _step(self, commit: Commit) -> bool:
         try:
@@ -300,6 +342,23 @@ class Deletions:
 
         if what not in self._again:  # one for all who ask meanwhile
             self._again[what] = asyncio.get_running_loop().call_later(DAMAGED_RETRY_S, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What is to be deleted unless it is used. `created_at`: the create revision of its record."""
+
+    topology: Topology
+    subscription: str | None
+    created_at: int
+
+    def __str__(self) -> str:
+        topic = str(self.topology.topic)
+        return topic if self.subscription is None else f"subscription {self.subscription} of {topic}"
+
+
+def _topology_of(topic: TopicName, record: KeyValue) -> Topology:
+    return Topology(topic, records.decode(TopicRecord, record.value, key=record.key))
 
 
 def _marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:

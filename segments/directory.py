@@ -232,8 +232,8 @@ class Directory:
         return self._topics.get(path)
 
     async def fetch_topic(self, path: str, *, timeout_s: float = 10.0) -> Topology | None:
-        """As `topic`, but a topic unknown here is looked up in the store, so that one just created is never denied; ▲ one
-        that is being deleted as well, which may be another by now. Raises `StoreUnavailable`, `DataCorrupt`."""
+        """As `topic`, but a topic unknown here is looked up in the store, so that one just created is never denied;
+        ▲ one that is being deleted as well, which may be another by now. Raises `StoreUnavailable`, `DataCorrupt`."""
         if (known := self.topic(path)) is not None and not known.deleting:
             return known
         record = await self._store.get(keys.topic(path), timeout_s=timeout_s)

@@ -18,7 +18,7 @@ from txnstore import keys
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
@@ -97,8 +97,8 @@ class StreamGroups:
         one `asked`. `again`: for who was a member of it before, in this `life` of it (0: not known).
 
         Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`,
-        `SubscriptionNotFound` (`again`, and it was deleted, whether there is another now or not), `NotOwner`, `DataCorrupt`, `StoreUnavailable`,
-        `OutcomeUnknown`.
+        `SubscriptionNotFound` (`again`, and it was deleted, whether there is another now or not), `NotOwner`,
+        `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
         """
         async with self._opening.setdefault(key, asyncio.Lock()):
             if key not in self._types:

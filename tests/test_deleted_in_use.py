@@ -9,7 +9,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
-from txnwire.errors import SubscriptionNotFound, TopicNotFound
+from txnwire.errors import NotAllowed, SubscriptionNotFound, TopicNotFound
 
 TOPIC = "topic://public/nyc/flights"
 OTHER = "topic://public/nyc/delays"
@@ -120,3 +120,20 @@ async def test_every_member_of_what_is_deleted_is_told(
         for member in members:
             with pytest.raises((TopicNotFound, SubscriptionNotFound)):
                 await member.receive(timeout=15.0)
+
+
+async def test_who_has_just_been_opened_keeps_what_it_uses(cluster: InProcessCluster, client: txnclient.Client) -> None:
+    """A producer that has sent nothing, and consumers of which no broker has heard."""
+    await client.create_topic(TOPIC, segments=1)
+    async with cluster.connect() as user:
+        async with user.producer(TOPIC):
+            with pytest.raises(NotAllowed, match="1 producers and 0 consumers"):
+                await client.delete_topic(TOPIC)
+        async with user.consumer(TOPIC, "s"):
+            with pytest.raises(NotAllowed, match="in use"):
+                await client.delete_subscription(TOPIC, "s")
+            async with user.consumer(TOPIC, "s") as standby:
+                assert standby.segments == []
+                with pytest.raises(NotAllowed, match="0 producers and 2 consumers"):
+                    await client.delete_topic(TOPIC)
+        await client.delete_topic(TOPIC)

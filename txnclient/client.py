@@ -21,6 +21,7 @@ from txnclient.links import Link, Links
 from txnclient.openers import Openers
 from txnclient.opening import Closable, Opening, closed_behind
 from txnclient.producer import Producer
+from txnclient.registrations import Registrations
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot
 from txnclient.starts import StartArgument, topics_of
@@ -124,6 +125,7 @@ class Client(Openers):
         self._session = Session(
             clock=clock, random=random, timeout_s=timeout, tasks=tasks, links=links, directory=self._directory
         )
+        self._registrations = Registrations(self._session)
         self._coordinators = Coordinators(self._session, transaction_key=transaction_key)
         self._cuts = SharedCuts(self._session)
         self._addresses = addresses

@@ -15,6 +15,7 @@ from txnclient.opening import Closable, Opening
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.producer import Producer
 from txnclient.reader import Reader
+from txnclient.registrations import Registrations
 from txnclient.serializers import Serializer, V, serializer_of
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
@@ -31,6 +32,7 @@ class Openers:
 
     _session: Session
     _cuts: SharedCuts
+    _registrations: Registrations
     _opened: dict[Closable, None]
     _closed: bool
 
@@ -108,22 +110,31 @@ class Openers:
 
         async def open_producer() -> Producer[Any]:
             await self._expect_open()
-            layout = await self._session.directory.layout(str(TopicName.parse(topic)), self._session.deadline())
-            self._check_open()  # ▲ closed meanwhile: what it would send now, nobody would wait for or fail
-            return self._keep(
-                Producer(
-                    self._session,
-                    layout,
-                    name=name,
-                    linger_ms=linger_ms,
-                    batch_bytes=batch_bytes,
-                    compression=compression,
-                    compression_level=compression_level,
-                    buffer_bytes=buffer_bytes,
-                    serializer=serializer_of(serializer),
-                    on_closed=self._forget,
+            registration = await self._registrations.enter(str(TopicName.parse(topic)), self._session.deadline())
+
+            def on_closed(producer: Producer[Any]) -> None:
+                self._forget(producer)
+                self._registrations.leave(registration)
+
+            try:
+                self._check_open()  # ▲ closed meanwhile: what it would send now, nobody would wait for or fail
+                return self._keep(
+                    Producer(
+                        self._session,
+                        registration.layout,
+                        name=name,
+                        linger_ms=linger_ms,
+                        batch_bytes=batch_bytes,
+                        compression=compression,
+                        compression_level=compression_level,
+                        buffer_bytes=buffer_bytes,
+                        serializer=serializer_of(serializer),
+                        on_closed=on_closed,
+                    )
                 )
-            )
+            except BaseException:
+                self._registrations.leave(registration)
+                raise
 
         return Opening(open_producer)
 

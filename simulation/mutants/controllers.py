@@ -6,6 +6,8 @@ from simulation.mutants.mutant import Mutant
 
 TERMS = "term unheard of"
 
+USERS = "tests/segments/test_topic_users.py::"
+NO_JUDGE = "the simulation deletes with force alone"
 STANDBYS = "tests/segments/test_standbys.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -30,12 +32,62 @@ MUTANTS: tuple[Mutant, ...] = (
         work_s=60.0,
     ),
     Mutant(
+        name="unsent-producers-not-counted",
+        rule="a topic with a producer that has sent nothing yet is not deleted without force",
+        section="§8",
+        file="segments/deletions.py",
+        old="else self._users.producers(topic_path, use.created_at)",
+        new="else 0",
+        tests=(USERS + "test_a_producer_that_has_sent_nothing_keeps_its_topic",),
+        why_tests=NO_JUDGE,
+    ),
+    Mutant(
+        name="idle-members-not-counted",
+        rule="what has members that no broker knows of is not deleted without force",
+        section="§8",
+        file="segments/deletions.py",
+        old="return producers, self._users.consumers(topic_path, use.subscription)",
+        new="return producers, 0",
+        tests=(USERS + "test_a_member_that_no_broker_knows_of_keeps_topic_and_subscription",),
+        why_tests=NO_JUDGE,
+    ),
+    Mutant(
+        name="ownerless-is-unused",
+        rule="a topic of which a segment has no owner is not deleted without force",
+        section="§8",
+        file="segments/deletions.py",
+        old="        if ownerless:\n            # ▲",
+        new="        if not ownerless:\n            pass\n        elif False:\n            # ▲",
+        tests=(USERS + "test_what_a_segment_without_owner_is_used_by_is_not_guessed",),
+        why_tests=NO_JUDGE,
+    ),
+    Mutant(
+        name="new-controller-knows-nobody",
+        rule="a controller deletes nothing without force before its users could register again",
+        section="§8",
+        file="segments/deletions.py",
+        old="use.created_at < self._leadership.epoch and left_s > 0",
+        new="False",
+        tests=(USERS + "test_another_controller_waits_for_users_to_come",),
+        why_tests=NO_JUDGE,
+    ),
+    Mutant(
+        name="comes-before-the-mark",
+        rule="who registers while a topic is being marked is told so, and not that it is in",
+        section="§8",
+        file="segments/controller.py",
+        old="            try:\n                await self._users.wait_marked(topic.path)\n",
+        new="            try:\n",
+        tests=(USERS + "test_who_comes_while_the_mark_is_on_its_way_is_told_that_the_topic_is_gone",),
+        why_tests=NO_JUDGE,
+    ),
+    Mutant(
         name="standby-not-told",
         rule="whoever is connected to a subscription that was deleted while another process led is told",
         section="§8",
         file="segments/stream_groups.py",
-        old="        for key in [key for key in self._links if key not in self._groups]:\n            self._tell_to_join(key)",
-        new="        pass",
+        old="for key in [key for key in self._links if key not in self._groups]:",
+        new="for key in ():",
         tests=(STANDBYS + "test_a_standby_hears_of_a_deletion_under_another_controller_from_the_first_one",),
         why_tests="the simulation's consumers hear of the other controller, too",
     ),

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from segments.deletions import Deletions
 from segments.stream_groups import StreamGroups
+from segments.topic_users import TopicUsers
 from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, running, subscription_of
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys, records
@@ -146,7 +147,7 @@ def test_ids_of_deleted_topics_are_never_used_again() -> None:
             for first in (0, 3, 6):
                 await a.controller.create_topic(TOPIC, 3, "")
                 assert [entry.id for entry in topic_record(etcd).segments] == [first, first + 1, first + 2]
-                await a.controller.delete_topic(TOPIC, force=False)
+                await a.controller.delete_topic(TOPIC, force=True)
 
     run(scenario())
 
@@ -218,9 +219,9 @@ def test_s8_the_next_controller_goes_on_behind_any_step(steps: int, silent: bool
             a.kill()
             await b.controller.wait_leading(timeout_s=60.0)
             with suppress(TopicNotFound):
-                await b.controller.delete_topic(TOPIC, force=False)
+                await b.controller.delete_topic(TOPIC, force=True)
             with suppress(SubscriptionNotFound):
-                await b.controller.delete_subscription(other, "s", force=False)
+                await b.controller.delete_subscription(other, "s", force=True)
             assert names(etcd) == ["/segment-ids", "/topic/public/nyc/delays"]
             await a.controller.close()
             for end in await asyncio.gather(*asked, return_exceptions=True):
@@ -469,7 +470,7 @@ def test_the_end_of_a_term_is_no_failure_of_the_deletions_under_way() -> None:
             groups = StreamGroups(None, leadership, {}, rejoin_s=1.0, on_deposed=lambda: None)  # type: ignore[arg-type]
             deletions = Deletions(
                 store, a.directory, clock, Random(2), OwnersOfAnotherTime(lease), leadership=leadership, groups=groups,
-                on_deposed=lambda: None,
+                users=TopicUsers({}, {}), grace_s=0.0, on_deposed=lambda: None,
             )  # fmt: skip
             with capture_logs() as logs:
                 deleting = asyncio.ensure_future(deletions.delete_subscription(TOPIC, "s", force=True))

@@ -211,6 +211,7 @@ class ScriptedServer:
         self.seeks = 0
         self.permits: Counter[int] = Counter()
         self.assignment = pb.Assignment(topic=TOPIC, epoch=1, segments=SEGMENTS)
+        self.registered: list[tuple[Peer, str, int]] = []
         self.members: dict[Peer, pb.JoinSubscription] = {}
         self.followers: dict[Peer, None] = {}
         self._frozen: tuple[pb.Cluster, pb.Layout] | None = None
@@ -245,6 +246,7 @@ class ScriptedServer:
 
     def disconnected(self, peer: Peer) -> None:
         self.members.pop(peer, None)
+        self.registered = [one for one in self.registered if one[0] is not peer]
         self.followers.pop(peer, None)
         self.consumers = {cid: held for cid, held in self.consumers.items() if held[0] is not peer}
 
@@ -253,7 +255,7 @@ class ScriptedServer:
         kinds = (
             "watch_cluster watch_layout new_txn end_txn announce_session create_topic join_subscription "
             "leave_subscription open_producer send close_producer subscribe flow ack close_consumer segment_positions "
-            "admin_request list_topics take_snapshot"
+            "admin_request list_topics take_snapshot register_producer"
         )
         return {kind: self._scripted(kind, getattr(self, "_" + kind)) for kind in kinds.split()}
 
@@ -322,6 +324,17 @@ class ScriptedServer:
 
     def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(layout=self._known_layout(command.watch_layout.topic))
+
+    def _register_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request, life = command.register_producer, self.cluster.life
+        if self.cluster.controller != self.address and not request.over:
+            raise NotOwner("this process is not the controller")
+        one = (peer, request.topic, request.life)
+        if request.over:
+            self.registered = [known for known in self.registered if known != one]
+        elif request.life in (0, life) and one not in self.registered:
+            self.registered.append(one)
+        return pb.Command(register_producer_ok=pb.RegisterProducerOk(life=life))
 
     def _create_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(ok=pb.Ok())

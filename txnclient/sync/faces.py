@@ -134,9 +134,9 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         all; the id is the first piece's.
 
         Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
-        `TopicNotFound`: it was deleted, also where another one has its name now, which only a producer opened anew
-        writes to; `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a transaction it
-        belongs to that from the call on, which can only abort once it has failed or was cancelled.
+        `TopicNotFound`: the topic was deleted, also where another one has its name now, which only a producer opened
+        anew writes to; `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a
+        transaction it belongs to that from the call on, which can only abort once it has failed or was cancelled.
         """
         return self._bridge.wait(
             self._inner.send(

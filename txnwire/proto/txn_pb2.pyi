@@ -731,12 +731,14 @@ class CloseProducer(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ...) -> None: ...
 
 class RegisterProducer(_message.Message):
-    __slots__ = ("topic", "over")
+    __slots__ = ("topic", "over", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     over: bool
-    def __init__(self, topic: _Optional[str] = ..., over: _Optional[bool] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., over: _Optional[bool] = ..., life: _Optional[int] = ...) -> None: ...
 
 class RegisterProducerOk(_message.Message):
     __slots__ = ("life",)
