@@ -5,8 +5,8 @@
   wall clocks are stepped here.
 - Deadlines: no transaction is open for more than `SWEPT_S` past its deadline. Excused is the time in which no
   coordinator could work: until `AFTERMATH_S` behind the end of the last fault, and behind the last change of the owner
-  of its TCID. A coordinator that took it over counts the deadline anew where wall clocks differ, never for longer than
-  the transaction was given.
+  of its TCID. A coordinator that took it over gives it its grace, and counts the deadline anew where wall clocks
+  differ, never for longer than the transaction was given.
 - Clean-up: no op record is there for more than `CLEANED_S` after its transaction's decision, with the same excuse, and
   until its segment's owner has had it for as long.
 """

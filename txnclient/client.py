@@ -119,7 +119,6 @@ class Client(Openers):
             hello=pb.Hello(client_name=client_name, session_id=self.session_id, token=token),
             tasks=tasks,
             on_opened=self._link_opened,
-            news=self,
         )
         self._directory = Directory(links, addresses, clock=clock, random=random, tasks=tasks)
         self._session = Session(
@@ -150,12 +149,6 @@ class Client(Openers):
 
     def _link_opened(self, link: Link) -> None:
         self._coordinators.link_opened(link)
-
-    def on_news(self, link: Link, command: pb.Command) -> None:
-        self._directory.on_news(link, command)
-
-    def on_not_owner(self, link: Link, segment: str) -> None:
-        self._directory.on_not_owner(link, segment)
 
     async def _open(self) -> Client:
         try:

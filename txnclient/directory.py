@@ -35,6 +35,7 @@ class Directory:
 
     def __init__(self, links: Links, seeds: list[str], *, clock: Clock, random: Random, tasks: OwnedTasks) -> None:
         self._links = links
+        links.tell(self)
         self._seeds = seeds
         self._clock = clock
         self._random = random

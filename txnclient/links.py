@@ -190,7 +190,6 @@ class Links:
         hello: pb.Hello,
         tasks: OwnedTasks,
         on_opened: Callable[[Link], None],
-        news: News,
     ) -> None:
         """`on_opened` is called with a new link before anybody else may use it."""
         self._transport = transport
@@ -199,13 +198,17 @@ class Links:
         self._hello = hello
         self._tasks = tasks
         self._on_opened = on_opened
-        self._news = news
+        self._news: News
         self._links: dict[str, Link] = {}
         self._attempts: dict[str, asyncio.Future[Link]] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._failures: dict[str, TxnError] = {}
         """What the latest attempt failed with, until one succeeds: for who gives up while the next is held back."""
         self._closed = False
+
+    def tell(self, news: News) -> None:
+        """Who hears what servers push about the cluster; before any link is opened."""
+        self._news = news
 
     def ready(self, address: str) -> Link | None:
         """The open link to this address, if there is one."""

@@ -65,6 +65,9 @@ def serve(
     consumer_grace_s: Annotated[
         float | None, typer.Option(help="seconds until a vanished consumer's segments go to others")
     ] = None,
+    clock_warn_s: Annotated[
+        float | None, typer.Option(help="warn where the wall clock differs by more from the cluster's")
+    ] = None,
     ledger_roll_bytes: Annotated[int | None, typer.Option(help="a ledger file is closed at this size")] = None,
     min_free_bytes: Annotated[int | None, typer.Option(help="with less free on the disk, sends are refused")] = None,
     autoscale: Annotated[

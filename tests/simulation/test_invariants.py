@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from simulation.footprint import collections_of
-from simulation.invariants import AFTERMATH_S, CLEANED_S, EVERY_REVISIONS, SWEPT_S, Invariants
+from simulation.invariants import AFTERMATH_S, CLEANED_S, EVERY_REVISIONS, GRACE_S, SWEPT_S, Invariants
 from simulation.rest import left_in_store, too_long
 from simulation.settling import LIMITS_S, Settling
 from txnctl.checking.picture import Picture
@@ -87,7 +87,7 @@ def test_what_kept_coordinators_from_work_excuses_it_for_so_long(excuse: str) ->
         store.put(late - 1.0, (keys.txn(TXN), DONE))
     assert store.findings_at(late) == []
     if excuse in ("fault", "owner"):
-        assert len(store.findings_at(late + SWEPT_S)) == 1
+        assert len(store.findings_at(late + SWEPT_S + GRACE_S)) == 1
 
 
 def test_d6_with_clocks_that_differ_a_successor_may_count_all_of_it_anew_and_no_more() -> None:
