@@ -15,7 +15,6 @@ import txnclient.reader
 import txnclient.transaction
 from txnclient.bulk import SentIds
 from txnclient.entries import EntryHead, WholeEntry
-from txnclient.links import Link
 from txnclient.message import Message
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.serializers import Serializer, V
@@ -646,12 +645,6 @@ class Client(Face[txnclient.client.Client]):
                 segment, after=after, end=end, min_revision=min_revision, trimmed=trimmed, timeout=timeout
             )
         )
-
-    def on_news(self, link: Link, command: pb.Command) -> None:
-        self._bridge.call(lambda: self._inner.on_news(link, command))
-
-    def on_not_owner(self, link: Link, segment: str) -> None:
-        self._bridge.call(lambda: self._inner.on_not_owner(link, segment))
 
     def create_topic(
         self,
