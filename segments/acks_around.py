@@ -30,8 +30,8 @@ def block_of(position: Position) -> Block:
 def acks_around(
     ledgers: LedgerList, ack: AckPosition, kept: Sequence[AckPosition]
 ) -> tuple[dict[Block, int], list[AckPosition]]:
-    """What lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept` names (one
-    entry or more, in order, up to `ack`): bitmaps of whole entries by block, and the entries of which a part is left.
+    """What lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept` names:
+    one entry or more, in order, up to `ack`. As bitmaps of whole entries by block, and entries of which a part is left.
     O(blocks + kept)."""
     blocks: dict[Block, int] = {}
     parts: list[AckPosition] = []
