@@ -147,6 +147,10 @@ class Delivered:
         first = next((run.place for run in self._runs if _names(held, run)), None)
         if first is not None:
             self.order.lost(self._segment, first)
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing of it can be acked any more."""
         self._runs.clear()
         self._unacked.clear()
 

@@ -250,7 +250,9 @@ class Inbox:
             self.delivered.lost(self._held)
 
     def sought(self) -> None:
-        """The subscription was sought elsewhere: what was received before can not be acked any more."""
+        """The subscription was sought elsewhere: what was received before can not be acked any more, nor need it be."""
+        if self.delivered is not None:
+            self.delivered.clear()
         self.rewound()
         self._void_below = self.epoch
 

@@ -101,6 +101,25 @@ def test_p2_what_comes_again_after_a_failed_ack_hides_nothing_behind_it() -> Non
         assert up_to.positions == (Position(1, 2),)
 
 
+@pytest.mark.parametrize("sought", [True, False])
+def test_p2_what_a_seek_has_passed_is_lost_to_no_transaction_but_what_a_rewind_brings_back_is(sought: bool) -> None:
+    order = DeliveryOrder()
+    inbox = Inbox(100, keeps_holds=True, delivered=Delivered(order, "a"))
+    for number in range(2):
+        inbox.arrived(entry(number), b"")
+        inbox.take(1)
+    inbox.acked({Position(1, 0): 1}, cumulative=True)
+    inbox.ack_started({Position(1, 0): 1})
+    (inbox.sought if sought else inbox.rewound)()
+    assert inbox.delivered is not None
+    assert inbox.delivered.before(10) is None
+    order.check_nothing_lost(1)
+    if not sought:
+        with pytest.raises(txnclient.TxnConflict, match="segment://a"):
+            order.check_nothing_lost(10)
+    order.check_nothing_lost(10)
+
+
 def test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

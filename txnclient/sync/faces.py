@@ -253,9 +253,10 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
     def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
         """Of a stream: ack `message` and all that this consumer was handed out before it, in every segment.
 
-        Of a segment that has left the consumer since, or is delivered again (after an abort, a `rewind`, a `seek`),
-        what is not acked comes again, here or elsewhere, and is passed over; in a transaction that raises
-        `TxnConflict`. Raises as `ack` does, naming the segment; the others' acks stand, and the call may be repeated.
+        Of a segment that has left the consumer since, or is delivered again after an abort, what is not acked comes
+        again, here or elsewhere, and is passed over; in a transaction that raises `TxnConflict`. What came before a
+        `rewind` or a `seek` is passed over. Raises as `ack` does, naming the segment; the acks of the others stand,
+        and the call may be repeated.
         """
         self._bridge.wait(self._inner.ack_cumulative(message, txn=_inner_of(txn)))
 
