@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from segments.acks_around import BLOCK_ENTRIES as BLOCK_ENTRIES
+from segments.acks_around import LedgerList, acks_around, block_of
 from segments.partial_acks import RECORD_BYTES, PartialRoom, Parts, Record
 from txnstore import records
 from txnstore.records import CursorBlock, CursorMark
@@ -26,18 +28,9 @@ from txnwire.ids import EARLIEST, Position
 from watchers.acks import WHOLE, AckPosition, names_all
 from watchers.pending_acks import BlockWrite
 
-BLOCK_ENTRIES: Final = 4096
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
 """What the entries acked in part take of the store, of one subscription in one segment."""
 MARK: Final = "mark"
-
-
-class LedgerList(Protocol):
-    """The segment's ledgers, as far as a cursor cares."""
-
-    def next_after(self, position: Position) -> Position:
-        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended. Entry
-        id -1 is the place before a ledger's first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +66,6 @@ def _trailing_ones(bits: int) -> int:
 
 def _bitmap(text: str) -> int:
     return int.from_bytes(bytes.fromhex(text), "little")
-
-
-def block_of(position: Position) -> tuple[int, int]:
-    """(ledger, number) of the block that holds an ack of `position`."""
-    return position.ledger_id, position.entry_id // BLOCK_ENTRIES
 
 
 class Cursor:
@@ -246,6 +234,24 @@ class Cursor:
             self._move_mark(target)
         return self.ack(ack, held=True) or moved
 
+    def ack_around(self, ack: AckPosition, kept: Sequence[AckPosition]) -> bool:
+        """Ack what lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept`
+        names. Returns whether anything changed. Raises `Overloaded`, changing nothing. See `segments.acks_around`."""
+        blocks, parts = acks_around(self._ledgers, ack, kept)
+        added = sum(1 for key in blocks if key not in self._blocks)
+        if added and len(self._blocks) + added > self._max_blocks:
+            raise self._too_spread()
+        for part in parts:
+            if not self.acked(part.position):
+                self._check_partial(part.position)
+        changed = False
+        for (ledger_id, number), acked in blocks.items():
+            changed = self._ack_in_block(Position(ledger_id, number * BLOCK_ENTRIES), acked) or changed
+        for part in parts:
+            changed = self.ack(part, held=True) or changed
+        self.advance()
+        return changed
+
     def advance(self) -> None:
         """Let the mark-delete position pass what is acked behind it (also after a ledger was closed or trimmed)."""
         if self._blocks:
@@ -347,6 +353,24 @@ class Cursor:
                 f"{self._room} are acked in part, or about to be: ack the rest of their messages, oldest first"
             )
 
+    def _ack_in_block(self, first: Position, acked: int) -> bool:
+        block = self._block(first, bounded=False)
+        if acked & ~block.acked == 0:
+            return False
+        self._generation += 1
+        block.acked |= acked
+        block.generation = self._generation
+        for entry_id in block.parts:
+            if acked >> (entry_id - block.first_entry) & 1:
+                self._drop_part(block, entry_id)
+        return True
+
+    def _too_spread(self) -> Overloaded:
+        return Overloaded(
+            f"acks are spread over {self._max_blocks} blocks of {BLOCK_ENTRIES} positions behind the first unacked "
+            f"entry, {self._ledgers.next_after(self._mark)}: ack or seek past that one"
+        )
+
     def _records(self) -> Iterator[Record]:
         for block in self._blocks.values():
             yield block
@@ -383,10 +407,7 @@ class Cursor:
         block = self._blocks.get(key)
         if block is None:
             if bounded and len(self._blocks) >= self._max_blocks:
-                raise Overloaded(
-                    f"acks are spread over {self._max_blocks} blocks of {BLOCK_ENTRIES} positions behind the first "
-                    f"unacked entry, {self._ledgers.next_after(self._mark)}: ack or seek past that one"
-                )
+                raise self._too_spread()
             block = _Block(*key, self._record_bytes)
             if (mod_revision := self._gone.pop(block.name, 0)) != 0:
                 block.mod_revision = mod_revision

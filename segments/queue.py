@@ -26,7 +26,7 @@ from heapq import heappop, heappush, heapreplace
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from segments.cursor import block_of
+from segments.acks_around import block_of
 from segments.redelivery_counts import RedeliveryCounts
 from segments.tail_cache import ChunkKey, LogEntry
 from txnwire.ids import Position, TxnId

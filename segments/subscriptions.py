@@ -22,6 +22,7 @@ from txnwire.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    Overloaded,
     Timeout,
     TxnConflict,
     TxnError,
@@ -197,7 +198,11 @@ class Subscription(ABC):
         """Outside any transaction. Persisted within a second; a crash before that redelivers. Raises `InvalidArgument`,
         `Overloaded`."""
         self._check(positions, acker, cumulative=cumulative)
-        changed = self.pending.ack_cumulative(positions[0]) if cumulative else self.pending.ack(positions)
+        try:
+            changed = self.pending.ack_cumulative(positions[0]) if cumulative else self.pending.ack(positions)
+        except Overloaded:
+            self._events.acked(self)  # some may have been applied before there was no room
+            raise
         self._settled(positions)
         if changed:
             self._events.acked(self)

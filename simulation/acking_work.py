@@ -6,7 +6,8 @@ One process works on it, so that it knows of everything. What must be true, what
 - what a committed transaction has acked, singly or up to a place, does not come again;
 - what an aborted one has acked comes again, before anything behind it;
 - everything else comes in the end, unless it was acked outside of transactions. Such an ack counts for nothing where it
-  named what was pending in a transaction: it is dropped there, and a cumulative one stops before it.
+  named what was pending in a transaction; a cumulative one counts for all the rest that it covers. The latter is asked
+  at the end, when nothing befalls the cluster any more: plain acks may be forgotten by a server that is killed.
 
 Of an ack outside it is known that it met a transaction that was open only where that is asked behind the ack's answer
 and no connection was opened meanwhile: over a new one it may have been sent again, and land once more at any time.
@@ -251,3 +252,30 @@ class AckingDrain:
                 while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
                     log.left |= {message.value.decode(): place_of(message.id) for message in messages}
                     await consumer.ack(messages)
+            await self._ack_around(client)
+
+    async def _ack_around(self, client: txnclient.Client) -> None:
+        """A cumulative ack over what is pending, which is then decided."""
+        values = [self._plan.value(self._ports.owner.name) for _ in range(5)]
+        some = sorted(self._ports.random.sample(range(4), 2))
+        committed = self._ports.random.random() < 0.5
+        async with client.consumer(TOPIC, SUBSCRIPTION, name="around", start="earliest") as consumer:
+            async with client.producer(TOPIC) as producer:
+                for value in values:
+                    await producer.send(value.encode())
+            messages = [await consumer.receive(timeout=30.0) for _ in values]
+            txn = await client.begin(timeout=60.0)
+            await consumer.ack([messages[index] for index in some], txn=txn)
+            await consumer.ack_cumulative(messages[-1])
+            await (txn.commit() if committed else txn.abort())
+        async with client.consumer(TOPIC, SUBSCRIPTION, name="left", start="earliest") as consumer:
+            left: list[str] = []
+            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
+                left += _values(messages)
+                await consumer.ack(messages)
+        expected = [] if committed else [values[index] for index in some]
+        if left != expected:
+            self._log.breaches.append(
+                f"acking: {values} acked up to the last, {some} of them in a transaction that has "
+                f"{'committed' if committed else 'aborted'}: {left} came again, expected {expected}"
+            )

@@ -142,6 +142,31 @@ async def test_s1_s2_p10_acks_on_a_parent_before_and_after_the_split_stand_or_fa
         assert await consumer.receive_many(1, 0.2) == []
 
 
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+async def test_p2_s7_a_cumulative_ack_over_a_pending_one_drains_a_parent_once_that_is_decided(
+    cluster: InProcessCluster, client: txnclient.Client, committed: bool
+) -> None:
+    """An abort brings back what the transaction held, and nothing else."""
+    await client.create_topic(TOPIC, segments=1)
+    async with client.producer(TOPIC) as producer, client.consumer(TOPIC, "s", start="earliest") as consumer:
+        await send(producer, range(8))
+        got = await receive(consumer, 8)
+        txn = await client.begin()
+        await consumer.ack(got[2:4], txn=txn)
+        await split(client)
+        await consumer.ack_cumulative(got[-1])
+        await send(producer, range(8, 16))
+        assert await drained(cluster) == []
+        await (txn.commit() if committed else txn.abort())
+        if not committed:
+            again = await receive(consumer, 2)
+            assert numbers(again) == [2, 3]
+            assert await consumer.receive_many(1, 0.2) == []
+            await consumer.ack(again)
+        assert sorted(numbers(await receive(consumer, 8))) == list(range(8, 16))
+        await wait_drained(cluster, [0])
+
+
 async def test_p12_s7_a_transaction_of_a_consumer_that_left_holds_the_parent_and_its_children(
     cluster: InProcessCluster, client: txnclient.Client
 ) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from txnclient.deadlines import Deadline
+from txnclient.delivered import UpTo
 from txnclient.inbox import Inbox, all_bits
 from txnclient.links import Link
 from txnclient.message import Message, ReceivedEntry
@@ -74,9 +75,11 @@ def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry,
 class AckBatch:
     """Acks of one transaction (or of none) that leave as one command."""
 
-    __slots__ = ("answered", "bits", "bytes", "counts", "cumulative", "deadline", "sent", "txn", "under_way")
+    __slots__ = ("answered", "bits", "bytes", "counts", "cumulative", "deadline", "epoch", "sent", "txn", "under_way")
 
-    def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None]) -> None:
+    def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None], epoch: int) -> None:
+        """`epoch`: of the inbox."""
+        self.epoch = epoch
         self.txn = txn
         self.deadline = deadline
         self.answered = answered
@@ -185,15 +188,20 @@ class Acks:
     ) -> list[asyncio.Future[None]]:
         """Ack everything of this segment up to and including `message`."""
         self._check((message,), txn)
+        return self.ack_up_to(UpTo.of(message), txn, deadline)
+
+    def ack_up_to(self, up_to: UpTo, txn: Transaction | None, deadline: Deadline) -> list[asyncio.Future[None]]:
+        """The same, of a message that is known to have been delivered and not to be delivered anew."""
+        if self._closed is not None:
+            raise again(self._closed)
         self._flush()
-        named = self._inbox.held_up_to(message)
+        named = self._inbox.held_up_to(up_to)
         if named is not None:
             return self._ack_named(named, txn, deadline)
         batch = self._batch(txn, deadline)
         batch.cumulative = True
-        entry = message.entry
-        position = entry.positions[-1]
-        batch.add(position, all_bits(message.index + 1), entry.count)
+        position = up_to.positions[-1]
+        batch.add(position, all_bits(up_to.last + 1), up_to.messages)
         self._inbox.cumulative_ack_started(position, batch.bits[position])
         self._is_unanswered(batch)
         self._send(batch)
@@ -247,7 +255,7 @@ class Acks:
             if txn.name is not None and txn not in self._took_part:
                 self._forget_expired()
             self._took_part[txn] = None
-        return AckBatch(txn, deadline, self._session.loop.create_future())
+        return AckBatch(txn, deadline, self._session.loop.create_future(), self._inbox.epoch)
 
     def _forget_expired(self) -> None:
         """Named transactions that others have ended, long ago, without anybody here having asked."""
@@ -365,6 +373,8 @@ class Acks:
         self._inbox.ack_answered(batch.bits)
         txn = batch.txn
         if error is None:
+            if batch.epoch == self._inbox.epoch:  # what is delivered again may be due again, by an abort
+                self._inbox.acked(batch.bits, cumulative=batch.cumulative)
             batch.answered.set_result(None)
         else:
             batch.answered.set_exception(error)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic
 
 from txnclient import seeking
 from txnclient.dead_letters import DeadLetterPolicy, DeadLetters, Services
 from txnclient.deadlines import Deadline
+from txnclient.delivered import Delivered, DeliveryOrder, place_of
 from txnclient.feed import StreamFeed, SubscriptionFeed
 from txnclient.inbox import Inbox, QueueInbox
 from txnclient.membership import Membership
@@ -23,7 +24,7 @@ from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, s
 from txnclient.tasks import OwnedTasks
 from txnclient.transaction import FENCED_LIKE, Transaction, check_transaction, reason_of
 from txnclient.whole import failure_in
-from txnwire.errors import InvalidArgument, NotAllowed, TxnError, for_good
+from txnwire.errors import InvalidArgument, NotAllowed, TxnError, again, for_good
 from txnwire.ids import MessageId
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
@@ -81,6 +82,7 @@ class Consumer(Generic[V]):
         self._redelivery_delay = redelivery_delay
         self._isolation = isolation_to_wire(isolation)
         self._receiver = Receiver(session, f"consumer {self.name}", serializer)
+        self._order = DeliveryOrder()
         self._feeds: dict[str, SubscriptionFeed] = {}
         self._retiring: dict[SubscriptionFeed, None] = {}
         """Of segments that are not this consumer's any more, with acks under way."""
@@ -171,7 +173,8 @@ class Consumer(Generic[V]):
         if self.type == "queue":
             queue = QueueInbox(window, window_bytes=window_bytes)
             return QueueFeed(self._session, self._receiver, path, queue, terms, self._dead_letters)
-        inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes)
+        delivered = Delivered(self._order, path)
+        inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes, delivered=delivered)
         return StreamFeed(self._session, self._receiver, path, inbox, terms)
 
     def _new_terms(self) -> pb.Subscribe:
@@ -248,14 +251,14 @@ class Consumer(Generic[V]):
         was cancelled can only abort.
         """
         await self._expect_open()
-        await self._acked(txn, lambda: self.ack_nowait(messages, txn=txn))
+        await self._acked(txn, lambda: _all_answered(self.ack_nowait(messages, txn=txn)))
 
-    async def _acked(self, txn: Transaction | None, start: Callable[[], list[asyncio.Future[None]]]) -> None:
+    async def _acked(self, txn: Transaction | None, start: Callable[[], Awaitable[None]]) -> None:
         """▲ C1: its caller may take one that was cancelled for not done, and ack the messages otherwise."""
         if txn is not None:
             check_transaction(txn, "ack")
         try:
-            await _all_answered(start())
+            await start()
         except BaseException as error:
             if txn is not None:
                 txn.failed(failure_in(txn, "an ack", error))
@@ -289,16 +292,47 @@ class Consumer(Generic[V]):
         return answers
 
     async def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
-        """Of a stream: ack everything of the message's segment up to and including it. Raises as `ack` does."""
+        """Of a stream: ack `message` and all that this consumer was handed out before it, in every segment.
+
+        Of a segment that has left the consumer since, or is delivered again after an abort, what is not acked comes
+        again, here or elsewhere, and is passed over; in a transaction that raises `TxnConflict`. What came before a
+        `rewind` or a `seek` is passed over. Raises as `ack` does, naming the segment; the acks of the others stand,
+        and the call may be repeated.
+        """
         await self._expect_open()
         if self.type == "queue":
             raise InvalidArgument("a queue subscription has no order to ack up to: ack its messages one by one")
         if not isinstance(message, Message):
             raise _no_message(message)
-        await self._acked(
-            txn,
-            lambda: self._feed(message.entry.segment, txn).acks.ack_cumulative(message, txn, self._session.deadline()),
-        )
+        await self._acked(txn, lambda: self._ack_up_to(message, txn))
+
+    async def _ack_up_to(self, message: Message[Any], txn: Transaction | None) -> None:
+        segment, holder, deadline = message.entry.segment, message.entry.holder, self._session.deadline()
+        by_us = isinstance(holder, Inbox) and holder.delivered is not None and holder.delivered.order is self._order
+        place = place_of(message) if by_us else 0
+        answers: dict[str, list[asyncio.Future[None]]] = {}
+        refused: TxnError | None = None
+        try:
+            # ▲ A transaction has processed what was handed out before: committed without the ack of it, it would be
+            # processed twice.
+            self._order.check_nothing_lost(place) if txn is not None else self._order.forget_lost(place)
+        except TxnError as error:
+            refused = error
+        # ▲ Also where one refuses: of a transaction that aborts, all must come again that it was to ack, or the next
+        # cumulative ack would take what nobody has processed. Outside, the others would keep what follows them waiting.
+        for path in dict.fromkeys((segment, *self._feeds)):
+            try:
+                if path == segment:
+                    answers[path] = self._feed(path, txn).acks.ack_cumulative(message, txn, deadline)
+                elif (up_to := self._feeds[path].delivered_before(place)) is not None:
+                    answers[path] = self._feeds[path].acks.ack_up_to(up_to, txn, deadline)
+            except TxnError as error:
+                refused = refused or _of_segment(path, error)
+        if refused is not None and txn is not None:
+            txn.failed(refused)
+        await _answered_by(answers)
+        if refused is not None:
+            raise refused
 
     async def _expect_open(self) -> None:
         """Raises `InvalidArgument` where it is closed, or belongs to another event loop. ▲ C6: whoever calls on
@@ -356,6 +390,7 @@ class Consumer(Generic[V]):
             # The broker closes us before it answers, so that nothing of before is handed out: unless that was lost.
             if feed.attachment and attachments.get(path) == feed.attachment:
                 feed.start_over()
+        self._order.forget_lost()
 
     def rewind(self) -> None:
         """Of a stream: have everything delivered again that is not acked, from the earliest on, as after an aborted
@@ -366,6 +401,7 @@ class Consumer(Generic[V]):
         self._session.expect_here()
         for feed in self._feeds.values():
             feed.start_over()
+        self._order.forget_lost()
 
     # ---- closing ----------------------------------------------------------------------------------------------------
 
@@ -430,6 +466,27 @@ def _no_message(found: object) -> InvalidArgument:
 def share_bytes(message: Message[Any]) -> int:
     """About what it takes: its share of its entry."""
     return message.entry.stored_bytes // message.entry.count
+
+
+def _of_segment(segment: str, error: TxnError) -> TxnError:
+    """It, saying which segment it comes from."""
+    if segment in str(error):
+        return error
+    named = again(error)
+    named.args = (f"segment://{segment}: {error}",)
+    return named
+
+
+async def _answered_by(answers: Mapping[str, list[asyncio.Future[None]]]) -> None:
+    """As `_all_answered`, of several segments."""
+    futures = [answer for each in answers.values() for answer in each]
+    if futures:
+        await asyncio.wait(futures)
+    for segment, each in answers.items():
+        for answer in each:
+            error = answer.exception()
+            if error is not None:
+                raise _of_segment(segment, error) if isinstance(error, TxnError) else error
 
 
 async def _all_answered(answers: list[asyncio.Future[None]]) -> None:

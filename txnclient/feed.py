@@ -9,6 +9,7 @@ from typing import Any
 
 from txnclient.acks import Acks
 from txnclient.deadlines import LONGEST_PAUSE_S, Backoff, Deadline
+from txnclient.delivered import UpTo
 from txnclient.inbox import UNBOUNDED_BYTES, Inbox
 from txnclient.links import Link
 from txnclient.message import Message, ReceivedEntry
@@ -317,6 +318,11 @@ class SubscriptionFeed(Feed):
         if self._retiring is None:
             super().on_deliver(deliver)
 
+    def delivered_before(self, place: int) -> UpTo | None:
+        """How far it was handed out before that place of the consumer's order, as far as that is not acked."""
+        delivered = self._inbox.delivered
+        return None if delivered is None else delivered.before(place)
+
     def retire(self, error: TxnError, on_retired: Callable[[], None]) -> None:
         """The segment is not this consumer's any more: nothing more is handed out, and acks that are under way are
         answered first: of a segment that is drained the last of them were what has drained it. Whatever cannot be
@@ -324,6 +330,7 @@ class SubscriptionFeed(Feed):
         self._retiring = error, on_retired
         self._inbox.drop_buffer()
         self.acks.when_answered(self._retired)
+        self._inbox.left()
         if self._link is None:
             self._retired()
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from txnclient.delivered import Delivered, UpTo
 from txnclient.message import Message, ReceivedEntry
 from txnclient.pieces import LargeEntry, Pieces
 from txnwire.entry import piece_of
@@ -59,8 +60,17 @@ class Inbox:
     _in_order = True
     """Whether the segment is delivered in its order."""
 
-    def __init__(self, window: int, *, keeps_holds: bool, window_bytes: int = UNBOUNDED_BYTES) -> None:
-        """`window`: messages, `window_bytes`: bytes to keep in flight and in the buffer, about."""
+    def __init__(
+        self,
+        window: int,
+        *,
+        keeps_holds: bool,
+        window_bytes: int = UNBOUNDED_BYTES,
+        delivered: Delivered | None = None,
+    ) -> None:
+        """`window`: messages, `window_bytes`: bytes to keep in flight and in the buffer, about. `delivered`: is told of
+        what is handed out, for cumulative acks."""
+        self.delivered = delivered
         self._window = window
         self._keeps_holds = keeps_holds
         self._waiting: deque[_Waiting] = deque()
@@ -164,6 +174,8 @@ class Inbox:
             for position in entry.positions:
                 self._held[position] = self._held.get(position, 0) | bits
                 self._counts[position] = entry.count
+            if self.delivered is not None:
+                self.delivered.taken(entry, indexes, bits)
         return [Message(entry, index) for index in indexes]
 
     # ---- permits ----------------------------------------------------------------------------------------------------
@@ -227,12 +239,20 @@ class Inbox:
 
     def rewound(self) -> None:
         """Everything that is not acked is delivered again, from the earliest on."""
+        self.left()
         self.drop_buffer()
         self._end_holds()
         self.epoch += 1
 
+    def left(self) -> None:
+        """Of what was handed out no cumulative ack of another segment's message can ack anything any more."""
+        if self.delivered is not None:
+            self.delivered.lost(self._held)
+
     def sought(self) -> None:
-        """The subscription was sought elsewhere: what was received before can not be acked any more."""
+        """The subscription was sought elsewhere: what was received before can not be acked any more, nor need it be."""
+        if self.delivered is not None:
+            self.delivered.clear()
         self.rewound()
         self._void_below = self.epoch
 
@@ -275,18 +295,22 @@ class Inbox:
             else:
                 self._acking.pop(position, None)
 
+    def acked(self, acked: Mapping[Position, int], *, cumulative: bool) -> None:
+        """The broker has said that they are."""
+        if self.delivered is not None:
+            self.delivered.acked(acked, cumulative=cumulative)
+
     def cumulative_ack_started(self, position: Position, bits: int) -> None:
         """Everything below `position` and `bits` of it are being acked: their holds end."""
         for held in [held for held in self._held if held < position]:
             self._release(held, self._held[held])
         self.ack_started({position: bits})
 
-    def held_up_to(self, message: Message[Any]) -> list[tuple[Position, int, int]] | None:
-        """What a cumulative ack of `message` must name one by one (position, bitmap, messages in the entry); None where
-        its position will do. ▲ A7: in between stand pieces of values that end behind it, which are not meant: acked
+    def held_up_to(self, up_to: UpTo) -> list[tuple[Position, int, int]] | None:
+        """What a cumulative ack up to it must name one by one (position, bitmap, messages in the entry); None where its
+        position will do. ▲ A7: in between stand pieces of values that end behind it, which are not meant: acked
         with the others, they would be missing when the value is delivered again."""
-        entry = message.entry
-        target = entry.positions[-1]
+        target = up_to.positions[-1]
         ahead: dict[Position, None] = {}
         for large in self._large.values():
             if large.positions[-1] > target:
@@ -296,10 +320,10 @@ class Inbox:
         named = [
             (position, bits, self._counts[position])
             for position, bits in self._held.items()
-            if position < target and position not in ahead and position not in entry.positions
+            if position < target and position not in ahead and position not in up_to.positions
         ]
-        for position in entry.positions:
-            named.append((position, all_bits(message.index + 1), entry.count))
+        for position in up_to.positions:
+            named.append((position, all_bits(up_to.last + 1), up_to.messages))
         return named
 
 

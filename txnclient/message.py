@@ -15,8 +15,8 @@ class ReceivedEntry:
     """One entry as it came from a broker; checksum, metadata and block are looked at once, when first needed."""
 
     __slots__ = (
-        "_block", "count", "epoch", "holder", "metadata", "position", "raw", "redelivery_count", "segment",
-        "serializer",
+        "_block", "count", "epoch", "holder", "metadata", "places", "position", "raw", "redelivery_count",
+        "segment", "serializer",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +36,8 @@ class ReceivedEntry:
         self.segment = segment
         self.holder = holder
         self.epoch = 0
+        self.places: list[tuple[int, int]] = []
+        """Up to which index it was handed out at which place of its consumer's order."""
         self.position = position
         self.raw = raw
         self.redelivery_count = redelivery_count

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from txnwire.errors import InternalError
 from txnwire.ids import Position, TxnId
-from watchers.acks import WHOLE, AckPosition
+from watchers.acks import WHOLE, AckPosition, ack_position
 
 
 class Reservation:
@@ -29,11 +29,12 @@ class Reservation:
 class _Hold:
     """One link of the chain of reservations that hold messages of one entry."""
 
-    __slots__ = ("indexes", "next", "reservation")
+    __slots__ = ("indexes", "messages", "next", "reservation")
 
-    def __init__(self, reservation: Reservation, indexes: int, next_hold: _Hold | None) -> None:
+    def __init__(self, reservation: Reservation, ack: AckPosition, next_hold: _Hold | None) -> None:
         self.reservation = reservation
-        self.indexes = indexes
+        self.messages: int = ack.messages if next_hold is None else max(ack.messages, next_hold.messages)
+        self.indexes = ack.indexes
         self.next = next_hold
 
     def other(self, txn_id: TxnId, indexes: int) -> TxnId | None:
@@ -76,7 +77,7 @@ class AckHolds:
         for ack in reservation.positions:
             position = ack.position
             chained = self._individual.get(position)
-            self._individual[position] = _Hold(reservation, ack.indexes, chained)
+            self._individual[position] = _Hold(reservation, ack, chained)
             if chained is None:
                 heappush(self._lowest, position)
 
@@ -108,6 +109,20 @@ class AckHolds:
         while self._lowest and self._lowest[0] not in self._individual:
             heappop(self._lowest)
         return self._lowest[0] if self._lowest else None
+
+    def up_to(self, last: Position) -> list[AckPosition]:
+        """What is held of each entry up to `last`, in order: from the last covered one on, where there is one, which
+        stands for all before it. O(n log n) of the entries held."""
+        covered = self.covered
+        found = {
+            position: hold.messages
+            for position, hold in self._individual.items()
+            if position <= last and (covered is None or position > covered.position)
+        }
+        if covered is not None and covered.position <= last:
+            hold = self._individual.get(covered.position)
+            found[covered.position] = max(covered.messages, 0 if hold is None else hold.messages)
+        return [ack_position(at, messages, self.pending(at)) for at, messages in sorted(found.items())]
 
     def other(self, txn_id: TxnId, ack: AckPosition) -> TxnId | None:
         """A transaction besides `txn_id` that holds some of what `ack` names individually."""

@@ -4,9 +4,9 @@
        ▲                      │
        └──── release, abort ──┘
 
-A message in PENDING_ACK is not redelivered; a plain ack on it is dropped and a plain cumulative ack stops before it; a
-second transaction that acks it gets `TxnConflict`. Messages of an entry count by index. Pending acks of a named
-transaction are held per writer. Source: PIP-31, "New Acknowledgement State".
+A message in PENDING_ACK is not redelivered; a plain ack on it is dropped, and a plain cumulative ack acks all but it,
+of which its transaction decides. A second transaction that acks it gets `TxnConflict`. Messages of an entry count by
+index. Pending acks of a named transaction are held per writer. Source: PIP-31, "New Acknowledgement State".
 
 The life of one ack op, as the segment drives it:
 
@@ -55,6 +55,7 @@ class CursorView(Protocol):
     def unhold(self, ack: AckPosition) -> None: ...
     def ack(self, ack: AckPosition, *, held: bool = False) -> bool: ...
     def ack_cumulative(self, ack: AckPosition) -> bool: ...
+    def ack_around(self, ack: AckPosition, kept: Sequence[AckPosition]) -> bool: ...
     @property
     def dirty(self) -> bool: ...
     def block_writes(self) -> Sequence[BlockWrite]: ...
@@ -199,14 +200,24 @@ class PendingAcks:
         return moved
 
     def ack_cumulative(self, ack: AckPosition) -> bool:
-        """Ack everything up to and including `ack`, stopping before the first message pending in a transaction."""
-        if self._holds.covered is not None:
-            return False
-        lowest = self._holds.lowest()
-        if lowest is not None and lowest <= ack.position:
-            before = Position(lowest.ledger_id, lowest.entry_id - 1)
-            return before > self._cursor.mark_delete and self._cursor.ack_cumulative(AckPosition(before, 0))
-        return self._cursor.ack_cumulative(ack)
+        """Ack everything up to and including `ack` but for what is pending in a transaction. Returns whether anything
+        changed. Raises `Overloaded` where the cursor could not hold what lies behind the first pending message; what
+        stands before that one is acked then. O(n log n) of the entries pending."""
+        covered, lowest = self._holds.covered, self._holds.lowest()
+        if covered is None and (lowest is None or lowest > ack.position):
+            return self._cursor.ack_cumulative(ack)
+        if covered is not None and ack.position <= covered.position:
+            return ack.position == covered.position and self.ack([ack])
+        # ▲ What is pending is not acked with the others, or an abort would not bring it back: it would be lost. What
+        # stands behind it is: it would come again although its ack was answered, and keep a split segment undrained.
+        kept = [held for held in self._holds.up_to(ack.position) if held.position > self._cursor.mark_delete]
+        if not kept:  # found by recovery: applied before it, and still to be cleaned up
+            return self._cursor.ack_cumulative(ack)
+        before = Position(kept[0].position.ledger_id, kept[0].position.entry_id - 1)
+        moved = covered is None and before > self._cursor.mark_delete
+        if moved:
+            self._cursor.ack_cumulative(AckPosition(before, 0))
+        return self._cursor.ack_around(ack, kept) or moved
 
     # ---- dispatch
 

@@ -90,6 +90,32 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="two in some hundreds of seeds showed it; not seen by thirty",
     ),
     Mutant(
+        name="cumulative-ack-of-one-segment",
+        rule="a cumulative ack acks what the consumer was handed out before in every segment (P2)",
+        section="§6",
+        file="txnclient/consumer.py",
+        old="        for path in dict.fromkeys((segment, *self._feeds)):\n",
+        new="        for path in (segment,):\n",
+        tests=(
+            "tests/txnclient/test_delivered.py::"
+            "test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before",
+        ),
+        why_tests="the simulation acks cumulatively on a stream of one segment",
+    ),
+    Mutant(
+        name="cumulative-ack-over-what-has-left",
+        rule="no transaction acks cumulatively over what is delivered elsewhere or again since (P2)",
+        section="§6",
+        file="txnclient/delivered.py",
+        old="        self._lost[segment] = min(place, self._lost.get(segment, place))\n",
+        new="",
+        tests=(
+            "tests/txnclient/test_delivered.py::"
+            "test_p2_what_was_handed_out_before_and_is_another_s_now_is_passed_over_or_ends_a_transaction",
+        ),
+        why_tests="the simulation acks cumulatively on a stream of one segment",
+    ),
+    Mutant(
         name="member-of-who-leads-again",
         rule="a consumer that has left off hearing a controller joins it anew, should it lead again",
         section="§8",

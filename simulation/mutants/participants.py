@@ -246,11 +246,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="plain-cumulative-over-pending",
-        rule="a plain cumulative ack stops before what is pending in a transaction",
+        rule="a plain cumulative ack leaves out what is pending in a transaction",
         section="§6",
         file="watchers/pending_acks.py",
-        old=("        lowest = self._holds.lowest()\n        if lowest is not None and lowest <= ack.position:"),
-        new=("        lowest = None\n        if lowest is not None and lowest <= ack.position:"),
+        old="        if covered is None and (lowest is None or lowest > ack.position):\n",
+        new="        if covered is None:\n",
+    ),
+    Mutant(
+        name="plain-cumulative-before-pending",
+        rule="a plain cumulative ack acks what stands behind a pending message, too",
+        section="§6",
+        file="watchers/pending_acks.py",
+        old="        return self._cursor.ack_around(ack, kept) or moved\n",
+        new="        return moved\n",
     ),
     Mutant(
         name="cursor-behind-the-ops",

@@ -335,10 +335,33 @@ async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> 
     await consumer.wait(*"abc")
     txn = await cluster.begin()
     await consumer.ack(consumer.messages[1], txn=txn)
-    await consumer.ack(consumer.messages[2], cumulative=True)
+    await consumer.ack(*consumer.messages)
     await cluster.abort(txn)
     await eventually(lambda: consumer.rewinds)
-    await consumer.wait(*"bc")
+    await consumer.wait("b")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_plain_cumulative_ack_over_a_pending_one_acks_the_rest(cluster: Cluster, committed: bool) -> None:
+    """Also in the hands of the next owner, before the transaction is decided. An abort brings back what it held and
+    nothing else."""
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abcdef":
+        await producer.send(value)
+    await consumer.wait(*"abcdef")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[1], consumer.messages[3], txn=txn)
+    await consumer.ack(consumer.messages[4], cumulative=True)
+    await node.close()
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    await consumer.wait("f")
+    await (cluster.commit(txn) if committed else cluster.abort(txn))
+    await cluster.wait_no_ops(txn)
+    await (await cluster.subscribe(client, segment, epoch=3)).wait(*("f" if committed else "bdf"))
 
 
 async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluster: Cluster) -> None:

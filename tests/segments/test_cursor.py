@@ -167,6 +167,30 @@ def test_ack_past_the_bound_is_refused_and_changes_nothing(ledgers: LedgerLength
     cursor.ack(part(3, 1))
 
 
+def test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers() -> None:
+    ledgers, stored = LedgerLengths({1: BLOCK_ENTRIES + 5, 2: 0, 3: 7}), Stored()
+    cursor = Cursor(ledgers, EARLIEST)
+    cursor.ack(part(3, 0b0001))
+    kept = [whole(1), part(2, 0b0110), whole(BLOCK_ENTRIES), whole(0, 3)]
+    assert cursor.ack_around(part(5, 0b0011)._replace(position=at(5, 3)), kept)
+    assert not cursor.ack_around(whole(4, 3), kept)
+    stored.flush(cursor)
+    for found in (cursor, stored.load(ledgers)):
+        left = {place: found.acked(place) for place in ledgers.positions() if found.acked(place) != WHOLE}
+        assert left == {
+            at(0): 0,
+            at(1): 0,
+            at(2): 0b1001,
+            at(BLOCK_ENTRIES): 0,
+            at(0, 3): 0,
+            at(5, 3): 0b0011,
+            at(6, 3): 0,
+        }
+    cursor.ack_cumulative(whole(2))
+    cursor.ack(whole(BLOCK_ENTRIES))
+    assert cursor.mark_delete == at(BLOCK_ENTRIES + 4)
+
+
 def test_first_unacked_entry_can_be_acked_whatever_the_bound(ledgers: LedgerLengths) -> None:
     """Otherwise a full cursor would stay full for ever."""
     cursor = Cursor(ledgers, at(9), max_blocks=1, max_partial=1)

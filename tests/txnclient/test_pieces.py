@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnclient import pieces as pieces_module
+from txnclient.delivered import UpTo
 from txnclient.inbox import Inbox, QueueInbox
 from txnclient.message import Message, ReceivedEntry
 from txnwire.entry import OutgoingMessage, Piece, encode_entry
@@ -176,14 +177,14 @@ def test_a_cumulative_ack_leaves_out_values_that_end_behind_it() -> None:
         entry.position = Position(1, number)
         arrive(inbox, entry)
     x, y, z = take_all(inbox)
-    assert inbox.held_up_to(x) is None, "nothing of a value lies before it"
-    assert inbox.held_up_to(z) == [(Position(1, 0), 1, 1), (Position(1, 2), 1, 1), (Position(1, 5), 1, 1)]
+    assert inbox.held_up_to(UpTo.of(x)) is None, "nothing of a value lies before it"
+    assert inbox.held_up_to(UpTo.of(z)) == [(Position(1, 0), 1, 1), (Position(1, 2), 1, 1), (Position(1, 5), 1, 1)]
     a[2].position = Position(1, 6)
     arrive(inbox, a[2])
     [whole] = take_all(inbox)
-    named = inbox.held_up_to(y)
+    named = inbox.held_up_to(UpTo.of(y))
     assert named == [(Position(1, 0), 1, 1), (Position(1, 2), 1, 1)], "nor of one that the application holds"
-    named = inbox.held_up_to(whole)
+    named = inbox.held_up_to(UpTo.of(whole))
     assert named is not None
     assert sorted(position.entry_id for position, *_ in named) == [0, 1, 2, 3, 5, 6], "all but the piece of b"
     b[1].position = Position(1, 7)
@@ -192,9 +193,9 @@ def test_a_cumulative_ack_leaves_out_values_that_end_behind_it() -> None:
     last = entry_of(8, b"last")
     arrive(inbox, last)
     [message] = take_all(inbox)
-    assert inbox.held_up_to(message) is None
+    assert inbox.held_up_to(UpTo.of(message)) is None
     inbox.cumulative_ack_started(message.position, 1)
-    assert inbox.held_up_to(message) is None
+    assert inbox.held_up_to(UpTo.of(message)) is None
 
 
 @pytest.mark.parametrize("piece", [Piece(0, 2, 2, 10), Piece(0, 0, 1, MAX_CHUNKED_BYTES + 1)], ids=["number", "total"])
@@ -279,7 +280,7 @@ def test_a7_every_value_comes_whole_and_once_whatever_is_lost_and_acked(seed: in
             ack(held.pop(random.randrange(len(held))))
         elif step == "cumulative" and held:
             index = random.randrange(len(held))
-            named = inbox.held_up_to(held[index])
+            named = inbox.held_up_to(UpTo.of(held[index]))
             target = held[index].entry.positions[-1].entry_id
             covered = range(target + 1) if named is None else [position.entry_id for position, *_ in named]
             for message in list(held):

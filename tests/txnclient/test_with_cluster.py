@@ -324,6 +324,30 @@ async def test_cumulative_acks(client: txnclient.Client) -> None:
         assert [message.value for message in await receive(consumer, 3)] == [b"7", b"8", b"9"]
 
 
+@pytest.mark.parametrize("how", ["plain", "commit", "abort"])
+async def test_p2_a_cumulative_ack_covers_what_was_received_before_in_every_segment(
+    client: txnclient.Client, how: str
+) -> None:
+    topic = await new_topic(client, 3)
+    async with client.producer(topic, batch_bytes=1) as producer:
+        for number in range(30):
+            await producer.send(b"%d" % number, key=b"%d" % number)
+    async with client.consumer(topic, "sub") as consumer:
+        messages = await receive(consumer, 30)
+        assert len({message.segment for message in messages}) == 3
+        txn = None if how == "plain" else await client.begin()
+        await consumer.ack_cumulative(messages[24], txn=txn)
+        if txn is not None:
+            await (txn.commit() if how == "commit" else txn.abort())
+    async with client.consumer(topic, "sub") as consumer:
+        left = messages if how == "abort" else messages[25:]
+        again = await receive(consumer, len(left))
+        assert sorted(message.value for message in again) == sorted(message.value for message in left)
+        await consumer.ack_cumulative(again[-1])
+    async with client.consumer(topic, "sub") as consumer:
+        assert await consumer.receive_many(1, timeout=0.3) == []
+
+
 async def test_a_reader_starts_where_it_is_told(client: txnclient.Client) -> None:
     topic = await new_topic(client)
     producer = await client.producer(topic)

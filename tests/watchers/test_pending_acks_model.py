@@ -160,10 +160,7 @@ class PendingAcksMachine(RuleBasedStateMachine):
     @rule(ack=acks)
     def plain_cumulative(self, ack: AckPosition) -> None:
         self.pending.ack_cumulative(ack)
-        held = {message for _, messages in self.held for message in messages} - self.deleted
-        first = min((place for place, _ in held), default=None)
-        below = {message for message in named_up_to(ack) if first is None or message[0] < first}
-        self.deleted |= below
+        self.deleted |= named_up_to(ack) - {message for _, messages in self.held for message in messages}
 
     # ---- durability
 

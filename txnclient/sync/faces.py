@@ -262,7 +262,13 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
         self._bridge.wait(self._inner.ack(messages, txn=_inner_of(txn)))
 
     def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
-        """Of a stream: ack everything of the message's segment up to and including it. Raises as `ack` does."""
+        """Of a stream: ack `message` and all that this consumer was handed out before it, in every segment.
+
+        Of a segment that has left the consumer since, or is delivered again after an abort, what is not acked comes
+        again, here or elsewhere, and is passed over; in a transaction that raises `TxnConflict`. What came before a
+        `rewind` or a `seek` is passed over. Raises as `ack` does, naming the segment; the acks of the others stand,
+        and the call may be repeated.
+        """
         self._bridge.wait(self._inner.ack_cumulative(message, txn=_inner_of(txn)))
 
     def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
