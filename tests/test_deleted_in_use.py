@@ -54,6 +54,17 @@ async def test_a_producer_of_a_deleted_topic_does_not_go_on_in_the_next_of_its_n
         assert await values_of(client, OTHER) == []
 
 
+async def send_in(producer: txnclient.Producer, txn: txnclient.Transaction, how: str) -> None:
+    if how == "send":
+        await producer.send(b"x", txn=txn)
+    elif how == "send_nowait":
+        producer.send_nowait(b"x", txn=txn)
+    elif how == "large":
+        await producer.send(bytes(6 << 20), txn=txn, chunk=True)
+    else:
+        await producer.send_many([b"x"], txn=txn)
+
+
 @pytest.mark.parametrize("how", ["send", "send_nowait", "send_many", "large"])
 async def test_no_send_to_what_was_deleted_leaves_its_transaction_able_to_commit(
     cluster: InProcessCluster, client: txnclient.Client, how: str
@@ -65,14 +76,7 @@ async def test_no_send_to_what_was_deleted_leaves_its_transaction_able_to_commit
         await wait_until_known(client)
         txn = await client.begin()
         with pytest.raises(TopicNotFound):
-            if how == "send":
-                await producer.send(b"x", txn=txn)
-            elif how == "send_nowait":
-                producer.send_nowait(b"x", txn=txn)
-            elif how == "large":
-                await producer.send(bytes(6 << 20), txn=txn, chunk=True)
-            else:
-                await producer.send_many([b"x"], txn=txn)
+            await send_in(producer, txn, how)
         with pytest.raises(TopicNotFound):
             await txn.commit()
         assert await values_of(client, TOPIC) == []

@@ -156,6 +156,8 @@ class Registrations:
 
     async def _catch_up(self) -> None:
         """Tell whoever leads now of all that it has yet to be told. Raises what is transient."""
+        if not self._known:
+            return  # the last was closed while nobody led: no connection is made for nothing
         if not self._is_there():
             await self._turn_to_controller()
         link = self._link

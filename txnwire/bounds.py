@@ -97,8 +97,8 @@ ASKED: Final = (
     "ack", "add_partition_to_txn", "add_subscription_to_txn", "admin_request", "announce_session", "close_consumer",
     "close_producer", "create_topic", "delete_subscription", "delete_topic", "end_txn", "flow", "hello",
     "join_subscription", "leave_subscription", "list_topics", "merge_segments", "nack", "new_txn", "open_producer",
-    "ping", "register_producer", "scan_entries", "seal_segment", "seek", "segment_cut", "segment_positions", "send", "split_segment",
-    "subscribe", "take_snapshot", "tc_client_connect", "update_topic", "watch_cluster", "watch_layout",
+    "ping", "register_producer", "scan_entries", "seal_segment", "seek", "segment_cut", "segment_positions", "send",
+    "split_segment", "subscribe", "take_snapshot", "tc_client_connect", "update_topic", "watch_cluster", "watch_layout",
 )  # fmt: skip
 """Commands that a server takes in; the others are answers."""
 

@@ -1,4 +1,4 @@
-"""What the controller is told of a client's producers: before they send, over changes of it, until the last is closed."""
+"""What the controller is told of a client's producers: before they send, over changes of it, to the last one."""
 
 from __future__ import annotations
 
