@@ -41,6 +41,8 @@ async def is_over(process: Process, txn_id: TxnId) -> bool:
 def test_d6_a_successor_s_clock_neither_aborts_nor_stretches_what_it_takes_over(
     off_ms: int, runs_already: bool
 ) -> None:
+    """C11."""
+
     async def scenario(etcd: MemoryEtcd) -> None:
         first = await Process(etcd, "first", SETTINGS).start()
         await stamped(etcd)
@@ -63,7 +65,7 @@ def test_d6_a_successor_s_clock_neither_aborts_nor_stretches_what_it_takes_over(
     in_virtual_time(scenario)
 
 
-def test_what_a_coordinator_begins_with_a_wrong_clock_is_judged_right_by_its_successor() -> None:
+def test_a_begin_is_recorded_by_the_cluster_s_clock_whatever_the_coordinator_s_own_says() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         second = await Process(etcd, "second", SETTINGS).start()
         await stamped(etcd)

@@ -63,6 +63,7 @@ def test_of_several_stamps_the_one_with_the_least_delay_counts() -> None:
 
 @pytest.mark.parametrize("off_ms", [MINUTES_10, -MINUTES_10])
 def test_a_successor_goes_on_with_the_clock_of_its_predecessor(off_ms: int) -> None:
+    """C11."""
     leader, successor, third = Machine(), Machine(off_ms), Machine()
     leader.lead(0.0)
     stamp = leader.stamp(0.0)
