@@ -45,6 +45,7 @@ class LargeEntry(ReceivedEntry):
         self.segment = first.segment
         self.holder = first.holder
         self.epoch = first.epoch
+        self.under = first.under
         self.position = first.position
         self.raw = first.raw
         self.redelivery_count = max(piece.redelivery_count for piece in pieces)
