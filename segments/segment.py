@@ -112,6 +112,7 @@ class Segment:
             ),
             shared.clean_up,
         )
+        self.cursors_held = self.subscriptions.cursors_held
         self.cuts = SegmentCuts(
             path,
             buffer,

@@ -66,6 +66,8 @@ class SubscriptionTable:
         self._seeking: dict[str, asyncio.Lock] = {}
         """Held during a seek: nobody attaches meanwhile."""
         self._dropping: dict[str, asyncio.Task[None]] = {}
+        self.cursors_held = asyncio.Lock()
+        """Held while a cursor moves back, and while what all have passed is trimmed."""
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -295,7 +297,8 @@ class SubscriptionTable:
                     # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor
                     # may it be on its way there that the segment is drained.
                     await self._write_all(found)
-                    await self._move(found, start)
+                    async with self.cursors_held:
+                        await self._move(found, start)
             finally:
                 # ▲ Where the mark was taken back and the cursor did not move, nothing else would have it put again.
                 if (target := self._targets.get(name)) is not None:

@@ -145,6 +145,18 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            bound = max(bound, drained)",
     ),
     Mutant(
+        name="trim-over-a-seek",
+        rule="a seek back that was answered is not trimmed over: what is drained is looked at under the trim's lock",
+        section="§8",
+        file="segments/housekeeping.py",
+        old="            now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))",
+        new="            now: int | None = kept",
+        tests=(
+            "tests/segments/test_trimming_and_seeking.py::test_a_seek_back_while_a_footer_is_written_is_not_trimmed",
+        ),
+        why_tests="it takes a sync that is slow as a segment is trimmed, and a seek of its subscription just then",
+    ),
+    Mutant(
         name="ledger-listed-late",
         rule="the ledger list stands in etcd before anything is served from it",
         section="§6",
