@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="acks-survive-a-segment-s-return",
-        rule="acks of what was received before a seek are void, also once the segment had left the consumer and come back",
+        rule="acks of what was received before a seek are void, also once the segment had left and come back",
         section="§8",
         file="txnclient/acks.py",
         old="        if now is not None and under.seeks != now.seeks:",

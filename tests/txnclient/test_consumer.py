@@ -300,11 +300,9 @@ def test_acks_of_before_a_seek_are_void_when_the_segment_has_come_back(how: str,
             if attached_first:
                 await until(lambda: consumer._feeds[LEFT].attachment)
             txn = await client.begin() if how == "in a transaction" else None
+            ack = consumer.ack_cumulative(held) if how == "cumulative" else consumer.ack(held, txn=txn)
             with pytest.raises((txnclient.NotAllowed, txnclient.TxnConflict)) as refused:
-                if how == "cumulative":
-                    await consumer.ack_cumulative(held)
-                else:
-                    await consumer.ack(held, txn=txn)
+                await ack
             assert txn is not None or "sought" in str(refused.value)
             await until(lambda: consumer._feeds[LEFT].attachment)
             if txn is not None:
