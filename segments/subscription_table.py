@@ -87,6 +87,7 @@ class SubscriptionTable:
         assignment_epoch: int,
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
+        after_abort: bool = False,
     ) -> tuple[StreamSubscription, Consumer]:
         """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and what lies
         before this segment is drained.
@@ -111,7 +112,7 @@ class SubscriptionTable:
             isolation=isolation,
             holder=holder,
         )
-        found.attach(consumer, assignment_epoch)
+        found.attach(consumer, assignment_epoch, after_abort=after_abort)
         return found, consumer
 
     async def attach_to_queue(

@@ -256,6 +256,8 @@ class SubscriptionFeed(Feed):
         """`terms`: what every subscribe of this consumer says; its assignment epoch is kept up to date by the owner."""
         super().__init__(session, receiver, segment, inbox)
         self._terms = terms
+        self._after_abort = False
+        """It left its broker for an abort."""
         self._retiring: tuple[TxnError, Callable[[], None]] | None = None
         self.acks = Acks(session, segment, inbox, self, subscription=terms.subscription)
 
@@ -280,6 +282,7 @@ class SubscriptionFeed(Feed):
     def _subscribe(self) -> pb.Subscribe:
         request = pb.Subscribe()
         request.CopyFrom(self._terms)
+        request.after_abort = self._after_abort
         return request
 
     def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
@@ -290,6 +293,7 @@ class SubscriptionFeed(Feed):
         if self._inbox.under is not None and under != self._inbox.under:
             self._inbox.rewound()
         self._inbox.under = under
+        self._after_abort = False
         self.acks.void_but(under)
 
     def _retries(self, error: TxnError) -> bool:
@@ -347,6 +351,7 @@ class StreamFeed(SubscriptionFeed):
     """A segment assigned to a consumer of a stream subscription."""
 
     def aborted(self, revision: int) -> None:
+        self._after_abort = True
         self.start_over(revision)
 
     def _on_detached(self) -> None:

@@ -611,7 +611,7 @@ class Start(_message.Message):
     def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
 
 class JoinSubscription(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again")
+    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again", "isolation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -619,6 +619,7 @@ class JoinSubscription(_message.Message):
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: SubscriptionType
@@ -626,7 +627,8 @@ class JoinSubscription(_message.Message):
     consumer: str
     incarnation: int
     again: bool
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+    isolation: Isolation
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ..., isolation: _Optional[_Union[Isolation, str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation")
@@ -727,7 +729,7 @@ class ProducerClosed(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib")
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -742,6 +744,7 @@ class Subscribe(_message.Message):
     STORE_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     PERMITS_ARE_KIB_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ABORT_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     segment: str
     subscription: str
@@ -756,7 +759,8 @@ class Subscribe(_message.Message):
     store: str
     trimmed: TrimmedData
     permits_are_kib: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ...) -> None: ...
+    after_abort: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
