@@ -247,6 +247,7 @@ async def _attach_to_stream(
         assignment_epoch=request.assignment_epoch,
         min_revision=request.min_revision,
         isolation=isolation,
+        after_abort=request.after_abort,
     )
     return _Consuming(
         sink,

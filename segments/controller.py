@@ -22,6 +22,7 @@ from segments.directory import CONTROLLER, Directory, DirectoryChange
 from segments.layout_changes import LayoutChanges, LayoutStatistics, SealCalls
 from segments.layout_transitions import Changed
 from segments.pruning import PruneCalls, Pruning
+from segments.queue_group import QueueGroup
 from segments.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
 from segments.stream_group import Link
 from segments.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
@@ -437,7 +438,11 @@ class Controller:
                     # its client is connected.
                     raise NotAllowed(f"consumer {consumer} left, or joined once more, while it joined")
                 self._joined.setdefault(link, {})[key, consumer] = None
-                assignment = await group.join(consumer, link, again=again)
+                if isinstance(group, QueueGroup):
+                    isolation = request.isolation if request.HasField("isolation") else None
+                    assignment = await group.join(consumer, link, again=again, isolation=isolation)
+                else:
+                    assignment = await group.join(consumer, link, again=again)
                 assignment.life = term.groups.life(key)
                 return assignment
         finally:

@@ -71,6 +71,8 @@ class KeptSegment(Protocol):
     epoch: int
     ledgers: SegmentLedgers
     buffer: TransactionBuffer
+    cursors_held: asyncio.Lock
+    """Held by whoever moves a cursor back, and by whoever takes what every cursor has passed."""
 
     def check(self) -> None: ...
     def lost(self, error: TxnError) -> None: ...
@@ -231,20 +233,37 @@ class Housekeeping:
         going = self._expired(retention, last_sealed_ms=int(self._settings.producer_idle_s * 1000))
         if not going:
             return
-        bound = self._buffer.watermark
-        if not retention.undrained and (drained := await self._segment.drained()) is not None:
-            bound = min(bound, drained)
-        kept = first_kept(self._ledgers.record, going, bound=bound)
+        kept = first_kept(self._ledgers.record, going, bound=await self._bound(retention))
         if kept is None:
             return
         # ▲ What is known of producers stands beside the ledgers: before the newest footer goes there is another one.
         kept = await self._with_new_footer(kept)
-        self._segment.check()
-        unread = self._segment.unread_below(Position(kept, 0))
-        await self._ledgers.trim(kept)
-        self._skipped += unread
-        self._segment.follow_trim()
-        await self._finish_trim()
+        if await self._trim_below(kept, going, retention):
+            await self._finish_trim()
+
+    async def _trim_below(self, kept: int, going: list[LedgerInfo], retention: Retention) -> bool:
+        """Whether anything before the ledger `kept` went. ▲ A footer takes as long as the disk does: a subscription may
+        have been sought back meanwhile, and its messages would be gone behind the answer. So what is drained is looked
+        at again, and no cursor goes back until what is trimmed is known."""
+        async with self._segment.cursors_held:
+            self._segment.check()
+            now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))
+            if now is None:
+                return False
+            kept = min(kept, now)
+            self._segment.check()
+            unread = self._segment.unread_below(Position(kept, 0))
+            await self._ledgers.trim(kept)
+            self._skipped += unread
+            self._segment.follow_trim()
+        return True
+
+    async def _bound(self, retention: Retention) -> Position:
+        """Nothing behind it may go."""
+        bound = self._buffer.watermark
+        if not retention.undrained and (drained := await self._segment.drained()) is not None:
+            bound = min(bound, drained)
+        return bound
 
     async def _keep_footer(self) -> None:
         """Beside an empty ledger, so that the last one with entries may go. Where there is no room, the others may."""

@@ -11,7 +11,7 @@ from segments.assignment import parse_consumer_id, undrained
 from segments.directory import Directory
 from segments.membership import MAX_CONSUMERS
 from segments.stream_group import Link
-from txnwire.errors import Overloaded, TopicNotFound, TxnError
+from txnwire.errors import InvalidArgument, Overloaded, TopicNotFound, TxnError
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -25,20 +25,37 @@ class QueueGroup:
         self._links = links
         self._told: dict[str, tuple[int, tuple[str, ...]]] = {}
         """Layout epoch and segments, by consumer."""
+        self._isolations: dict[str, int] = {}
+        """Of those that have said so."""
         self._ended: TxnError | None = None
 
-    async def join(self, consumer: str, link: Link, *, again: bool = False) -> pb.Assignment:
-        """Take `consumer` in. Joining again changes nothing. Raises `Overloaded`, `TopicNotFound`, or what ended it."""
+    async def join(
+        self, consumer: str, link: Link, *, again: bool = False, isolation: int | None = None
+    ) -> pb.Assignment:
+        """Take `consumer` in. Joining again changes nothing. Raises `InvalidArgument` (another `isolation` than the
+        others'), `Overloaded`, `TopicNotFound`, or what ended it."""
         if self._ended is not None:
             raise self._ended
+        if isolation is not None:
+            self._check_isolation(consumer, isolation)
         if consumer not in self._links and len(self._links) >= MAX_CONSUMERS:
             raise Overloaded(f"the subscription has {MAX_CONSUMERS} consumers already, the most that are allowed")
         assignment = self._assignment(consumer)
         if assignment is None:
             raise TopicNotFound(f"topic://{self._topic_path} does not exist")
         self._links[consumer] = link
+        if isolation is not None:
+            self._isolations[consumer] = isolation
         self._told[consumer] = (assignment.epoch, tuple(assignment.segments))
         return assignment
+
+    def _check_isolation(self, consumer: str, isolation: int) -> None:
+        for other, others in self._isolations.items():
+            if other != consumer and other in self._links and others != isolation:
+                raise InvalidArgument(
+                    f"the consumers of queue {self._subscription} share its messages, so they read with one isolation: "
+                    f"{consumer} asks for {_name(isolation)}, {other} has {_name(others)}"
+                )
 
     async def leave(self, consumer: str) -> None:
         self._forget(consumer)
@@ -50,6 +67,7 @@ class QueueGroup:
     def _forget(self, consumer: str) -> None:
         self._links.pop(consumer, None)
         self._told.pop(consumer, None)
+        self._isolations.pop(consumer, None)
 
     def refresh(self) -> None:
         """The layout may have changed, or something was drained: every consumer is told the segments there are now."""
@@ -79,3 +97,9 @@ class QueueGroup:
     async def close(self, error: TxnError) -> None:
         """The term is over, or the subscription is being deleted."""
         self._ended = error
+
+
+def _name(isolation: int) -> str:
+    if isolation not in pb.Isolation.values():
+        return str(isolation)
+    return pb.Isolation.Name(isolation).removeprefix("ISOLATION_").lower()

@@ -22,7 +22,7 @@ from segments.sealing import Sealing
 from segments.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
 from segments.segment_statistics import PINNING_SHOWN, SegmentStatistics
 from segments.sending import Line, SendReply
-from segments.starts import Start, resolve_start
+from segments.starts import Start, of_this_life, resolve_start
 from segments.subscription_table import SubscriptionTable
 from segments.subscriptions import Subscription, Surroundings
 from segments.tail_cache import TailCache
@@ -112,6 +112,7 @@ class Segment:
             ),
             shared.clean_up,
         )
+        self.cursors_held = self.subscriptions.cursors_held
         self.cuts = SegmentCuts(
             path,
             buffer,
@@ -286,6 +287,7 @@ class Segment:
                 f"the snapshot ends at {end} in {self.path}, which reaches to {self.last_confirmed}: it is of another "
                 "cluster, or of a topic that was deleted since"
             )
+        start = await of_this_life(start, self.path, self._shared.store)
         latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
         point = await resolve_start(start, self.path, self.ledgers, latest)
         self.check()

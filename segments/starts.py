@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 from segments import subscription_records as kinds
 from segments.ledgers import SegmentLedgers
-from txnstore.records import SubscriptionRecord
+from segments.topology import Topology
+from txnstore import keys, records
+from txnstore.records import SubscriptionRecord, TopicRecord
+from txnstore.store import MetadataStore
 from txnwire.entry import parse_metadata
-from txnwire.errors import InvalidArgument
+from txnwire.errors import InvalidArgument, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
@@ -73,6 +76,45 @@ class Start(NamedTuple):
         if kind != kinds.EARLIEST:
             raise InvalidArgument(f"start {start!r}: expected kind earliest, latest, timestamp or message_id")
         return Start()
+
+
+async def placed(start: Start, segment: str, store: MetadataStore) -> Start:
+    """For a seek. Of a message of another segment the topic's record tells, ▲ not a copy that may not know that one
+    yet, whether it lies behind all of this one.
+
+    Raises `InvalidArgument` where the topic has no such segment, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
+    """
+    if start.kind != kinds.MESSAGE_ID or start.segment == segment:
+        return start
+    topology = await _layout(segment, store)
+    # ▲ A message of another topic, or of an earlier one of this name, would mean "earliest", and reset every cursor.
+    topology.check_has(start.segment)
+    ancestors = topology.ancestors(SegmentName.from_path(start.segment).segment_id)
+    return start._replace(passed=SegmentName.from_path(segment).segment_id in ancestors)
+
+
+async def of_this_life(start: Start, segment: str, store: MetadataStore) -> Start:
+    """For a reader. It may have begun at a message of another of its topics, or of a segment that was pruned since; one
+    of an earlier topic of this name is refused.
+
+    Raises `InvalidArgument`, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
+    """
+    if start.kind != kinds.MESSAGE_ID or start.segment == segment:
+        return start
+    named = SegmentName.from_path(start.segment)
+    if named.topic == SegmentName.from_path(segment).topic:
+        topology = await _layout(segment, store)
+        if not topology.is_pruned(named.segment_id):
+            topology.check_has(start.segment)
+    return start
+
+
+async def _layout(segment: str, store: MetadataStore) -> Topology:
+    topic = SegmentName.from_path(segment).topic
+    key = keys.topic(topic.path)
+    if (record := await store.get(key)) is None:
+        raise TopicNotFound(f"{topic} does not exist")
+    return Topology(topic, records.decode(TopicRecord, record.value, key=key))
 
 
 async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max_read_position: Position) -> StartPoint:

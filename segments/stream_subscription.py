@@ -31,16 +31,23 @@ class StreamSubscription(Subscription):
         self.consumer: Consumer | None = None
         self._held_back = False
         self._high_water = cursor.mark_delete
+        self._reached = cursor.mark_delete
+        """The last that was delivered since it last went back."""
+        self._rewound = False
+        """After an abort, under the consumer that is attached."""
         self._rewinds: deque[tuple[Position, Position]] = deque(maxlen=REWINDS_REMEMBERED)
         """What was delivered and is delivered again: from, to."""
 
     # ---- holders ----------------------------------------------------------------------------------------------------
 
-    def attach(self, consumer: Consumer, assignment_epoch: int) -> None:
+    def attach(self, consumer: Consumer, assignment_epoch: int, *, after_abort: bool = False) -> None:
         """Make `consumer` the one reader, fencing whoever was attached.
 
         ▲ P12: a *new* holder gets nothing before its predecessor's pending acks are decided; they might come back, and
-        then later messages of the same keys would have been processed before them. Raises `NotAllowed`.
+        then later messages of the same keys would have been processed before them.
+
+        `after_abort`: it attaches anew for that alone, so what has come again for it already is not counted twice.
+        Raises `NotAllowed`.
         """
         if assignment_epoch < self.assignment_epoch:
             raise NotAllowed(
@@ -51,7 +58,8 @@ class StreamSubscription(Subscription):
         self.holder, self.assignment_epoch, self.consumer = consumer.holder, assignment_epoch, consumer
         self._held_back = self._awaits_predecessor()
         if not self._held_back:
-            consumer.next_read = self._go_back()
+            consumer.next_read = self._go_back(counted=not (after_abort and self._rewound))
+        self._rewound = False
         self._dispatcher.attach(consumer)
 
     def _awaits_predecessor(self) -> bool:
@@ -99,7 +107,7 @@ class StreamSubscription(Subscription):
         """Dispatch asks for the read position."""
 
     def restart(self) -> None:
-        self._high_water = self.cursor.mark_delete
+        self._high_water = self._reached = self.cursor.mark_delete
         self._rewinds.clear()
 
     def _release_successor(self) -> None:
@@ -113,13 +121,17 @@ class StreamSubscription(Subscription):
     def _rewind(self) -> None:
         """After an abort: what the consumer has buffered may lie behind messages that are due again."""
         if self.consumer is not None:
+            self._rewound = True
             self.consumer.rewind_to(self._go_back())
             self._dispatcher.wake()
 
-    def _go_back(self) -> Position:
+    def _go_back(self, *, counted: bool = True) -> Position:
+        """What was delivered since it last went back comes once more."""
         at = self.pending.earliest_unacked()
-        if at <= self._high_water:
-            self._rewinds.append((at, self._high_water))
+        if counted:
+            if at <= self._reached:
+                self._rewinds.append((at, self._reached))
+            self._reached = Position(at.ledger_id, at.entry_id - 1)
         return at
 
     # ---- dispatch.AckState ------------------------------------------------------------------------------------------
@@ -128,6 +140,7 @@ class StreamSubscription(Subscription):
         return self._held_back
 
     def redelivery_count(self, position: Position) -> int:
+        self._reached = max(self._reached, position)
         if position > self._high_water:
             self._high_water = position
             return 0

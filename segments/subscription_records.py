@@ -49,8 +49,7 @@ def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
     if not start.segment:
         return {"kind": EARLIEST}
     segment = SegmentName.from_path(start.segment)
-    if topology.paths.get(segment.segment_id) != segment.path:
-        raise InvalidArgument(f"cannot start at a message of {segment}: {topology.topic} has no such segment")
+    topology.check_has(segment.path)
     ancestors = topology.ancestors(segment.segment_id)
     return {
         "kind": MESSAGE_ID,

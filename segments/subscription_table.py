@@ -14,14 +14,13 @@ from segments.dispatch import Consumer, Isolation, Sink
 from segments.drained import DrainedMark
 from segments.erasing import erase_subscription
 from segments.queue_subscription import AttachedConsumer, QueueSubscription
-from segments.starts import Start, StartPoint, resolve_start
+from segments.starts import Start, StartPoint, placed, resolve_start
 from segments.stream_subscription import StreamSubscription
-from segments.subscription_records import MESSAGE_ID, QUEUE, STREAM, other_type
+from segments.subscription_records import QUEUE, STREAM, other_type
 from segments.subscriptions import Subscription, SubscriptionStatistics, Surroundings
-from segments.topology import Topology
 from txnstore import keys, records
 from txnstore.paging import in_pages
-from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord
+from txnstore.records import AssignmentRecord, SubscriptionRecord
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
 from txnwire.ids import Position, TxnId
@@ -66,6 +65,8 @@ class SubscriptionTable:
         self._seeking: dict[str, asyncio.Lock] = {}
         """Held during a seek: nobody attaches meanwhile."""
         self._dropping: dict[str, asyncio.Task[None]] = {}
+        self.cursors_held = asyncio.Lock()
+        """Held while a cursor moves back, and while what all have passed is trimmed."""
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -86,6 +87,7 @@ class SubscriptionTable:
         assignment_epoch: int,
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
+        after_abort: bool = False,
     ) -> tuple[StreamSubscription, Consumer]:
         """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and what lies
         before this segment is drained.
@@ -110,7 +112,7 @@ class SubscriptionTable:
             isolation=isolation,
             holder=holder,
         )
-        found.attach(consumer, assignment_epoch)
+        found.attach(consumer, assignment_epoch, after_abort=after_abort)
         return found, consumer
 
     async def attach_to_queue(
@@ -279,9 +281,12 @@ class SubscriptionTable:
         """Go on from `start` here, forgetting what was acked. Stored when this returns. A seek that fails may have
         taken effect: repeat it. Over a layout, parents are sought before their children.
 
-        Raises `SubscriptionNotFound`, `Timeout` (an open transaction holds acks, named), `NotOwner`, `DataCorrupt`,
+        Raises `InvalidArgument` (a message of a segment that the topic does not have: nothing has moved),
+        `SubscriptionNotFound`, `Timeout` (an open transaction holds acks, named), `NotOwner`, `DataCorrupt`,
         `StoreUnavailable`, `OutcomeUnknown`.
         """
+        # ▲ Before anybody is closed or anything moves: a message that is not this topic's would mean "earliest".
+        start = await placed(start, self._segment, self._store)
         found = await self.load(name)
         self._sought[name] = self._sought.get(name, 0) + 1
         async with self._seeking.setdefault(name, asyncio.Lock()):
@@ -295,7 +300,8 @@ class SubscriptionTable:
                     # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor
                     # may it be on its way there that the segment is drained.
                     await self._write_all(found)
-                    await self._move(found, start)
+                    async with self.cursors_held:
+                        await self._move(found, start)
             finally:
                 # ▲ Where the mark was taken back and the cursor did not move, nothing else would have it put again.
                 if (target := self._targets.get(name)) is not None:
@@ -304,7 +310,6 @@ class SubscriptionTable:
             await self._write_all(found)
 
     async def _move(self, found: Subscription, start: Start) -> None:
-        start = await self._placed(start)
         point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
         skipped = await self._first_messages(point)
         sealed = self._ledgers.record.sealed
@@ -331,20 +336,6 @@ class SubscriptionTable:
         if mark is None:
             raise SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} is deleted")
         return mark
-
-    async def _placed(self, start: Start) -> Start:
-        """Of a message of another segment the topic's record tells, ▲ not a copy that may not know that one yet,
-        whether it lies behind all of this one. Raises `StoreUnavailable`, `DataCorrupt`."""
-        if start.kind != MESSAGE_ID or start.segment == self._segment:
-            return start
-        key = keys.topic(self._topic_path)
-        record = await self._store.get(key)
-        if record is None:
-            return start
-        topology = Topology(self._topic, records.decode(TopicRecord, record.value, key=key))
-        named = SegmentName.from_path(start.segment).segment_id
-        known = topology.paths.get(named) == start.segment
-        return start._replace(passed=known and self._segment_id in topology.ancestors(named))
 
     async def _write_all(self, subscription: Subscription) -> None:
         """Raises `Timeout`, `NotOwner`, `StoreUnavailable`; what ended the subscription."""

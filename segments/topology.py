@@ -89,6 +89,35 @@ class Topology:
             raise InvalidArgument(f"{self.topic} has no segment {segment_id} at layout epoch {self.epoch}")
         return entry
 
+    def is_of_earlier_life(self, segment_id: int) -> bool:
+        """Whether it was a segment of a deleted topic of this name: no id is used twice."""
+        return segment_id < self.record.first_segment_id
+
+    def is_pruned(self, segment_id: int) -> bool:
+        """Whether it was a segment of this topic, or, where the record does not tell, of an earlier one."""
+        unused = segment_id >= self.record.next_segment_id or segment_id in self.segments
+        return not unused and not self.is_of_earlier_life(segment_id)
+
+    def check_has(self, path: str) -> None:
+        """Raises `InvalidArgument` that says whose segment it is, if it is none of this layout."""
+        named = SegmentName.from_path(path)
+        segment_id = named.segment_id
+        if self.paths.get(segment_id) == path:
+            return
+        if named.topic != self.topic:
+            found = f"is of {named.topic}"
+        elif self.is_of_earlier_life(segment_id):
+            found = "is of an earlier topic of this name, which was deleted"
+        elif self.is_pruned(segment_id):
+            earlier = ", or was of a deleted topic of this name" * (self.record.first_segment_id < 0)
+            found = f"was drained, emptied and pruned{earlier}"
+        else:
+            found = "never was there"
+        raise InvalidArgument(
+            f"cannot start at a message of {named}: {self.topic} has no such segment, it {found}; start by time, or at "
+            "'earliest'"
+        )
+
     def ancestors(self, segment_id: int) -> tuple[int, ...]:
         """Ids of everything `segment_id` came from, in id order: each stands behind its own ancestors."""
         return self._reach(segment_id, "parents")
@@ -192,6 +221,7 @@ def create_record(
         policies=dict(policies),
         created_ms=created_ms,
         created_segments=segments,
+        first_segment_id=first_segment_id,
         lost_id=first_segment_id - 1,  # those of a deleted topic of this name
     )
 

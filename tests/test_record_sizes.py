@@ -80,7 +80,7 @@ def ack_op(messages: int) -> records.Op:
 def topic_record(topic: TopicName, changes: int = 0) -> records.TopicRecord:
     most = most_segments(topic) - 2 * changes
     return records.TopicRecord(
-        epoch=ID, next_segment_id=ID, created_ms=MAX_TIME_MS, created_segments=256, lost_id=ID,
+        epoch=ID, next_segment_id=ID, created_ms=MAX_TIME_MS, created_segments=256, lost_id=ID, first_segment_id=ID,
         segments=[
             records.SegmentEntry(
                 id=ID + n, lo=0xFFFF, hi=0xFFFF, state=SEALED if changes == 0 else ACTIVE,

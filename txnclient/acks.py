@@ -15,7 +15,7 @@ from txnclient.deadlines import Deadline
 from txnclient.delivered import UpTo
 from txnclient.inbox import Inbox, all_bits
 from txnclient.links import Link
-from txnclient.message import Message, ReceivedEntry
+from txnclient.message import Message, ReceivedEntry, Under
 from txnclient.session import TRANSIENT, Session
 from txnclient.transaction import Transaction
 from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError, again
@@ -73,14 +73,25 @@ def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry,
 
 
 class AckBatch:
-    """Acks of one transaction (or of none) that leave as one command."""
+    """Acks of one transaction (or of none), of what was received under one count of seeks, that leave as one
+    command."""
 
-    __slots__ = ("answered", "bits", "bytes", "counts", "cumulative", "deadline", "epoch", "sent", "txn", "under_way")
+    __slots__ = (
+        "answered", "bits", "bytes", "counts", "cumulative", "deadline", "epoch", "sent", "txn", "under", "under_way",
+    )  # fmt: skip
 
-    def __init__(self, txn: Transaction | None, deadline: Deadline, answered: asyncio.Future[None], epoch: int) -> None:
+    def __init__(
+        self,
+        txn: Transaction | None,
+        under: Under | None,
+        deadline: Deadline,
+        answered: asyncio.Future[None],
+        epoch: int,
+    ) -> None:
         """`epoch`: of the inbox."""
         self.epoch = epoch
         self.txn = txn
+        self.under = under
         self.deadline = deadline
         self.answered = answered
         self.cumulative = False
@@ -129,8 +140,9 @@ class Owner(Protocol):
 class Acks:
     """The acks of one feed. `attached` and `detached` follow its connection."""
 
-    def __init__(self, session: Session, segment: str, inbox: Inbox, owner: Owner) -> None:
+    def __init__(self, session: Session, segment: str, inbox: Inbox, owner: Owner, *, subscription: str) -> None:
         self._session = session
+        self._subscription = subscription
         self._segment = segment
         self._inbox = inbox
         self._owner = owner
@@ -157,9 +169,7 @@ class Acks:
         self._check(messages, txn)
         answers: dict[asyncio.Future[None], None] = {}
         for entry, bits in _by_entry(messages):
-            batch = self._gathering.get(txn)
-            if batch is None or batch.full:
-                batch = self._gather_anew(txn, deadline)
+            batch = self._gathered(txn, entry.under, deadline)
             for position in entry.positions:  # ▲ A7: of one message always in one command
                 batch.add(position, bits, entry.count)
             answers[batch.answered] = None
@@ -170,15 +180,16 @@ class Acks:
         if self._closed is not None:
             return
         for position in positions:
-            batch = self._gathering.get(None)
-            if batch is None or batch.full:
-                batch = self._gather_anew(None, deadline)
-            batch.add(position, 1, 1)
+            self._gathered(None, self._inbox.under, deadline).add(position, 1, 1)
 
-    def _gather_anew(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
-        if txn in self._gathering:
+    def _gathered(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
+        """One that takes more of it."""
+        batch = self._gathering.get(txn)
+        if batch is not None:
+            if batch.under == under and not batch.full:
+                return batch
             self._flush()
-        batch = self._gathering[txn] = self._batch(txn, deadline)
+        batch = self._gathering[txn] = self._batch(txn, under, deadline)
         if self._flush_soon is None:
             self._flush_soon = self._session.loop.call_soon(self._flush)
         return batch
@@ -188,17 +199,23 @@ class Acks:
     ) -> list[asyncio.Future[None]]:
         """Ack everything of this segment up to and including `message`."""
         self._check((message,), txn)
-        return self.ack_up_to(UpTo.of(message), txn, deadline)
+        return self._ack_up_to(UpTo.of(message), txn, message.entry.under, deadline)
 
     def ack_up_to(self, up_to: UpTo, txn: Transaction | None, deadline: Deadline) -> list[asyncio.Future[None]]:
-        """The same, of a message that is known to have been delivered and not to be delivered anew."""
+        """The same, of a message that is known to have been delivered since the last seek and not to be delivered
+        anew."""
+        return self._ack_up_to(up_to, txn, self._inbox.under, deadline)
+
+    def _ack_up_to(
+        self, up_to: UpTo, txn: Transaction | None, under: Under | None, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
         if self._closed is not None:
             raise again(self._closed)
         self._flush()
         named = self._inbox.held_up_to(up_to)
         if named is not None:
-            return self._ack_named(named, txn, deadline)
-        batch = self._batch(txn, deadline)
+            return self._ack_named(named, txn, under, deadline)
+        batch = self._batch(txn, under, deadline)
         batch.cumulative = True
         position = up_to.positions[-1]
         batch.add(position, all_bits(up_to.last + 1), up_to.messages)
@@ -208,31 +225,33 @@ class Acks:
         return [batch.answered]
 
     def _ack_named(
-        self, named: Sequence[tuple[Position, int, int]], txn: Transaction | None, deadline: Deadline
+        self,
+        named: Sequence[tuple[Position, int, int]],
+        txn: Transaction | None,
+        under: Under | None,
+        deadline: Deadline,
     ) -> list[asyncio.Future[None]]:
         answers: dict[asyncio.Future[None], None] = {}
         for position, bits, count in named:
-            batch = self._gathering.get(txn)
-            if batch is None or batch.full:
-                batch = self._gather_anew(txn, deadline)
+            batch = self._gathered(txn, under, deadline)
             batch.add(position, bits, count)
             answers[batch.answered] = None
         return list(answers)
 
     def _check(self, messages: Sequence[Message[Any]], txn: Transaction | None) -> None:
-        """Raises what has closed this segment here; `TxnConflict` for an ack in a transaction of what was delivered
-        anew since: the transaction may hold its other copy too, and would then have processed it twice."""
+        """Raises what has closed this segment here; `NotAllowed` for what was received under another subscription, or
+        before a seek; `TxnConflict` for an ack in a transaction of what was delivered anew since: the transaction may
+        hold its other copy too, and would then have processed it twice."""
         if self._closed is not None:
             raise again(self._closed)
-        if txn is None and not self._inbox.was_sought:
-            return
+        looked_at: ReceivedEntry | None = None
         for message in messages:
-            # ▲ What was received before a seek must not be acked after it, in whatever way.
-            if self._inbox.is_void(message):
-                refused = NotAllowed(f"message {message.id} was received before the subscription was sought elsewhere")
-                if txn is not None:
-                    self._refuse(messages, txn, refused)
-                raise refused
+            if message.entry is not looked_at:
+                looked_at = message.entry
+                if (refused := self._not_received(message)) is not None:
+                    if txn is not None:
+                        self._refuse(messages, txn, refused)
+                    raise refused
             if txn is not None and not self._inbox.is_current(message):
                 conflict = TxnConflict(
                     f"message {message.id} is delivered again, because a transaction that acked messages of this "
@@ -240,6 +259,21 @@ class Acks:
                 )
                 self._refuse(messages, txn, conflict)
                 raise conflict
+
+    def _not_received(self, message: Message[Any]) -> NotAllowed | None:
+        """Why its ack is void, if it is. What the broker has not said yet is judged by `void_but`."""
+        under, now = message.entry.under, self._inbox.under
+        if under is None or under.subscription != self._subscription:
+            by = "a reader" if under is None else f"a consumer of subscription {under.subscription}"
+            return NotAllowed(
+                f"message {message.id} was received by {by}: subscription {self._subscription} acks what its own "
+                "consumers have received"
+            )
+        # ▲ What was received before a seek must not be acked after it, in whatever way, nor by whatever consumer: what
+        # the seek went back for would be consumed and never delivered.
+        if now is not None and under.seeks != now.seeks:
+            return _void(message.id)
+        return None
 
     def _refuse(self, messages: Sequence[Message[Any]], txn: Transaction, error: TxnError) -> None:
         """▲ Nothing of what was named reaches the broker, so it is for us to have those that are not stale delivered
@@ -249,13 +283,13 @@ class Acks:
         self._took_part[txn] = None
         self._owner.refused(messages)
 
-    def _batch(self, txn: Transaction | None, deadline: Deadline) -> AckBatch:
+    def _batch(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
         if txn is not None:
             txn.started(self)
             if txn.name is not None and txn not in self._took_part:
                 self._forget_expired()
             self._took_part[txn] = None
-        return AckBatch(txn, deadline, self._session.loop.create_future(), self._inbox.epoch)
+        return AckBatch(txn, under, deadline, self._session.loop.create_future(), self._inbox.epoch)
 
     def _forget_expired(self) -> None:
         """Named transactions that others have ended, long ago, without anybody here having asked."""
@@ -419,11 +453,16 @@ class Acks:
         txn.finished(None)
         self._check_answered()
 
-    def void(self) -> None:
-        """▲ The subscription was sought: what is unanswered must not be sent again, or it would ack what is to come."""
-        gathered, self._gathering = self._gathering, {}
-        for batch in [*gathered.values(), *self._unanswered]:
-            self._finish(batch, NotAllowed("the subscription was sought elsewhere before this ack was answered"))
+    def void_but(self, under: Under) -> None:
+        """The broker has said under what it delivers. ▲ What was received under anything else, before a seek, must not
+        be sent (again), or it would ack what is to come: also what was to be acked before there was a broker here."""
+        void = [batch for batch in self._unanswered if batch.under != under]
+        for txn, batch in list(self._gathering.items()):
+            if batch.under != under:
+                del self._gathering[txn]
+                void.append(batch)
+        for batch in void:
+            self._finish(batch, _void(f"{self._segment}@{next(iter(batch.bits), None)}"))
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
         """As `Participant`. After an abort what was acked in it is to be delivered again, before anything behind it."""
@@ -442,3 +481,10 @@ class Acks:
         gathered, self._gathering = self._gathering, {}
         for batch in [*gathered.values(), *self._unanswered]:
             self._finish(batch, error)
+
+
+def _void(what: object) -> NotAllowed:
+    return NotAllowed(
+        f"message {what} was received before the subscription was sought elsewhere: its ack is void, go on with what "
+        "is received from now on"
+    )

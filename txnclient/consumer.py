@@ -110,6 +110,7 @@ class Consumer(Generic[V]):
                     start=start_to_wire(start),
                     consumer=self.name,
                     incarnation=self.incarnation,
+                    isolation=self._isolation,
                 ),
                 on_assignment=self._assigned,
                 on_failed=self._receiver.fail,

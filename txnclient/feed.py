@@ -12,7 +12,7 @@ from txnclient.deadlines import LONGEST_PAUSE_S, Backoff, Deadline
 from txnclient.delivered import UpTo
 from txnclient.inbox import UNBOUNDED_BYTES, Inbox
 from txnclient.links import Link
-from txnclient.message import Message, ReceivedEntry
+from txnclient.message import Message, ReceivedEntry, Under
 from txnclient.receiver import Receiver
 from txnclient.session import TRANSIENT, Session
 from txnclient.topic_layout import topic_of_segment
@@ -258,9 +258,10 @@ class SubscriptionFeed(Feed):
         """`terms`: what every subscribe of this consumer says; its assignment epoch is kept up to date by the owner."""
         super().__init__(session, receiver, segment, inbox)
         self._terms = terms
-        self._seeks: int | None = None
+        self._after_abort = False
+        """It left its broker for an abort."""
         self._retiring: tuple[TxnError, Callable[[], None]] | None = None
-        self.acks = Acks(session, segment, inbox, self)
+        self.acks = Acks(session, segment, inbox, self, subscription=terms.subscription)
 
     # As `acks.Owner`. Of a stream everything that is not acked comes again, and only in its order.
 
@@ -283,15 +284,19 @@ class SubscriptionFeed(Feed):
     def _subscribe(self) -> pb.Subscribe:
         request = pb.Subscribe()
         request.CopyFrom(self._terms)
+        request.after_abort = self._after_abort
         return request
 
     def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
         """▲ Acks of what was received before a seek are void, also those that are sent again because their connection
-        was lost with the seek: hence by a number that the subscription keeps."""
-        if self._seeks is not None and ok.seeks != self._seeks:
+        was lost with the seek, or whose segment had another consumer meanwhile: hence by a number that the
+        subscription keeps, and that every message carries."""
+        under = Under(self._terms.subscription, ok.seeks)
+        if self._inbox.under is not None and under != self._inbox.under:
             self._inbox.sought()
-            self.acks.void()
-        self._seeks = ok.seeks
+        self._inbox.under = under
+        self._after_abort = False
+        self.acks.void_but(under)
 
     def _retries(self, error: TxnError) -> bool:
         # The assignment comes by another way than the layout: of a segment that has gone, drained, we are about to be
@@ -354,6 +359,7 @@ class StreamFeed(SubscriptionFeed):
     """A segment assigned to a consumer of a stream subscription."""
 
     def aborted(self, revision: int) -> None:
+        self._after_abort = True
         self.start_over(revision)
 
     def _on_detached(self) -> None:

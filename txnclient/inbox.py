@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from txnclient.delivered import Delivered, UpTo
-from txnclient.message import Message, ReceivedEntry
+from txnclient.message import Message, ReceivedEntry, Under
 from txnclient.pieces import LargeEntry, Pieces
 from txnwire.entry import piece_of
 from txnwire.ids import Position
@@ -90,8 +90,8 @@ class Inbox:
         """Handed out, an ack is under way."""
         self.epoch = 0
         """Counts the rewinds."""
-        self._void_below = 0
-        """What was received in an earlier epoch was received before a seek."""
+        self.under: Under | None = None
+        """What entries arrive under; None until there is a broker that has said so, and for readers."""
         self._window_bytes = window_bytes
         self._average_bytes: float = FIRST_AVERAGE_BYTES
         self._granted_window = self._bounded_window()
@@ -114,6 +114,7 @@ class Inbox:
             indexes = [index for index in indexes if not unwanted >> index & 1]
         if indexes:
             entry.epoch = self.epoch
+            entry.under = self.under
             if self._window_bytes != UNBOUNDED_BYTES:
                 self._weigh(entry)
             if entry.metadata.chunk_count:
@@ -254,15 +255,6 @@ class Inbox:
         if self.delivered is not None:
             self.delivered.clear()
         self.rewound()
-        self._void_below = self.epoch
-
-    @property
-    def was_sought(self) -> bool:
-        return self._void_below > 0
-
-    def is_void(self, message: Message[Any]) -> bool:
-        """Whether it was received before a seek."""
-        return message.entry.holder is self and message.entry.epoch < self._void_below
 
     def is_current(self, message: Message[Any]) -> bool:
         """Whether a transaction may ack it: it has not been, and will not be, delivered anew."""

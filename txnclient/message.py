@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, cast
+from typing import Any, Generic, NamedTuple, cast
 
 from txnclient.serializers import Serializer, V, decode
 from txnclient.topic_layout import topic_of_segment
@@ -11,12 +11,19 @@ from txnwire.ids import MessageId, Position, TxnId
 from txnwire.names import SEGMENT_SCHEME
 
 
+class Under(NamedTuple):
+    """What a message was received under: `seeks` is how often the subscription had been sought in its segment."""
+
+    subscription: str
+    seeks: int
+
+
 class ReceivedEntry:
     """One entry as it came from a broker; checksum, metadata and block are looked at once, when first needed."""
 
     __slots__ = (
         "_block", "count", "epoch", "holder", "metadata", "places", "position", "raw", "redelivery_count",
-        "segment", "serializer",
+        "segment", "serializer", "under",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +45,8 @@ class ReceivedEntry:
         self.epoch = 0
         self.places: list[tuple[int, int]] = []
         """Up to which index it was handed out at which place of its consumer's order."""
+        self.under: Under | None = None
+        """None: it was not received for a subscription."""
         self.position = position
         self.raw = raw
         self.redelivery_count = redelivery_count

@@ -46,6 +46,7 @@ class LargeEntry(ReceivedEntry):
         self.holder = first.holder
         self.epoch = first.epoch
         self.places: list[tuple[int, int]] = []
+        self.under = first.under
         self.position = first.position
         self.raw = first.raw
         self.redelivery_count = max(piece.redelivery_count for piece in pieces)

@@ -18,11 +18,12 @@ from txnclient.receiver import Receiver
 from txnclient.serializers import Serializer, V
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
-from txnclient.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
+from txnclient.starts import StartArgument, check_prefetch, check_topic_of, isolation_to_wire, start_to_wire, topics_of
 from txnclient.tasks import OwnedTasks
 from txnclient.topic_layout import ACTIVE, SegmentInfo, TopicLayout, topic_of_segment
 from txnwire.errors import DataTrimmed, InvalidArgument
 from txnwire.ids import EARLIEST, MessageId, Position
+from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
 
 __all__ = ["EndOfStream", "Reader", "behind"]
@@ -60,6 +61,7 @@ class Reader(Generic[V]):
             raise InvalidArgument(f"the snapshot is of revision {end.revision}, and at_least asks for {at_least}")
         self.topics = topics_of(topics)
         self._isolation = isolation_to_wire(isolation)
+        check_topic_of(start, self.topics)
         self._start = start
         self._start_on_wire = pb.Start() if isinstance(start, Snapshot) else start_to_wire(start)
         self._bounded = end is not None
@@ -93,9 +95,9 @@ class Reader(Generic[V]):
 
     async def open(self, deadline: Deadline) -> None:
         """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`;
-        `InvalidArgument` for a span of which something is gone."""
+        `InvalidArgument` for a span of which something is gone, or a message whose segment is."""
         for topic in self.topics:
-            await self._session.directory.layout(topic, deadline)
+            _check_there(self._start, await self._session.directory.layout(topic, deadline))
         if self._span is not None:
             await self._wait_known(self._span, deadline)
         if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
@@ -360,6 +362,19 @@ def _lost(path: str) -> DataTrimmed:
         f"{path} does not exist any more: what was to be read has been trimmed, or its topic was deleted and made "
         "again; take a snapshot and read it from the earliest on"
     )
+
+
+def _check_there(start: object, layout: TopicLayout) -> None:
+    """Raises `InvalidArgument` for a message of a segment that has left the topic. What lies above all that is known
+    here may be newer: its broker tells."""
+    if not isinstance(start, MessageId) or topic_of_segment(start.segment) != layout.topic:
+        return
+    segment_id = SegmentName.from_path(start.segment).segment_id
+    if layout.segment_by_path(start.segment) is None and segment_id <= max(layout.segments, default=-1):
+        raise InvalidArgument(
+            f"cannot start at message {start}: {layout.topic} has no such segment: it was of a deleted topic of this "
+            "name, or all that was in it is gone; start by time, or at 'earliest'"
+        )
 
 
 def _span(start: StartArgument | Snapshot, end: str | Snapshot | None) -> Span | None:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from txnclient.deadlines import Deadline
 from txnclient.reader_ends import LAYOUT_WAIT_S, Reach, ask_reach, is_outdated
 from txnclient.session import Session
-from txnclient.starts import StartArgument, start_to_wire, topics_of
+from txnclient.starts import StartArgument, check_topic_of, start_to_wire, topics_of
 from txnclient.topic_layout import ACTIVE, TopicLayout, topic_of_segment
 from txnwire.errors import NotOwner, TopicNotFound
 from txnwire.names import validate_name
@@ -25,7 +25,10 @@ async def seek(
     not."""
     validate_name(subscription, part="subscription")
     on_wire = start_to_wire(start)
-    await _all(_seek_topic(session, topic, subscription, on_wire, deadline) for topic in topics_of(topics))
+    names = topics_of(topics)
+    # ▲ Before anything moves: all of the other topics would go back to their earliest.
+    check_topic_of(start, names, only=True)
+    await _all(_seek_topic(session, topic, subscription, on_wire, deadline) for topic in names)
 
 
 async def _seek_topic(session: Session, topic: str, subscription: str, start: pb.Start, deadline: Deadline) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from txnclient.topic_layout import topic_of_segment
 from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId
 from txnwire.names import TopicName
@@ -36,6 +37,23 @@ def start_to_wire(start: StartArgument) -> pb.Start:
     raise InvalidArgument(
         f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, an aware datetime, or a MessageId"
     )
+
+
+def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) -> None:
+    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: or that is not of all of them."""
+    if not isinstance(start, MessageId):
+        return
+    topic = topic_of_segment(start.segment)
+    if topic not in topics:
+        raise InvalidArgument(
+            f"message {start} is of {topic}, not of {', '.join(topics)}: start at one of its own, by time, or at "
+            "'earliest'"
+        )
+    if only and len(topics) > 1:
+        raise InvalidArgument(
+            f"message {start} is of {topic} alone, and {len(topics)} topics are to be moved: seek each by itself, or "
+            "all by time"
+        )
 
 
 def isolation_to_wire(isolation: str) -> pb.Isolation:

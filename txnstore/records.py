@@ -144,7 +144,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     `deleting_ms`: since when it is being deleted (absolute epoch milliseconds), 0 while it lives. `changes`: splits and
     merges under way, no two of one segment. `pruning`: ids of sealed segments that are forgotten: their owners erase
     them; one that is in `segments` no more has drained records left. `lost_id`: no segment above it that is not in
-    `segments` any more ever held anything; of one at or below it, something may have been trimmed."""
+    `segments` any more ever held anything; of one at or below it, something may have been trimmed. `first_segment_id`:
+    a lower one was of an earlier topic of this name; -1 in what earlier versions wrote."""
 
     v: int = 1
     epoch: int
@@ -157,6 +158,7 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[LayoutChange] = []
     pruning: list[int] = []
     lost_id: int = -1
+    first_segment_id: int = -1
 
 
 class SegmentIds(msgspec.Struct, frozen=True, kw_only=True):

@@ -205,12 +205,25 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="acks of what was received before a seek are void, also those sent again",
         section="§8",
         file="txnclient/feed.py",
-        old=("            self._inbox.sought()\n            self.acks.void()\n"),
-        new="            self._inbox.rewound()\n",
+        old="        self.acks.void_but(under)\n",
+        new="",
         tests=(
             "tests/txnclient/test_consumer.py::test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_seek",
         ),
         why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
+    ),
+    Mutant(
+        name="acks-survive-a-segment-s-return",
+        rule="acks of what was received before a seek are void, also once the segment had left and come back",
+        section="§8",
+        file="txnclient/acks.py",
+        old="        if now is not None and under.seeks != now.seeks:",
+        new="        if now is not None and message.entry.holder is self._inbox and under.seeks != now.seeks:",
+        tests=(
+            "tests/txnclient/test_consumer.py::test_acks_of_before_a_seek_are_void_when_the_segment_has_come_back",
+            "tests/txnclient/test_void_acks.py::test_acks_of_before_a_seek_are_void_behind_a_split_and_a_drain",
+        ),
+        why_tests="the simulation's consumers ack what they have just received",
     ),
     Mutant(
         name="bulk-behind-a-gap",

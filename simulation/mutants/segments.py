@@ -145,6 +145,33 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            bound = max(bound, drained)",
     ),
     Mutant(
+        name="seek-to-elsewhere",
+        rule="a seek at a message that the topic does not have is refused before anything moves",
+        section="§8",
+        file="segments/starts.py",
+        old="    topology.check_has(start.segment)\n    ancestors",
+        new="    if topology.paths.get(SegmentName.from_path(start.segment).segment_id) != start.segment:\n"
+        "        return start\n"
+        "    ancestors",
+        tests=(
+            "tests/segments/test_starts_elsewhere.py::"
+            "test_a_seek_at_a_message_of_elsewhere_is_refused_before_anything_moves",
+        ),
+        why_tests="the simulation seeks at messages of the subscription's own topic alone",
+    ),
+    Mutant(
+        name="trim-over-a-seek",
+        rule="a seek back that was answered is not trimmed over: what is drained is looked at under the trim's lock",
+        section="§8",
+        file="segments/housekeeping.py",
+        old="            now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))",
+        new="            now: int | None = kept",
+        tests=(
+            "tests/segments/test_trimming_and_seeking.py::test_a_seek_back_while_a_footer_is_written_is_not_trimmed",
+        ),
+        why_tests="it takes a sync that is slow as a segment is trimmed, and a seek of its subscription just then",
+    ),
+    Mutant(
         name="ledger-listed-late",
         rule="the ledger list stands in etcd before anything is served from it",
         section="§6",

@@ -18,6 +18,19 @@ from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 
+async def test_what_was_not_delivered_since_it_last_went_back_is_not_counted(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "ab":
+        await producer.send(value)
+    await consumer.wait(*"ab")
+    await cluster.subscribe(client, segment, epoch=2, permits=0)
+    again = await cluster.subscribe(client, segment, epoch=3)
+    await again.wait(*"ab")
+    assert [message.redelivery_count for message in again.messages] == [1, 1]
+
+
 async def test_p1_an_ack_in_a_transaction_hides_abort_redelivers_commit_sticks(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     node = await cluster.start()

@@ -282,6 +282,40 @@ def test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_seek() -
     run(scenario())
 
 
+@pytest.mark.parametrize("how", ["ack", "cumulative", "in a transaction"])
+@pytest.mark.parametrize("attached_first", [False, True])
+def test_acks_of_before_a_seek_are_void_when_the_segment_has_come_back(how: str, attached_first: bool) -> None:
+    """▲ What the seek went back for would be acked, and never delivered."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"held")
+            held = await consumer.receive()
+            server.assign(RIGHT)
+            await until(lambda: consumer.segments == [RIGHT])
+            server.seeks = 1
+            server.assign(LEFT, RIGHT)
+            await until(lambda: LEFT in consumer.segments)
+            if attached_first:
+                await until(lambda: consumer._feeds[LEFT].attachment)
+            txn = await client.begin() if how == "in a transaction" else None
+            ack = consumer.ack_cumulative(held) if how == "cumulative" else consumer.ack(held, txn=txn)
+            with pytest.raises((txnclient.NotAllowed, txnclient.TxnConflict)) as refused:
+                await ack
+            assert txn is not None or "sought" in str(refused.value)
+            await until(lambda: consumer._feeds[LEFT].attachment)
+            if txn is not None:
+                await txn.abort()
+                await asyncio.sleep(0.1)  # it attaches anew
+            await until(lambda: consumer._feeds[LEFT].attachment)
+            server.deliver(LEFT, 0, b"held")
+            await consumer.ack(await consumer.receive())  # what has come under the new count is acked
+            assert len(acks(server)) == 1
+
+    run(scenario())
+
+
 def test_a_segment_that_moves_away_takes_its_messages_along() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

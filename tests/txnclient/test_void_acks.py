@@ -1,0 +1,85 @@
+"""Acks that are void: of what was received before a seek, or by others than the subscription's consumers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.cluster import InProcessCluster
+from tests.txnclient.queueing import TOPIC, prepared, received
+from txnclient.sync import connect
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+async def test_acks_of_before_a_seek_are_void_behind_a_split_and_a_drain(
+    client: txnclient.Client, consumers: int
+) -> None:
+    """▲ The parent has left its consumer, and comes back with the seek: to a feed that knows of no seek."""
+    values = await prepared(client, 10, segments=1)
+    async with await client.consumer(TOPIC, "sub") as first:
+        old = await received(first, 10)
+        (root,) = first.segments
+        await client.split("segment://" + root)
+        await first.ack(old)
+        async with asyncio.timeout(30):
+            while root in first.segments or len(first.segments) < 2:
+                await asyncio.sleep(0.02)
+        await client.seek_subscription(TOPIC, "sub", "earliest")
+        holder = first
+        if consumers == 2:
+            holder = await client.consumer(TOPIC, "sub")
+            await first.close()
+        async with asyncio.timeout(30):
+            while root not in holder.segments:
+                await asyncio.sleep(0.02)
+        late = await asyncio.gather(*(holder.ack(message) for message in old), return_exceptions=True)
+        again = await received(holder, 10)
+        assert all(isinstance(error, txnclient.NotAllowed) for error in late), late
+        assert [message.value for message in again] == values
+        with pytest.raises(txnclient.NotAllowed, match="sought"):
+            await holder.ack_cumulative(old[-1])
+        await holder.ack(again)
+        await holder.close()
+
+
+@pytest.mark.parametrize("type", ["stream", "queue"])
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_what_another_subscription_s_consumer_received_is_not_acked(
+    client: txnclient.Client, type: str, in_transaction: bool
+) -> None:
+    await prepared(client, 2, segments=1)
+    async with (
+        await client.consumer(TOPIC, "ours", type=type) as ours,
+        await client.consumer(TOPIC, "theirs", type=type) as theirs,
+        await client.reader(TOPIC) as reader,
+    ):
+        foreign = [(await received(theirs, 2))[0], await reader.receive()]
+        for message, by in zip(foreign, ("subscription theirs", "a reader"), strict=True):
+            txn = await client.begin() if in_transaction else None
+            with pytest.raises(txnclient.NotAllowed, match=by):
+                await ours.ack(message, txn=txn)
+            if txn is not None:
+                await txn.abort()
+        assert len(await received(ours, 2)) == 2
+    async with await client.consumer(TOPIC, "ours", type=type) as again:
+        assert sorted(message.value for message in await received(again, 2)) == [b"0", b"1"]
+
+
+async def test_the_synchronous_face_refuses_what_was_received_before_a_seek(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    await prepared(client, 2, segments=1)
+
+    def work() -> None:
+        with connect(cluster.url) as sync, sync.consumer(TOPIC, "sub") as one:
+            old = one.receive(timeout=15)
+            with sync.consumer(TOPIC, "sub", name="a") as two:
+                one.close()
+                sync.seek_subscription(TOPIC, "sub", "earliest")
+                two.receive(timeout=15)
+                with pytest.raises(txnclient.NotAllowed, match="sought"):
+                    two.ack(old)
+
+    await asyncio.to_thread(work)
