@@ -935,26 +935,30 @@ class SealSegmentOk(_message.Message):
     def __init__(self, end: _Optional[_Union[Position, _Mapping]] = ..., ledger_revision: _Optional[int] = ..., ownership_epoch: _Optional[int] = ...) -> None: ...
 
 class SegmentPositions(_message.Message):
-    __slots__ = ("segment", "min_revision", "for_cut")
+    __slots__ = ("segment", "min_revision", "for_cut", "timestamp_ms")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     FOR_CUT_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     segment: str
     min_revision: int
     for_cut: bool
-    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ..., for_cut: _Optional[bool] = ...) -> None: ...
+    timestamp_ms: int
+    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ..., for_cut: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class SegmentPositionsOk(_message.Message):
-    __slots__ = ("max_read_position", "last_confirmed", "ownership_epoch", "sealed")
+    __slots__ = ("max_read_position", "last_confirmed", "ownership_epoch", "sealed", "before_timestamp")
     MAX_READ_POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     max_read_position: Position
     last_confirmed: Position
     ownership_epoch: int
     sealed: bool
-    def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+    before_timestamp: Position
+    def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., before_timestamp: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ScanEntries(_message.Message):
     __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed")
