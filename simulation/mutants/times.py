@@ -5,6 +5,8 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 NO_TIMES = "the simulation starts nothing at a time, and its publish times come in order"
+NO_CLOCKS = "the simulation's clocks do not run minutes ahead, and it lasts no week"
+STAMPS_AHEAD = "tests/segments/test_retention.py::test_a_stamp_in_the_future_holds_back_nothing_and_takes_nothing_early"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -52,5 +54,35 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/segments/test_publish_times.py::test_a_reader_by_time_gets_all_that_was_published_since",
         ),
         why_tests=NO_TIMES,
+    ),
+    Mutant(
+        name="stamp-ahead-believed",
+        rule="a stamp in the future holds back nothing that stands behind it",
+        section="§8",
+        file="segments/retention.py",
+        old="            if closed_ms > now_ms and later_ms is not None:\n",
+        new="            if later_ms is not None and later_ms < 0:\n",
+        tests=(STAMPS_AHEAD,),
+        why_tests=NO_CLOCKS,
+    ),
+    Mutant(
+        name="late-stamp-believed",
+        rule="of two stamps in the past the earlier of a late clock takes nothing that is young",
+        section="§8",
+        file="segments/retention.py",
+        old="            if closed_ms > now_ms and later_ms is not None:\n",
+        new="            if later_ms is not None:\n",
+        tests=(STAMPS_AHEAD,),
+        why_tests=NO_CLOCKS,
+    ),
+    Mutant(
+        name="block-ahead-holds-others",
+        rule="a block of outcomes touched in the future holds back no other",
+        section="§8",
+        file="coordinator_v5/collector.py",
+        old="if outcomes.mod_revision and outcomes.touched_ms > now_ms:",
+        new="if outcomes.mod_revision and outcomes.touched_ms < 0:",
+        tests=("tests/coordinator_v5/test_collection.py::test_a_block_touched_in_the_future_holds_back_no_other",),
+        why_tests=NO_CLOCKS,
     ),
 )
