@@ -64,6 +64,13 @@ class Stuck(NamedTuple):
     tries: int
 
 
+class Ahead(NamedTuple):
+    """An outcome block whose stamp is of a clock that ran ahead, first seen at `seen_s` (monotonic)."""
+
+    touched_ms: int
+    seen_s: float
+
+
 class Collector:
     def __init__(self, state: State) -> None:
         self._state = state
@@ -74,6 +81,8 @@ class Collector:
         self._tries: dict[TxnId, int] = {}
         self._blocks: dict[int, deque[int]] = {}
         """Outcome blocks that may expire, by TCID, oldest first."""
+        self._ahead: dict[int, dict[int, Ahead]] = {}
+        """Of them, set aside: those last touched in the future, by TCID and block."""
 
     async def run(self) -> None:
         while True:
@@ -87,6 +96,7 @@ class Collector:
         """The TCID is ours no longer, or newly so."""
         self._outcomes.pop(tcid, None)
         self._blocks.pop(tcid, None)
+        self._ahead.pop(tcid, None)
         for known in (self._stuck, self._tries):
             for txn_id in [txn_id for txn_id in known if txn_id.tcid == tcid]:
                 del known[txn_id]
@@ -271,13 +281,19 @@ class Collector:
 
     async def expire_outcomes(self) -> int:
         """Delete outcome blocks untouched for their 7 days (wall clock: they outlive every process). Reads the keys of
-        a TCID's blocks once, then only the oldest one."""
-        before_ms = self._state.clock.wall_ms() - int(self._state.settings.outcome_retention_s * 1000)
+        a TCID's blocks once, then only the oldest one.
+
+        One that was touched in the future says nothing of the others: it is set aside, ▲ and kept as long from when it
+        was first seen here."""
+        now_ms = self._state.clock.wall_ms()
+        before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
         expired = 0
         for tc in list(self._state.tcids.values()):
             blocks = self._blocks.get(tc.tcid)
             if blocks is None:
                 blocks = self._blocks[tc.tcid] = deque(await self._outcome_blocks(tc.tcid))
+            ahead = self._ahead.setdefault(tc.tcid, {})
+            expired += await self._expire_ahead(tc.tcid, blocks, ahead)
             while blocks:
                 key = Outcomes(tc.tcid, blocks[0]).key
                 try:
@@ -286,11 +302,36 @@ class Collector:
                     log.error("outcomes not expired", error=str(error))
                     blocks.popleft()
                     continue
+                if outcomes.mod_revision and outcomes.touched_ms > now_ms:
+                    ahead[blocks.popleft()] = Ahead(outcomes.touched_ms, self._state.clock.monotonic())
+                    continue
                 if outcomes.mod_revision and outcomes.touched_ms >= before_ms:
                     break
                 if outcomes.mod_revision:
                     expired += (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
                 blocks.popleft()
+        return expired
+
+    async def _expire_ahead(self, tcid: int, blocks: deque[int], ahead: dict[int, Ahead]) -> int:
+        """Of those set aside: what was known here for as long as outcomes are kept goes, ▲ unless it was touched since:
+        that one is judged by its new stamp. Its outcomes may be asked for."""
+        seen_before_s = self._state.clock.monotonic() - self._state.settings.outcome_retention_s
+        expired = 0
+        for block, (touched_ms, seen_s) in list(ahead.items()):
+            if seen_s > seen_before_s:
+                continue
+            try:
+                key = Outcomes(tcid, block).key
+                outcomes = read_outcomes(tcid, block, await self._state.store.get(key))
+            except DataCorrupt as error:
+                log.error("outcomes not expired", error=str(error))
+                del ahead[block]
+                continue
+            if outcomes.mod_revision and outcomes.touched_ms != touched_ms:
+                blocks.appendleft(block)
+            elif outcomes.mod_revision:
+                expired += (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
+            del ahead[block]
         return expired
 
     async def _outcome_blocks(self, tcid: int) -> list[int]:

@@ -116,6 +116,7 @@ class Appender:
         if writer is None:
             raise NotOwner(f"{self._segment} has no open ledger here any more")
         item.position = Position(writer.ledger_id, writer.append(item.entry.data))
+        self._ledgers.times.appended(item.position, item.entry.publish_time_ms)
         if item.entry.txn_id is not None:
             self._buffer.appended(item.entry.txn_id, item.entry.writer, item.position)
         self._work.set()

@@ -13,6 +13,7 @@ from segments.producers import ProducerSession
 from segments.scanning import PAGE_ENTRIES, scan
 from segments.segment_cuts import READER_PATIENCE_S
 from segments.sending import Outgoing
+from segments.starts import before_timestamp
 from segments.tail_cache import chunk_key
 from txnwire.bounds import MAX_TIME_MS
 from txnwire.entry import parse_metadata, verify
@@ -159,6 +160,9 @@ class BrokerService:
         segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
         if request.min_revision:
             await segment.wait_followed(request.min_revision, patience_s=READER_PATIENCE_S)
+        before_time: pb.Position | None = None
+        if request.timestamp_ms:
+            before_time = _position(await before_timestamp(request.timestamp_ms, segment.ledgers))
         segment.check()
         resolved = segment.cuts.begin() if request.for_cut else segment.buffer.max_read_position
         return pb.Command(
@@ -167,6 +171,7 @@ class BrokerService:
                 last_confirmed=_position(segment.buffer.last_confirmed),
                 ownership_epoch=segment.epoch,
                 sealed=segment.ledgers.sealed,
+                before_timestamp=before_time,
             )
         )
 
@@ -305,4 +310,14 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
         raise InvalidArgument("a piece of a larger value stands alone in its entry and belongs to a transaction")
     txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
     previous, chunk = send.previous_sequence_id, chunk_key(metadata)
-    return Outgoing(producing.name, send.sequence_id, send.count, previous, txn_id, send.writer, data, chunk)
+    return Outgoing(
+        producing.name,
+        send.sequence_id,
+        send.count,
+        previous,
+        txn_id,
+        send.writer,
+        data,
+        metadata.publish_time_ms,
+        chunk,
+    )

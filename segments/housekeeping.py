@@ -20,6 +20,8 @@ from segments.ledgers import SegmentLedgers
 from segments.retention import (
     Least,
     Retention,
+    StampsAhead,
+    ages_ms,
     expired,
     first_kept,
     kept_ledgers,
@@ -107,6 +109,7 @@ class Housekeeping:
         self._segment = segment
         self._ledgers = segment.ledgers
         self._buffer = segment.buffer
+        self._ahead = StampsAhead()
         self._trimmed_ledgers = self._trimmed_bytes = self._sidecars = self._moved = self._rolled = self._skipped = 0
 
     def statistics(self) -> KeepingStatistics:
@@ -150,8 +153,9 @@ class Housekeeping:
         """See `Segment.forgotten`; `producers`: how many are remembered here, which wall-clock time ends too, as in
         `expired`: what is remembered begins its idle time anew with every owner."""
         record = self._ledgers.record
-        sealed_ms = max((info.closed_ms for info in record.ledgers), default=0)
-        age_ms = self._clock.wall_ms() - sealed_ms
+        now_ms = self._clock.wall_ms()
+        ages = ages_ms(record.ledgers, now_ms=now_ms, known_ms=self._known_ms())
+        age_ms = min(ages.values(), default=now_ms)
         remembered_ms = self._settings.producer_idle_s * 1000 if producers else self._settings.prune_least_age_ms
         if self._ledgers.to_delete or any(info.closed_length != 0 for info in record.ledgers) or age_ms < remembered_ms:
             return False
@@ -294,6 +298,12 @@ class Housekeeping:
             open_bytes=self._segment.open_bytes,
             now_ms=self._clock.wall_ms(),
             last_sealed_ms=last_sealed_ms,
+            known_ms=self._known_ms(),
+        )
+
+    def _known_ms(self) -> dict[int, int]:
+        return self._ahead.known_ms(
+            self._ledgers.record.ledgers, now_ms=self._clock.wall_ms(), now_s=self._clock.monotonic()
         )
 
     async def _finish_trim(self) -> None:

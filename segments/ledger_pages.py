@@ -22,7 +22,7 @@ from txnstore.store import Delete, KeyValue, Put
 from txnwire.errors import DataCorrupt
 
 PAGE_LEDGERS: Final = 256
-"""Of 64 MiB each; a ledger takes up to 170 bytes of its record. The head keeps a quarter of a page at least and gives a
+"""Of 64 MiB each; a ledger takes up to 200 bytes of its record. The head keeps a quarter of a page at least and gives a
 page up once it has that much to spare: it stays below 64 KiB."""
 PAGES_AT_ONCE: Final = 64
 """Given up by one commit, which has room for `MAX_COMMIT_OPS`; the next one goes on. A list that fitted one record

@@ -19,6 +19,7 @@ from segments.ledger_evidence import expect_made
 from segments.ledger_folder import expect_evidence, expect_last
 from segments.ledger_list import LedgerList
 from segments.ledger_pages import PAGE_LEDGERS
+from segments.publish_times import PublishTimes
 from segments.retention import kept_ledgers
 from segments.sidecars import decode_sidecar, encode_sidecar
 from txnstore.records import LedgerInfo, LedgerRecord
@@ -82,6 +83,7 @@ class SegmentLedgers:
         self._lengths: dict[int, int] = {}
         self._before: list[int] = [0]
         """Entries of the kept ledgers in front of each."""
+        self.times = PublishTimes()
         self.writer: LedgerWriter | None = None
         self._abandoned: LedgerWriter | None = None
         self.ended = False
@@ -246,7 +248,11 @@ class SegmentLedgers:
         self._lengths[writer.ledger_id] = closed.entries
         self.writer = None
         info = msgspec.structs.replace(
-            self._record.ledgers[-1], closed_length=closed.entries, bytes=closed.bytes, closed_ms=self._wall_ms()
+            self._record.ledgers[-1],
+            closed_length=closed.entries,
+            bytes=closed.bytes,
+            closed_ms=self._wall_ms(),
+            newest_ms=self.times.newest_ms(writer.ledger_id, closed.entries),
         )
         return [*self._record.ledgers[:-1], info]
 
@@ -380,7 +386,9 @@ class SegmentLedgers:
             last = self._record.ledgers[-1]
             if not last.closed_length:
                 return  # there is one: it has the footer of the seal
-            beside = msgspec.structs.replace(last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0)
+            beside = msgspec.structs.replace(
+                last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0, newest_ms=None
+            )
             footer = self.footer(beside.ledger_id, 0, dedup)
             await self._ledger_store.write_footer(self._segment, beside.ledger_id, footer)
             await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*self._record.ledgers, beside]))
@@ -502,6 +510,7 @@ class SegmentLedgers:
     def _adopt(self, record: LedgerRecord) -> None:
         self._record = record
         kept = kept_ledgers(record)
+        self.times.listed(kept)
         self._ids = [info.ledger_id for info in kept]
         self._lengths = {info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in kept}
         self._before = list(accumulate((self._lengths[one] for one in self._ids[:-1]), initial=0))

@@ -90,22 +90,72 @@ def _id(info: LedgerInfo) -> int:
     return info.ledger_id
 
 
+class StampsAhead:
+    """Closed ledgers of a segment whose stamp lay in the future, and since when they are known here.
+
+    ▲ By this process's own running: whoever believes the stamp of a clock that ran ahead keeps what is behind it for as
+    long as that says; whoever takes it for old deletes too early.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s: dict[int, float] = {}
+
+    def known_ms(self, ledgers: Iterable[LedgerInfo], *, now_ms: int, now_s: float) -> dict[int, int]:
+        """`now_s`: by the monotonic clock."""
+        self._seen_s = {
+            info.ledger_id: self._seen_s.get(info.ledger_id, now_s)
+            for info in ledgers
+            if info.closed_length is not None and (info.ledger_id in self._seen_s or info.closed_ms > now_ms)
+        }
+        return {ledger_id: int((now_s - seen_s) * 1000) for ledger_id, seen_s in self._seen_s.items()}
+
+
+def ages_ms(ledgers: Sequence[LedgerInfo], *, now_ms: int, known_ms: Mapping[int, int]) -> dict[int, int]:
+    """How long ago each closed ledger was closed, as far as clocks tell, by its id. `known_ms`: for how long, by no
+    clock but this process's own, it has been known here as closed.
+
+    A stamp that lies in the future is of a clock that ran ahead, and says nothing: the ledger was closed before what
+    follows it was, and before it was seen here. ▲ Only then: of two stamps in the past the one of a late clock would
+    take what is young.
+    """
+    found: dict[int, int] = {}
+    later_ms: int | None = None
+    for info in reversed(ledgers):
+        stamp_ms = info.opened_ms
+        if info.closed_length is not None:
+            stamp_ms = info.closed_ms
+            closed_ms = stamp_ms
+            if closed_ms > now_ms and later_ms is not None:
+                closed_ms = min(closed_ms, later_ms)
+            found[info.ledger_id] = max(now_ms - closed_ms, known_ms.get(info.ledger_id, now_ms - closed_ms))
+        if stamp_ms:
+            later_ms = stamp_ms if later_ms is None else min(later_ms, stamp_ms)
+    return found
+
+
 def expired(
-    record: LedgerRecord, retention: Retention, *, open_bytes: int, now_ms: int, last_sealed_ms: int
+    record: LedgerRecord,
+    retention: Retention,
+    *,
+    open_bytes: int,
+    now_ms: int,
+    last_sealed_ms: int,
+    known_ms: Mapping[int, int] | None = None,
 ) -> list[LedgerInfo]:
     """The closed ledgers, oldest first, that time or size let go, whoever may still want them. By size only what leaves
-    as much as is to be kept.
+    as much as is to be kept. `known_ms`: see `ages_ms`.
 
     ▲ The last ledger of a sealed segment stays for `last_sealed_ms`, however short the retention: beside it stands what
     is known of producers, who may still ask what of theirs was stored.
     """
     kept = kept_ledgers(record)
+    ages = ages_ms(kept, now_ms=now_ms, known_ms=known_ms or {})
     total = open_bytes + sum(info.bytes for info in kept)
     found: list[LedgerInfo] = []
     for info in kept:
         if info.closed_length is None:
             break
-        age_ms = now_ms - info.closed_ms
+        age_ms = ages[info.ledger_id]
         too_old = retention.ms is not None and age_ms > retention.ms
         too_much = retention.bytes_kept is not None and total - info.bytes >= retention.bytes_kept
         if not too_old and not too_much and info.closed_length:

@@ -30,6 +30,7 @@ class Outgoing(NamedTuple):
     txn_id: TxnId | None
     writer: int
     data: bytes
+    publish_time_ms: int
     chunk: ChunkKey | None = None
 
 

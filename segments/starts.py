@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
+from typing import Final, NamedTuple
 
 from segments import subscription_records as kinds
 from segments.ledgers import SegmentLedgers
+from segments.publish_times import Known
 from segments.topology import Topology
 from txnstore import keys, records
 from txnstore.records import SubscriptionRecord, TopicRecord
@@ -16,7 +18,10 @@ from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES
+from txnwire.turns import turn_size
 
+SCAN_BYTES: Final = 4 * 1024 * 1024
+ENTRIES_AT_ONCE: Final = 1000
 MOST_MESSAGES = MAX_BLOCK_BYTES // 4
 """No entry has more: each takes an offset of four bytes. A client that means a whole entry, whatever its count, names
 a message beyond; bitmaps must not grow with what it names."""
@@ -57,16 +62,18 @@ class Start(NamedTuple):
 
     @staticmethod
     def from_record(record: SubscriptionRecord, segment: str) -> Start:
-        """A subscription's start in `segment`. "latest" was resolved when the record was made; segments it does not
-        name came later and are read from their beginning. Raises `InvalidArgument` for a kind that is unknown."""
+        """A subscription's start in `segment`. "latest" and a time were resolved when the record was made; segments it
+        does not name came later and are read from their beginning. Raises `InvalidArgument` for a kind that is
+        unknown."""
         start = record.start
         kind = start.get("kind")
-        if kind == kinds.LATEST:
+        if kind == kinds.LATEST or (kind == kinds.TIMESTAMP and record.positions):
+            # ▲ A time is not looked for again: what was delivered from here and not acked may be older than it.
             at = record.positions.get(segment)
             if at is None:
                 return Start()
             return Start(kinds.MESSAGE_ID, 0, segment, Position(at[0], at[1] + 1))
-        if kind == kinds.TIMESTAMP:
+        if kind == kinds.TIMESTAMP:  # made by an older version, which resolved no time
             return Start(kinds.TIMESTAMP, timestamp_ms=int(start["timestamp_ms"]))
         if kind == kinds.MESSAGE_ID:
             position = Position(int(start["ledger_id"]), int(start["entry_id"]))
@@ -123,7 +130,7 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max
     if start.kind == kinds.LATEST:
         return StartPoint(max_read_position)  # V5: what open transactions hold back is still to come
     if start.kind == kinds.TIMESTAMP:
-        return StartPoint(await _before_timestamp(start.timestamp_ms, ledgers))
+        return StartPoint(await before_timestamp(start.timestamp_ms, ledgers))
     if start.kind == kinds.MESSAGE_ID and start.segment == segment:
         before = Position(start.position.ledger_id, start.position.entry_id - 1)
         if start.position.entry_id < 0 or (start.behind and start.message >= MOST_MESSAGES):
@@ -134,24 +141,33 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max
     return StartPoint(EARLIEST)
 
 
-async def _before_timestamp(timestamp_ms: int, ledgers: SegmentLedgers) -> Position:
-    """The position before the first entry published at or after `timestamp_ms`.
+async def before_timestamp(timestamp_ms: int, ledgers: SegmentLedgers) -> Position:
+    """The position before the first entry published at or after `timestamp_ms`, the last one where there is none.
 
-    By bisection, so in a log whose producers' clocks differ it is off by as much as they do.
+    ▲ Nothing that is asked for lies before it, however the stamps are mixed: passed over is only what was read, or what
+    `PublishTimes` knows to be older. Raises `DataCorrupt`, `LedgerFailed`.
     """
-    low, high = 0, ledgers.entries_between(EARLIEST, ledgers.last_confirmed)
-    while low < high:
-        middle = (low + high) // 2
-        at = ledgers.nth(middle)
+    before, end, scanned = EARLIEST, ledgers.last_confirmed, 0
+    while (at := ledgers.next_after(before)) <= end:
+        older = ledgers.times.older(at.ledger_id, timestamp_ms)
+        if older.entries > at.entry_id:
+            before = min(Position(at.ledger_id, older.entries - 1), end)
+            continue
+        newest_ms = older.newest_ms if older.entries == at.entry_id else None
         try:
-            found = await ledgers.read(at, at, max_bytes=1)
+            found = await ledgers.read(at, end, max_bytes=SCAN_BYTES)
         except InvalidArgument:
             if ledgers.contains(at):
                 raise
-            low, high = 0, ledgers.entries_between(EARLIEST, ledgers.last_confirmed)  # trimmed meanwhile
-            continue
-        if parse_metadata(found[0][1]).publish_time_ms < timestamp_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return ledgers.nth(low - 1) if low else EARLIEST
+            continue  # trimmed meanwhile
+        for position, data in found:
+            published_ms = parse_metadata(data).publish_time_ms
+            if published_ms >= timestamp_ms:
+                return before
+            before, scanned = position, scanned + 1
+            newest_ms = None if newest_ms is None else max(newest_ms, published_ms)
+            if scanned % turn_size(ENTRIES_AT_ONCE) == 0:
+                await asyncio.sleep(0)
+        if newest_ms is not None:
+            ledgers.times.scanned(before.ledger_id, Known(before.entry_id + 1, newest_ms))
+    return before

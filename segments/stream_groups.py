@@ -12,7 +12,7 @@ from segments.directory import Directory
 from segments.membership import Membership
 from segments.queue_group import QueueGroup
 from segments.stream_group import Link, StreamGroup, unassigned
-from segments.subscription_records import LATEST, QUEUE, check_type, plan_subscription, start_record
+from segments.subscription_records import LATEST, QUEUE, TIMESTAMP, check_type, plan_subscription, start_record
 from segments.topology import Topology
 from txnstore import keys
 from txnstore.election import Leadership
@@ -26,9 +26,10 @@ from txnwire.proto import txn_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
-PositionLookup = Callable[[str, int], Awaitable[Position]]
-"""(segment path, revision) → the segment's `max_read_position` once its owner has followed decisions to that revision:
-where "latest" starts behind (SCENARIOS V5). Raises `NotOwner` while nobody owns it."""
+PositionLookup = Callable[[str, int, int], Awaitable[Position]]
+"""(segment path, revision, 0) → the segment's `max_read_position` once its owner has followed decisions to that
+revision: where "latest" starts behind (SCENARIOS V5). With a time in ms instead of 0: where that starts behind. Raises
+`NotOwner` while nobody owns it."""
 
 GroupKey = tuple[str, str]
 """(topic path, subscription)"""
@@ -147,15 +148,16 @@ class StreamGroups:
         self, key: GroupKey, asked: str, wanted: pb.Start, revision: int, topic: KeyValue
     ) -> KeyValue | int:
         """Put the record, ▲ if its `topic` is as it was read, so not being deleted, and without segments that no start
-        was found for. "latest" becomes positions here, so that it means this moment, whatever crashes later. Returns
-        the record of whoever was first, the revision of this call's if that was this one."""
+        was found for. "latest" and a time become positions here, so that they mean this moment, whatever crashes
+        later. Returns the record of whoever was first, the revision of this call's if that was this one."""
         layout = decode(TopicRecord, topic.value, key=topic.key)
         topology = Topology(TopicName.from_path(key[0]), layout)
         start = start_record(wanted, topology)
         positions: dict[str, Position] = {}
-        if start["kind"] == LATEST:
+        if start["kind"] in (LATEST, TIMESTAMP):
+            time_ms = start.get("timestamp_ms", 0)
             for path in topology.paths.values():
-                positions[path] = await self._ports.segment_positions(path, revision)
+                positions[path] = await self._ports.segment_positions(path, revision, time_ms)
         commit = plan_subscription(
             *key,
             type=asked,

@@ -73,8 +73,8 @@ def plan_subscription(
     topic: KeyValue,
     created_ms: int,
 ) -> Commit:
-    """Put the subscription's record if there is none. `positions`: what "latest" came out as, by segment path. `topic`:
-    its topic's record, compared as unchanged."""
+    """Put the subscription's record if there is none. `positions`: what "latest" or a time came out as, by segment
+    path. `topic`: its topic's record, compared as unchanged."""
     key = keys.subscription(topic_path, name)
     record = SubscriptionRecord(
         type=type,

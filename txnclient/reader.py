@@ -12,7 +12,7 @@ from txnclient.cuts import SharedCuts, check_at_least
 from txnclient.deadlines import Deadline
 from txnclient.inbox import Inbox
 from txnclient.message import Message
-from txnclient.reader_ends import latest_ends
+from txnclient.reader_ends import latest_ends, starts_by_time
 from txnclient.reader_feed import ReaderFeed, behind
 from txnclient.receiver import Receiver
 from txnclient.serializers import Serializer, V
@@ -81,6 +81,8 @@ class Reader(Generic[V]):
         self._receiver = Receiver(session, "reader", serializer)
         self._ends: dict[str, Position] = {}
         """Where each segment that is to be read ends, of a reader that has an end."""
+        self._since: dict[str, Position | None] = {}
+        """Where each segment that was there at its opening begins behind, of a reader that starts by a time."""
         self._feeds: dict[str, ReaderFeed] = {}
         """Segments being read; those at their end leave it once all of them is handed out."""
         self._ending: dict[str, None] = {}
@@ -94,8 +96,9 @@ class Reader(Generic[V]):
         return f"Reader({', '.join(self.topics)}{', closed' * self._closed})"
 
     async def open(self, deadline: Deadline) -> None:
-        """Look up the topics and, for "latest", how far they reach now. Raises `TopicNotFound`, `Timeout`;
-        `InvalidArgument` for a span of which something is gone, or a message whose segment is."""
+        """Look up the topics and, for "latest", how far they reach now; for a time, where it begins. Raises
+        `TopicNotFound`, `Timeout`; `InvalidArgument` for a span of which something is gone, or a message whose segment
+        is."""
         for topic in self.topics:
             _check_there(self._start, await self._session.directory.layout(topic, deadline))
         if self._span is not None:
@@ -115,6 +118,10 @@ class Reader(Generic[V]):
                 committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
                 min_revision=self._at_least if self._span is None else self._span.revision,
                 deadline=deadline,
+            )
+        if self._start_on_wire.timestamp_ms:
+            self._since = await starts_by_time(
+                self._session, self.topics, timestamp_ms=self._start_on_wire.timestamp_ms, deadline=deadline
             )
         self._share_window()
         self._advance()
@@ -208,8 +215,20 @@ class Reader(Generic[V]):
             # Fixed when the reader was opened, so that a lost connection skips nothing; ▲ and named, also where it is
             # the very beginning, so that the broker refuses what it has trimmed behind it.
             return behind(segment.path, after)
+        if self._start_on_wire.timestamp_ms:
+            return self._start_by_time(segment.path)
         # ▲ What came into being since "latest" was looked up, or was empty then, is read from its beginning.
         return pb.Start(earliest=True) if self._start == "latest" else self._start_on_wire
+
+    def _start_by_time(self, path: str) -> pb.Start:
+        """▲ Fixed when the reader was opened, so that a lost connection skips nothing; what came into being since is
+        read from its beginning."""
+        if path not in self._since:
+            return pb.Start(earliest=True)
+        before = self._since[path]
+        if before is None:
+            return self._start_on_wire
+        return pb.Start(earliest=True) if before == EARLIEST else behind(path, before)
 
     def _may_be_ending(self, path: str) -> None:
         self._ending[path] = None

@@ -19,11 +19,13 @@ LAYOUT_WAIT_S: Final = 0.2
 
 
 class Reach(NamedTuple):
-    """Of one segment. `sealed`: its owner takes no more. `held`: something in it is not readable yet."""
+    """Of one segment. `sealed`: its owner takes no more. `held`: something in it is not readable yet. `before_time`:
+    where a start by the time that was asked begins behind; None where its owner does not tell."""
 
     end: Position
     sealed: bool
     held: bool
+    before_time: Position | None = None
 
 
 async def latest_ends(
@@ -74,15 +76,41 @@ def _in_order(layout: TopicLayout, found: dict[str, Reach]) -> dict[str, Positio
     return ends
 
 
+async def starts_by_time(
+    session: Session, topics: Sequence[str], *, timestamp_ms: int, deadline: Deadline
+) -> dict[str, Position | None]:
+    """Behind which position a start by a time begins in every segment that is known now; None: its owner, of an older
+    version, works it out whenever it is asked to begin. Raises what looking up a topic raises, and `Timeout`."""
+    layouts = [await session.directory.layout(topic, deadline) for topic in topics]
+    segments = [segment for layout in layouts for segment in layout.segments.values()]
+    answers = await asyncio.gather(
+        *(
+            ask_reach(session, one, committed=False, min_revision=0, deadline=deadline, timestamp_ms=timestamp_ms)
+            for one in segments
+        )
+    )
+    return {one.path: answer.before_time for one, answer in zip(segments, answers, strict=True)}
+
+
 async def ask_reach(
-    session: Session, segment: SegmentInfo, *, committed: bool, min_revision: int, deadline: Deadline
+    session: Session,
+    segment: SegmentInfo,
+    *,
+    committed: bool,
+    min_revision: int,
+    deadline: Deadline,
+    timestamp_ms: int = 0,
 ) -> Reach:
     """What its owner says of it. Raises `Timeout`, what looking up a topic raises."""
 
     async def ask() -> Reach:
         try:
             link = await session.directory.owner_link(segment.path, deadline)
-            request = pb.SegmentPositions(segment=segment.path, min_revision=max(session.told_revision, min_revision))
+            request = pb.SegmentPositions(
+                segment=segment.path,
+                min_revision=max(session.told_revision, min_revision),
+                timestamp_ms=timestamp_ms,
+            )
             reply = await link.call(
                 pb.Command(segment_positions=request), timeout_s=min(POSITIONS_TIMEOUT_S, deadline.remaining())
             )
@@ -95,6 +123,10 @@ async def ask_reach(
         answer = reply.segment_positions_ok
         last = Position(answer.last_confirmed.ledger_id, answer.last_confirmed.entry_id)
         readable = Position(answer.max_read_position.ledger_id, answer.max_read_position.entry_id)
-        return Reach(readable if committed else last, answer.sealed, held=committed and readable < last)
+        before_time: Position | None = None
+        if answer.HasField("before_timestamp"):
+            before_time = Position(answer.before_timestamp.ledger_id, answer.before_timestamp.entry_id)
+        end = readable if committed else last
+        return Reach(end, answer.sealed, held=committed and readable < last, before_time=before_time)
 
     return await session.repeat(f"asking how far {segment.name} reaches", deadline, ask)

@@ -12,7 +12,7 @@ from segments.directory import Directory
 from segments.sealing import Seal
 from txnwire.calls import Caller
 from txnwire.errors import NotOwner
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
@@ -32,12 +32,15 @@ class RoleCalls:
         self._callers: dict[str, Caller] = {}
         self._opening = asyncio.Lock()
 
-    async def read_position(self, segment: str, min_revision: int) -> Position:
+    async def read_position(self, segment: str, min_revision: int, timestamp_ms: int = 0) -> Position:
         """The segment's `max_read_position`, asked of its owner, who answers once it has followed decisions to
-        `min_revision`. Raises `NotOwner` where there is none."""
-        command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment, min_revision=min_revision))
-        reply = await self._call(self._owner_of(segment), command)
-        return _position(reply.segment_positions_ok.max_read_position)
+        `min_revision`; with a time, where that starts behind. Raises `NotOwner` where there is none."""
+        asked = pb.SegmentPositions(segment=segment, min_revision=min_revision, timestamp_ms=timestamp_ms)
+        answer = (await self._call(self._owner_of(segment), pb.Command(segment_positions=asked))).segment_positions_ok
+        if not timestamp_ms:
+            return _position(answer.max_read_position)
+        # ▲ An older owner finds no time: from the beginning nothing is missed.
+        return _position(answer.before_timestamp) if answer.HasField("before_timestamp") else EARLIEST
 
     async def resolved(self, segment: str) -> Resolved:
         """The first question of a cut. Raises `NotOwner`, and what the owner replies."""

@@ -175,7 +175,8 @@ PAGED: Final = 2
 
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`closed_length`: entries in it once closed, None while open. `opened_ms`, `closed_ms`: absolute epoch
-    milliseconds. `aborted`: so many aborted records stand in its sidecar and no longer in etcd; 0: it has none."""
+    milliseconds. `aborted`: so many aborted records stand in its sidecar and no longer in etcd; 0: it has none.
+    `newest_ms`: nothing in it was published later, by its producers' clocks; None while that is not known."""
 
     ledger_id: int
     closed_length: int | None = None
@@ -184,6 +185,7 @@ class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     opened_ms: int = 0
     closed_ms: int = 0
     aborted: int = 0
+    newest_ms: int | None = None
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,9 +238,9 @@ class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`start`: `{"kind": "earliest"|"latest"|"timestamp"|"message_id", …}`; `latest` is resolved at creation into
-    `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered. `deleting_ms`: since when it
-    is being deleted, 0 while it lives."""
+    """`start`: `{"kind": "earliest"|"latest"|"timestamp"|"message_id", …}`; `latest` and `timestamp` are resolved at
+    creation into `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered. `deleting_ms`:
+    since when it is being deleted, 0 while it lives."""
 
     v: int = 1
     type: str

@@ -17,6 +17,7 @@ from simulation.mutants import (
     sends,
     space,
     spark,
+    times,
     transaction_keys,
 )
 from simulation.mutants.mutant import Mutant
@@ -37,4 +38,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *controllers.MUTANTS,
     *ledger_files.MUTANTS,
     *spark.MUTANTS,
+    *times.MUTANTS,
 )

@@ -265,6 +265,52 @@ def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
     in_virtual_time(scenario)
 
 
+def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its_time_here() -> None:
+    """One stamp of a clock that ran ten years ahead kept all outcomes behind it for as long."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(
+            tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+        )
+        process = await Process(etcd, "one", settings).start()
+        process.clock.step_ms = 520 * WEEK_MS
+        ahead = await run_transactions(process, 1)
+        await until(lambda: not headers(etcd))
+        await process.close()
+        process = await Process(etcd, "two", settings).start()
+        later = await run_transactions(process, 1)
+        await until(lambda: not headers(etcd))
+        blocks = within(etcd, keys.TXN_OUTCOME)
+        assert len(blocks) == 2
+        await asyncio.sleep(500)
+        await check_outcomes(process, ahead | later)
+        await until(lambda: not within(etcd, keys.TXN_OUTCOME), limit_s=300)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(
+            tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+        )
+        process = await Process(etcd, "one", settings).start()
+        process.clock.step_ms = 520 * WEEK_MS
+        ahead = await run_transactions(process, 1)
+        await until(lambda: not headers(etcd))
+        await process.close()
+        process = await Process(etcd, "two", settings).start()
+        await run_transactions(process, 1)
+        await until(lambda: not headers(etcd))
+        process.clock.step_ms = 700_000
+        await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) == 1, limit_s=60)
+        await check_outcomes(process, ahead)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()

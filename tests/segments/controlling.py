@@ -57,12 +57,14 @@ class Positions:
         self.asked: list[tuple[str, int]] = []
         self.answers: dict[str, Position] = {}
         self.connected: dict[str, tuple[int, int]] = {}
+        self.times: list[int] = []
         self.dropped: list[tuple[str, str]] = []
         self.damaged: dict[str, DataCorrupt] = {}
         self.pause_s = 0.0
 
-    async def __call__(self, segment: str, min_revision: int) -> Position:
+    async def __call__(self, segment: str, min_revision: int, timestamp_ms: int = 0) -> Position:
         self.asked.append((segment, min_revision))
+        self.times.append(timestamp_ms)
         await asyncio.sleep(self.pause_s)
         if segment not in self.answers:
             raise NotOwner(f"{segment} has no owner")

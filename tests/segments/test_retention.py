@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from segments.retention import (
     Least,
     Retention,
+    StampsAhead,
     expired,
     first_kept,
     kept_ledgers,
@@ -68,6 +69,32 @@ def test_what_time_and_size_let_go(
 
 
 @pytest.mark.parametrize(
+    ("ledgers", "known", "going"),
+    [
+        # Ahead, with what follows it: as old as the oldest of that, not as the first.
+        ([closed(1, age_ms=-5000), closed(2, age_ms=300), closed(3, age_ms=200), opened(4, 100)], {}, [1, 2]),
+        ([closed(1, age_ms=-5000), closed(2, age_ms=300), opened(4, 100)], {}, [1, 2]),
+        ([closed(1, age_ms=-5000), opened(2, 260)], {}, [1]),
+        ([closed(1, age_ms=-5000), opened(2, 240)], {}, []),
+        ([closed(1, age_ms=-5000), closed(2, age_ms=-6000), opened(3, -7000)], {}, []),
+        # Nothing tells but how long it is known here.
+        ([closed(1, age_ms=-5000), opened(3, -7000)], {1: 250}, []),
+        ([closed(1, age_ms=-5000), opened(3, -7000)], {1: 251}, [1]),
+        ([closed(1, age_ms=-5000), closed(2, age_ms=300), opened(3)], {1: 251}, [1, 2]),
+        # What is young by a stamp in the past is not taken for a late clock's stamp behind it.
+        ([closed(1, age_ms=100), closed(2, age_ms=900), opened(3, 900)], {}, []),
+        ([closed(1, age_ms=100), closed(2, age_ms=100), opened(3, 900)], {1: 0, 2: 0}, []),
+    ],
+)
+def test_a_stamp_in_the_future_holds_back_nothing_and_takes_nothing_early(
+    ledgers: list[LedgerInfo], known: dict[int, int], going: list[int]
+) -> None:
+    record = LedgerRecord(ledgers=ledgers)
+    found = expired(record, Retention(ms=250), open_bytes=0, now_ms=NOW_MS, last_sealed_ms=WEEK_MS, known_ms=known)
+    assert [info.ledger_id for info in found] == going
+
+
+@pytest.mark.parametrize(
     ("bound", "kept"),
     [
         (EARLIEST, None),
@@ -117,6 +144,15 @@ def test_what_must_stay_stays(
             Position(one.ledger_id, (one.closed_length or 0) - 1) <= bound for one in going if one.ledger_id < first
         )
         assert first > (trimmed or 0)
+
+
+def test_a_ledger_closed_in_the_future_is_known_from_when_it_was_seen_closed() -> None:
+    ahead = StampsAhead()
+    first, second = closed(1, age_ms=-500), closed(2, age_ms=10)
+    assert ahead.known_ms([first, second, opened(3, -900)], now_ms=NOW_MS, now_s=5.0) == {1: 0}
+    assert ahead.known_ms([first, second, closed(3, age_ms=-900)], now_ms=NOW_MS, now_s=5.25) == {1: 250, 3: 0}
+    assert ahead.known_ms([first, closed(3, age_ms=-900)], now_ms=NOW_MS + 600, now_s=6.0) == {1: 1000, 3: 750}
+    assert ahead.known_ms([closed(3, age_ms=-900)], now_ms=NOW_MS, now_s=7.0) == {3: 1750}
 
 
 LEAST = Least(age_ms=60, ledger_bytes=50)

@@ -217,6 +217,7 @@ class ScriptedServer:
         self._frozen: tuple[pb.Cluster, pb.Layout] | None = None
         """What it knows where it is cut off from the store."""
         self.positions: dict[str, Position] = {}
+        self.before_times: dict[str, Position] = {}
         self._listener: Any = None
         self._stalled: list[tuple[str, InFlight[Reply], TxnId | None, bytes]] = []
         self.stall_sends = False
@@ -532,9 +533,11 @@ class ScriptedServer:
     def _segment_positions(self, peer: Peer, command: pb.Command) -> pb.Command:
         at = self.positions.get(command.segment_positions.segment, Position(0, -1))
         position = pb.Position(ledger_id=at.ledger_id, entry_id=at.entry_id)
-        return pb.Command(
-            segment_positions_ok=pb.SegmentPositionsOk(max_read_position=position, last_confirmed=position)
-        )
+        answer = pb.SegmentPositionsOk(max_read_position=position, last_confirmed=position)
+        before = self.before_times.get(command.segment_positions.segment)
+        if command.segment_positions.timestamp_ms and before is not None:
+            answer.before_timestamp.CopyFrom(pb.Position(ledger_id=before.ledger_id, entry_id=before.entry_id))
+        return pb.Command(segment_positions_ok=answer)
 
     def _take_snapshot(self, peer: Peer, command: pb.Command) -> pb.Command:
         """Everything up to `positions`, at the revision of now."""

@@ -268,6 +268,33 @@ def test_from_latest_on_children_that_come_later_are_read_from_their_beginning()
     run(scenario())
 
 
+def test_a_time_is_resolved_at_the_opening_and_children_that_come_later_are_read_from_their_beginning() -> None:
+    """▲ Looked for anew after a lost connection, or in a child, it would pass over what a producer with a late clock
+    has sent since."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, server, client):
+            server.before_times = {ROOT: Position(4, 7)}
+            async with client.reader(TOPIC, start=1_700_000_000_000):
+                await until(lambda: server.consumers)
+                assert attached(server)[ROOT].start == behind(ROOT, Position(4, 7))
+                cluster.become(SPLIT)
+                end_of(server, ROOT)
+                await until(lambda: {LEFT, RIGHT} == set(attached(server)))
+                assert attached(server)[LEFT].start.earliest
+
+    run(scenario())
+
+
+def test_an_owner_that_resolves_no_times_is_given_the_time() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, server, client), client.reader(TOPIC, start=5):
+            await until(lambda: server.consumers)
+            assert attached(server)[ROOT].start == pb.Start(timestamp_ms=5)
+
+    run(scenario())
+
+
 def test_a_message_id_leaves_out_what_its_segment_came_from() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, server, client):

@@ -621,7 +621,7 @@ class Start(_message.Message):
     def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
 
 class JoinSubscription(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again", "life")
+    __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again", "life", "isolation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -630,6 +630,7 @@ class JoinSubscription(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: SubscriptionType
@@ -638,7 +639,8 @@ class JoinSubscription(_message.Message):
     incarnation: int
     again: bool
     life: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ..., life: _Optional[int] = ...) -> None: ...
+    isolation: Isolation
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., again: _Optional[bool] = ..., life: _Optional[int] = ..., isolation: _Optional[_Union[Isolation, str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("topic", "subscription", "consumer", "epoch", "segments", "incarnation", "life")
@@ -757,7 +759,7 @@ class ProducerClosed(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib")
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -772,6 +774,7 @@ class Subscribe(_message.Message):
     STORE_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     PERMITS_ARE_KIB_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ABORT_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     segment: str
     subscription: str
@@ -786,7 +789,8 @@ class Subscribe(_message.Message):
     store: str
     trimmed: TrimmedData
     permits_are_kib: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ...) -> None: ...
+    after_abort: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
@@ -967,26 +971,30 @@ class SealSegmentOk(_message.Message):
     def __init__(self, end: _Optional[_Union[Position, _Mapping]] = ..., ledger_revision: _Optional[int] = ..., ownership_epoch: _Optional[int] = ...) -> None: ...
 
 class SegmentPositions(_message.Message):
-    __slots__ = ("segment", "min_revision", "for_cut")
+    __slots__ = ("segment", "min_revision", "for_cut", "timestamp_ms")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     FOR_CUT_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     segment: str
     min_revision: int
     for_cut: bool
-    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ..., for_cut: _Optional[bool] = ...) -> None: ...
+    timestamp_ms: int
+    def __init__(self, segment: _Optional[str] = ..., min_revision: _Optional[int] = ..., for_cut: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class SegmentPositionsOk(_message.Message):
-    __slots__ = ("max_read_position", "last_confirmed", "ownership_epoch", "sealed")
+    __slots__ = ("max_read_position", "last_confirmed", "ownership_epoch", "sealed", "before_timestamp")
     MAX_READ_POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     max_read_position: Position
     last_confirmed: Position
     ownership_epoch: int
     sealed: bool
-    def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+    before_timestamp: Position
+    def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., before_timestamp: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ScanEntries(_message.Message):
     __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed")
