@@ -225,6 +225,16 @@ class Gate:
         return found
 
 
+class SlowRead(Gate):
+    """Holds the first read of the log back."""
+
+    async def __call__(self, *args: object, **options: object) -> object:  # type: ignore[override]
+        if not self.reached:
+            self.reached = True
+            await self._open.wait()
+        return await self._read(*args, **options)  # type: ignore[misc]
+
+
 async def turns() -> None:
     """As far as everything gets that waits for nothing but its turn, and the store in memory."""
     for _ in range(300):
@@ -318,21 +328,22 @@ async def test_a_seal_that_comes_in_the_midst_of_a_seek_drains_nothing(setting: 
     await setting.consumer.ack(*setting.consumer.messages)
     while await stored_mark(cluster, setting.segment) != setting.last:
         await asyncio.sleep(0.002)
-    gate = Gate(store.get, keys.TOPIC)
-    store.get = gate  # type: ignore[attr-defined]
-    elsewhere = pb.Start(segment="public/nyc/flights/0000-ffff-7", ledger_id=1)
-    seek = pb.Seek(segment=setting.segment, subscription="sub", start=elsewhere)
+    served = setting.node.broker.segments[setting.segment]
+    gate = SlowRead(served.ledgers.read)
+    served.ledgers.read = gate  # type: ignore[method-assign]
+    long_ago = pb.Start(timestamp_ms=1)  # it is looked up in the log
+    seek = pb.Seek(segment=setting.segment, subscription="sub", start=long_ago)
     seeking = asyncio.ensure_future(setting.client.call(seek=seek))
     await eventually(lambda: gate.reached)
     store.hold(puts_drained)
     await setting.split()
-    served = setting.node.broker.segments[setting.segment]
     await eventually(lambda: served.ledgers.end is not None)
     clean_up = setting.node.broker._shared.clean_up
     writing = asyncio.ensure_future(clean_up.drain(served.subscriptions.targets[0], timeout_s=5.0))
     await turns()
     gate.open()
-    await turns()
+    [subscription] = served.subscriptions
+    await eventually(lambda: subscription.cursor.seeks == 1)  # what says drained was taken back before
     store.open()
     await asyncio.gather(seeking, writing)
     assert not await is_drained(cluster)
