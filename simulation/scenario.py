@@ -86,6 +86,8 @@ DRAIN_S = 120.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
 NO_FOLDER = "is no data folder yet"
 OBSERVED_S = 1.0
+LOOK_AGAIN_S = 0.1
+"""At rest: what a server asks of etcd by itself now and then, to know that it is there, is answered by then."""
 """Virtual seconds between two looks at what asks for the time."""
 RELIEF_S = 20.0
 """After healing, until the maintenance role has taken back the alarm of a full etcd."""
@@ -325,11 +327,18 @@ class Scenario:
         mvcc = self._world.etcd.mvcc
         self.findings += left_in_store(mvcc, self._world.etcd_clock.wall_ms())
         segments = mvcc.count(keys.LEDGER, keys.prefix_end(keys.LEDGER))
+        held = self._held_at_rest(segments)
+        await asyncio.sleep(LOOK_AGAIN_S)
+        self.findings += [text for text in self._held_at_rest(segments) if text in held]
+
+    def _held_at_rest(self, segments: int) -> list[str]:
+        found: list[str] = []
         for name, server in self._servers.items():
             if server is None:
-                self.findings.append(f"{name} does not serve though everything has healed")
+                found.append(f"{name} does not serve though everything has healed")
             else:
-                self.findings += held_in_memory(name, server, segments)
+                found += held_in_memory(name, server, segments)
+        return found
 
     async def _check_records(self) -> None:
         """`txnctl check`'s invariants, and that clean-up has left nothing behind."""

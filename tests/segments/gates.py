@@ -36,6 +36,8 @@ class GatedStore:
         self._gate = asyncio.Event()
         self.waiting = 0
         self.sent: list[Commit] = []
+        self.applied: list[Commit] = []
+        """Of those that nobody hears of, what the store has answered."""
 
     def hold(self, held: Callable[[Commit], bool]) -> None:
         self._held = held
@@ -58,8 +60,10 @@ class GatedStore:
         if not self._answered(commit):
 
             async def unheard(sent: asyncio.Future[CommitResult]) -> CommitResult:
+                result = await sent
+                self.applied.append(commit)
                 await self._gate.wait()
-                return await sent
+                return result
 
             self.sent.append(commit)
             return asyncio.ensure_future(unheard(self._store.commit_nowait(commit)))

@@ -80,7 +80,7 @@ async def test_a_decision_that_waited_for_an_op_is_awaited_no_more_whatever_was_
     else:
         gated.store.hold_answers(is_ack_op)
         going = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
-        await eventually(lambda: any(is_ack_op(commit) for commit in gated.store.sent))
+        await eventually(lambda: any(is_ack_op(commit) for commit in gated.store.applied))
     await gated.cluster.abort(txn)
     broker = gated.broker
     await eventually(lambda: broker.statistics().decisions.held == 0)

@@ -147,10 +147,11 @@ async def test_a_reader_starts_at_a_message_within_an_entry_or_behind_it(cluster
         (at(1, after=False), "bcz"),
         (at(1, after=True), "cz"),
         (at(2, after=True), "z"),
-        (pb.Start(segment="public/nyc/flights/0000-7fff-9", ledger_id=1), "0abcz"),
     ]:
         reader = await client.reader(segment, start=start)
         await reader.wait(*expected)
+    with pytest.raises(InvalidArgument, match="has no such segment"):
+        await client.reader(segment, start=pb.Start(segment="public/nyc/flights/0000-7fff-9", ledger_id=1))
 
 
 async def test_a_reader_reads_its_own_commit_by_naming_the_revision(cluster: Cluster) -> None:

@@ -167,7 +167,7 @@ def test_what_is_out_never_exceeds_what_its_sizes_allow_by_more_than_was_granted
 
 @pytest.mark.parametrize(("count", "expected"), [(1, MAX_POSITIONS), (1_000_000, MAX_BYTES // (24 + 125_000) + 1)])
 def test_a_command_of_acks_or_nacks_is_bounded_by_positions_and_by_bytes(count: int, expected: int) -> None:
-    batch = AckBatch(None, None, None, None)  # type: ignore[arg-type] # neither is used before it is sent
+    batch = AckBatch(None, None, None, None, 0)  # type: ignore[arg-type] # neither is used before it is sent
     added = 0
     while not batch.full:
         batch.add(Position(1, added), 1, count)
