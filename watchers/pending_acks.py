@@ -214,7 +214,8 @@ class PendingAcks:
         if not kept:  # found by recovery: applied before it, and still to be cleaned up
             return self._cursor.ack_cumulative(ack)
         before = Position(kept[0].position.ledger_id, kept[0].position.entry_id - 1)
-        moved = covered is None and before > self._cursor.mark_delete
+        # ▲ Also behind a covered one that was trimmed away: what is acked here would come again.
+        moved = (covered is None or covered.position < kept[0].position) and before > self._cursor.mark_delete
         if moved:
             self._cursor.ack_cumulative(AckPosition(before, 0))
         return self._cursor.ack_around(ack, kept) or moved

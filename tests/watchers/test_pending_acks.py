@@ -334,6 +334,18 @@ def test_plain_cumulative_ack_over_what_recovery_found_applied(cursor: Cursor) -
     assert (cursor.mark_delete, cursor.acked(at(3, 2))) == (at(8), WHOLE)
 
 
+def test_plain_cumulative_ack_over_a_pending_cumulative_one_that_was_trimmed(
+    pending: PendingAcks, cursor: Cursor
+) -> None:
+    """▲ What lies between the two is acked as well, or it would come again although its ack was answered."""
+    acked(pending, A, whole(2), cumulative=True)
+    cursor.ack_cumulative(AckPosition(at(4), 0))
+    acked(pending, B, whole(7))
+    assert pending.ack_cumulative(whole(9))
+    assert cursor.mark_delete == at(6)
+    assert pending.earliest_unacked() == at(0, 2)
+
+
 def test_plain_cumulative_ack_below_everything_pending_is_whole(pending: PendingAcks, cursor: Cursor) -> None:
     acked(pending, A, whole(3))
     assert pending.ack_cumulative(whole(2))
