@@ -135,6 +135,9 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max
         before = Position(start.position.ledger_id, start.position.entry_id - 1)
         if start.position.entry_id < 0 or (start.behind and start.message >= MOST_MESSAGES):
             return StartPoint(start.position)
+        if ledgers.next_after(before) != start.position:
+            # ▲ It is trimmed: the first messages of the next entry would be left out for those before it in its own.
+            return StartPoint(before)
         return StartPoint(before, min(start.message + start.behind, MOST_MESSAGES))
     if start.passed:
         return StartPoint(ledgers.last_confirmed)

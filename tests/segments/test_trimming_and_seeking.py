@@ -12,6 +12,7 @@ from tests.segments.gates import GatedStore
 from tests.segments.test_housekeeping import QUIET
 from txnstore import keys
 from txnstore.store import Commit, MetadataStore
+from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 VALUES = ["a", "b", "c", "d"]
@@ -106,3 +107,26 @@ async def test_a_seek_back_waits_for_a_trim_that_is_being_written(memory_cluster
     await producer.send("later")
     consumer = await cluster.subscribe(client, segment, epoch=2)
     await consumer.wait("later")
+
+
+async def test_a_seek_to_a_trimmed_message_leaves_out_nothing_of_what_is_kept(memory_cluster: Cluster) -> None:
+    """▲ The first messages of the next entry would be taken for those before it in its own, and never delivered."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    served = node.broker.segments[segment]
+    consumer = await cluster.subscribe(client, segment)
+    await producer.send("a", "b", "c")
+    await consumer.wait(*"abc")
+    await consumer.ack(*consumer.messages)
+    await served.roll()
+    await producer.send("d", "e", "f")
+    await consumer.wait(*"abcdef")
+    await served.keep(Retention(ms=-1))
+    assert not served.ledgers.contains(Position(1, 0))
+    start = pb.Start(segment=segment, ledger_id=1, entry_id=0, index=2)
+    await client.call(seek=pb.Seek(segment=segment, subscription="sub", start=start))
+    again = await cluster.subscribe(client, segment, epoch=2)
+    await again.wait(*"def")
