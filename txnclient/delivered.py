@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from txnclient.message import Message, ReceivedEntry
@@ -132,8 +133,9 @@ class Delivered:
         """▲ The broker has said so: of an ack that has failed nothing is forgotten, or it could not be repeated."""
         for position, bits in acked.items():
             if cumulative:
-                while self._unacked and (first := next(iter(self._unacked))) < position:
-                    del self._unacked[first]
+                # Not one by one from the front: each look for the first would pass all that are gone.
+                for passed in list(takewhile(position.__gt__, self._unacked)):
+                    del self._unacked[passed]
             left = self._unacked.get(position, 0) & ~bits
             if left:
                 self._unacked[position] = left
