@@ -29,6 +29,8 @@ class Stamping:
     async def run(self) -> None:
         while True:
             tc = self._state.tcids.get(STAMPS)
+            if tc is None and self._epoch:
+                await self._deposed()
             if tc is not None and (tc.epoch != self._epoch or self._state.clock.monotonic() >= self._due):
                 try:
                     await self._stamp(tc)
@@ -47,3 +49,12 @@ class Stamping:
         result = await state.store.commit(Commit((created_at(keys.tc(STAMPS), tc.epoch),), (put,)))
         if result.succeeded:
             state.cluster.stamped()
+        else:
+            await self._deposed()
+
+    async def _deposed(self) -> None:
+        self._epoch = 0
+        try:
+            await self._state.cluster.deposed()
+        except TxnError as error:
+            log.info("clock not read, the next stamp tells it", error=str(error))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -41,6 +41,13 @@ _RETRY_S: Final = 0.5
 log = structlog.get_logger(__name__)
 
 
+class _Before(NamedTuple):
+    samples: tuple[float, ...]
+    leaps: tuple[tuple[int, int], ...]
+    guessed: bool
+    stamped_ms: int
+
+
 class ClusterTime:
     """Pure. `now_s` is the monotonic clock of this process, `wall_ms` its wall clock."""
 
@@ -55,6 +62,8 @@ class ClusterTime:
         self._newest_ms = -1
         self._stamped_ms = -1
         self._stamped_at = 0.0
+        self._before: _Before | None = None
+        """What was known before a term of which no stamp is known to stand in the store yet."""
 
     @property
     def known(self) -> bool:
@@ -90,6 +99,8 @@ class ClusterTime:
 
     def lead(self, now_s: float, wall_ms: int) -> None:
         """This process stamps from now on, and has read the last stamp before."""
+        if self._before is None:
+            self._before = _Before(tuple(self._samples), self._leaps, self._guessed, self._stamped_ms)
         self._stamped_at = now_s
         cluster_ms = self.now_ms(now_s, wall_ms)
         if not self._samples:
@@ -110,6 +121,18 @@ class ClusterTime:
     def stamped(self, now_s: float, wall_ms: int) -> None:
         """The latest stamp of this process stands in the store."""
         self._seen = now_s, wall_ms
+        self._before = None
+
+    def deposed(self) -> None:
+        """This process stamps no more.
+
+        ▲ Without what it has set the clock to and nobody was told of: by a clock that leapt for this process alone it
+        would take every stamp of its successor for one of its own, and forget names for as long as it leapt too early.
+        """
+        if (before := self._before) is not None:
+            self._before = None
+            self._samples = deque(before.samples, maxlen=SAMPLES)
+            self._leaps, self._guessed, self._stamped_ms = before.leaps, before.guessed, before.stamped_ms
 
     def _set(self, cluster_ms: float, now_s: float) -> None:
         self._guessed = False
@@ -212,3 +235,8 @@ class ClusterClock:
 
     def stamped(self) -> None:
         self._time.stamped(self._clock.monotonic(), self._clock.wall_ms())
+
+    async def deposed(self) -> None:
+        """Somebody else stamps. Raises `StoreUnavailable`."""
+        self._time.deposed()
+        await self.refresh()

@@ -104,6 +104,19 @@ def test_what_was_recorded_before_a_leap_keeps_the_time_it_had(away_s: float) ->
     assert third.left_ms(since_ms + 60_000, since_ms, away_s + 2.0) == pytest.approx(59_000, abs=20)
 
 
+def test_a_leap_that_nobody_was_told_of_ends_with_the_term() -> None:
+    """Its stamp was refused: another stamps already, and this process goes by those."""
+    leader, late = Machine(), Machine(off_ms=86_400_000)
+    leader.lead(0.0)
+    late.learn(leader.stamp(0.0), 0.001, live=False)
+    late.lead(0.01)
+    late.time.stamp(*late.clocks(0.01))
+    late.time.deposed()
+    for at_s in (5.0, 10.0):
+        late.learn(leader.stamp(at_s), at_s + 0.001)
+    assert late.now_ms(20.0) == pytest.approx(20_000, abs=20)
+
+
 def test_who_has_slept_does_not_take_the_last_stamp_it_saw_for_a_fresh_one() -> None:
     """Its monotonic clock may have stood still meanwhile."""
     leader, slept = Machine(), Machine()
