@@ -43,6 +43,13 @@ async def take_cut(session: Session, topics: Sequence[str], at_least: int, deadl
     return snapshot
 
 
+class _Run:
+    """One task that takes snapshots. `cut`: what is under way."""
+
+    def __init__(self) -> None:
+        self.cut: asyncio.Future[Snapshot] | None = None
+
+
 class SharedCuts:
     """One snapshot at a time over the same topics; whoever asks meanwhile shares the next one, as in a group commit."""
 
@@ -50,8 +57,8 @@ class SharedCuts:
         self._session = session
         self._next: dict[tuple[str, ...], asyncio.Future[Snapshot]] = {}
         """Not begun yet: open to all who ask."""
-        self._begun: dict[tuple[str, ...], asyncio.Future[Snapshot] | None] = {}
-        """Of each topics, where something goes on, what is under way."""
+        self._begun: dict[tuple[str, ...], _Run] = {}
+        """Of each topics, where something goes on."""
 
     async def take(self, topics: Sequence[str], at_least: int, deadline: Deadline) -> Snapshot:
         """A snapshot that is begun after this was called. Raises as `take_cut`."""
@@ -75,30 +82,33 @@ class SharedCuts:
             cut = self._next[over] = asyncio.get_running_loop().create_future()
             cut.add_done_callback(_seen)
         if over not in self._begun:
-            self._begun[over] = None
+            run = self._begun[over] = _Run()
             task = self._session.tasks.start(
-                self._run(over),
+                self._run(over, run),
                 name=f"snapshots of {', '.join(over)}",
                 on_failed=lambda error: self._fail(over, error),
             )
-            task.add_done_callback(lambda _: self._ended(over))
+            task.add_done_callback(lambda _: self._ended(over, run))
         return cut
 
-    async def _run(self, over: tuple[str, ...]) -> None:
+    async def _run(self, over: tuple[str, ...], run: _Run) -> None:
         """One after the other, for as long as somebody asks."""
         while (cut := self._next.pop(over, None)) is not None:
-            self._begun[over] = cut
+            run.cut = cut
             try:
                 cut.set_result(await take_cut(self._session, over, 0, self._session.deadline()))
             except TxnError as error:
                 cut.set_exception(error)
-
-    def _ended(self, over: tuple[str, ...]) -> None:
-        self._fail(over, for_good(ConnectionLost("taking a snapshot: this client was closed meanwhile")))
+        # ▲ Here, and not when the loop comes to tell of the end: who asks in between would wait for nobody.
         del self._begun[over]
 
+    def _ended(self, over: tuple[str, ...], run: _Run) -> None:
+        if self._begun.get(over) is run:
+            self._fail(over, for_good(ConnectionLost("taking a snapshot: this client was closed meanwhile")))
+            del self._begun[over]
+
     def _fail(self, over: tuple[str, ...], error: TxnError) -> None:
-        for cut in (self._begun[over], self._next.pop(over, None)):
+        for cut in (self._begun[over].cut, self._next.pop(over, None)):
             if cut is not None and not cut.done():
                 cut.set_exception(error)
 

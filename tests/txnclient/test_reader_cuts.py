@@ -61,6 +61,23 @@ def test_who_waits_for_a_revision_that_may_never_come_holds_nobody_up() -> None:
     run(scenario())
 
 
+def test_who_asks_just_as_the_last_snapshot_is_there_gets_another() -> None:
+    """Its task has returned, and the loop has yet to tell of that."""
+
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            cuts = client._cuts
+            asked: list[asyncio.Future[txnclient.Snapshot]] = []
+            first = cuts._ask((TOPIC,))
+            first.add_done_callback(lambda _: asked.append(cuts._ask((TOPIC,))))
+            async with asyncio.timeout(30):
+                await first
+                await until(lambda: asked)
+                assert await asked[0] is not first.result()
+
+    run(scenario())
+
+
 def test_a_snapshot_that_fails_fails_for_all_who_share_it_and_the_next_one_does_not() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
