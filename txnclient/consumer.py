@@ -316,7 +316,10 @@ class Consumer(Generic[V]):
         try:
             # ▲ A transaction has processed what was handed out before: committed without the ack of it, it would be
             # processed twice.
-            self._order.check_nothing_lost(place) if txn is not None else self._order.forget_lost(place)
+            if txn is None:
+                self._order.forget_lost(place)
+            else:
+                self._order.check_nothing_lost(place, begun_s=txn.begun_s)
         except TxnError as error:
             refused = error
         # ▲ Also where one refuses: of a transaction that aborts, all must come again that it was to ack, or the next

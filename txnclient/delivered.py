@@ -55,6 +55,8 @@ class DeliveryOrder:
         """The last one."""
         self._lost: dict[str, int] = {}
         """Segments that have left, or that are delivered anew: the first place of what was not acked by then."""
+        self._given_back: dict[str, tuple[int, float]] = {}
+        """The same of segments that an abort of our own has had delivered anew, with the latest time of one."""
 
     def next(self) -> int:
         self.place += 1
@@ -65,13 +67,33 @@ class DeliveryOrder:
         if len(self._lost) > LOST_REMEMBERED:
             del self._lost[next(iter(self._lost))]
 
-    def forget_lost(self, before: int | None = None) -> None:
-        """The application knows what has become of it, as far as it was handed out before that place."""
-        self._lost = {} if before is None else {name: at for name, at in self._lost.items() if at >= before}
+    def given_back(self, segment: str, place: int | None, now_s: float) -> None:
+        """By an abort that the application has asked for: whatever it begins from now on, it receives anew. So it does
+        what was lost of the segment before, as by the broker's rewind for that very abort. `place`: None for no more
+        than that."""
+        places = [one for one in (place, self._lost.pop(segment, None)) if one is not None]
+        if not places:
+            return
+        if segment in self._given_back:
+            places.append(self._given_back[segment][0])
+        self._given_back[segment] = min(places), now_s
+        if len(self._given_back) > LOST_REMEMBERED:
+            del self._given_back[next(iter(self._given_back))]
 
-    def check_nothing_lost(self, before: int) -> None:
-        """Raises `TxnConflict`, once, where not all that was handed out before that place can be acked here."""
+    def forget_lost(self, before: int | None = None) -> None:
+        """The application knows what has become of it, as far as it was handed out before that place; None: of all."""
+        if before is None:
+            self._lost, self._given_back = {}, {}
+        else:
+            self._lost = {name: at for name, at in self._lost.items() if at >= before}
+
+    def check_nothing_lost(self, before: int, *, begun_s: float) -> None:
+        """Raises `TxnConflict` where not all that was handed out before that place can be acked here: once for what
+        was lost without the application's doing. For what an abort has brought back ▲ to the transactions that had
+        begun by then, and to no other: the abort of one that was refused brings back what comes behind it, and would
+        have the next one refused, for ever."""
         found = [segment for segment, place in self._lost.items() if place < before]
+        found += [name for name, (place, at_s) in self._given_back.items() if place < before and begun_s <= at_s]
         if found:
             self.forget_lost(before)
             raise TxnConflict(
@@ -144,10 +166,13 @@ class Delivered:
         if not self._unacked:
             self._runs.clear()
 
-    def lost(self, held: Mapping[Position, int]) -> None:
-        """It is delivered anew, or is not this consumer's any more; `held`: bitmaps of what no ack was sent of."""
+    def lost(self, held: Mapping[Position, int], *, given_back_s: float | None = None) -> None:
+        """It is delivered anew, or is not this consumer's any more; `held`: bitmaps of what no ack was sent of.
+        `given_back_s`: when an abort of our own did that; None: that was not it."""
         first = next((run.place for run in self._runs if _names(held, run)), None)
-        if first is not None:
+        if given_back_s is not None:
+            self.order.given_back(self._segment, first, given_back_s)
+        elif first is not None:
             self.order.lost(self._segment, first)
         self.clear()
 

@@ -278,7 +278,7 @@ class SubscriptionFeed(Feed):
         """Have everything delivered again that is not acked, once the broker has followed decisions to
         `min_revision`."""
         self._min_revision = max(self._min_revision, min_revision)
-        self._inbox.rewound()
+        self._inbox.rewound(given_back_s=self._session.clock.monotonic())
         self._leave_broker()
 
     def _subscribe(self) -> pb.Subscribe:

@@ -238,9 +238,11 @@ class Inbox:
         self._counts.clear()
         self._large.clear()
 
-    def rewound(self) -> None:
-        """Everything that is not acked is delivered again, from the earliest on."""
-        self.left()
+    def rewound(self, *, given_back_s: float | None = None) -> None:
+        """Everything that is not acked is delivered again, from the earliest on. `given_back_s`: when it was asked for
+        here."""
+        if self.delivered is not None:
+            self.delivered.lost(self._held, given_back_s=given_back_s)
         self.drop_buffer()
         self._end_holds()
         self.epoch += 1

@@ -130,6 +130,8 @@ class Transaction:
         """Whether somebody else had begun the name."""
         self.expires_at = expires_at
         self.link = link
+        self.begun_s = session.clock.monotonic()
+        """When this object was made, on the monotonic clock."""
         self._session = session
         self._ender = ender
         self._holder = holder

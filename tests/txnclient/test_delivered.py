@@ -113,11 +113,29 @@ def test_p2_what_a_seek_has_passed_is_lost_to_no_transaction_but_what_a_rewind_b
     (inbox.sought if sought else inbox.rewound)()
     assert inbox.delivered is not None
     assert inbox.delivered.before(10) is None
-    order.check_nothing_lost(1)
+    order.check_nothing_lost(1, begun_s=0.0)
     if not sought:
         with pytest.raises(txnclient.TxnConflict, match="segment://a"):
-            order.check_nothing_lost(10)
-    order.check_nothing_lost(10)
+            order.check_nothing_lost(10, begun_s=0.0)
+    order.check_nothing_lost(10, begun_s=0.0)
+
+
+@pytest.mark.parametrize("broker_first", [True, False])
+def test_p2_what_an_abort_brings_back_is_lost_to_transactions_of_before_and_to_no_later_one(broker_first: bool) -> None:
+    """Two transactions at a time may have processed it; the next one receives it anew. The broker's rewind may come
+    before the answer to the abort."""
+    order = DeliveryOrder()
+    inbox = Inbox(100, keeps_holds=True, delivered=Delivered(order, "a"))
+    inbox.arrived(entry(0), b"")
+    inbox.take(1)
+    if broker_first:
+        inbox.rewound()
+    inbox.rewound(given_back_s=5.0)
+    for _ in range(2):
+        with pytest.raises(txnclient.TxnConflict, match="segment://a"):
+            order.check_nothing_lost(10, begun_s=4.0)
+        order.check_nothing_lost(10, begun_s=6.0)
+    order.check_nothing_lost(1, begun_s=4.0)  # up to what was handed out before it
 
 
 def test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before() -> None:

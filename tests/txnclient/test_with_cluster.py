@@ -324,6 +324,28 @@ async def test_cumulative_acks(client: txnclient.Client) -> None:
         assert [message.value for message in await receive(consumer, 3)] == [b"7", b"8", b"9"]
 
 
+async def test_p2_cumulative_acks_in_transactions_go_on_after_an_abort(client: txnclient.Client) -> None:
+    """What was received behind the ack comes again with the abort, and keeps no later transaction from its ack."""
+    topic = await new_topic(client, 1)
+    producer = await client.producer(topic)
+    for number in range(6):
+        await producer.send(b"%d" % number)
+    consumer = await client.consumer(topic, "cumulative")
+
+    async def acked_up_to_the_third() -> txnclient.Transaction:
+        messages: list[txnclient.Message] = []
+        async with asyncio.timeout(20):
+            while len(messages) < 6:
+                messages += await consumer.receive_many(6 - len(messages), timeout=10)
+        txn = await client.begin()
+        await consumer.ack_cumulative(messages[2], txn=txn)
+        return txn
+
+    for _ in range(3):
+        await (await acked_up_to_the_third()).abort()
+    await (await acked_up_to_the_third()).commit()
+
+
 @pytest.mark.parametrize("how", ["plain", "commit", "abort"])
 async def test_p2_a_cumulative_ack_covers_what_was_received_before_in_every_segment(
     client: txnclient.Client, how: str
