@@ -6,7 +6,7 @@ can change the list. How it is cut: `segments.ledger_pages`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -46,6 +46,22 @@ class LedgerList:
         now = self._cut(record)
         self._adopt(record, now, await self._store.commit(self._commit(now)))
 
+    async def rewrite_stored(self, change: Callable[[LedgerRecord], LedgerRecord | None]) -> None:
+        """Rewrite the list as the store has it, which a request that was given up may have changed since. `change`
+        returns None where nothing is left to be written. Raises `NotOwner`, and as `MetadataStore.commit`.
+
+        ▲ A refusal under our own epoch is a late write of ours: read again, it is either what was to be written or what
+        the next try starts from. The loop ends with the requests that were given up."""
+        while True:
+            await self.load()
+            record = change(self.record)
+            if record is None:
+                return
+            now = self._cut(record)
+            result = await self._store.commit(self._commit(now))
+            if result.succeeded or not self._owned(result):
+                return self._adopt(record, now, result)
+
     async def rewrite_while(self, record: LedgerRecord, topic: KeyValue) -> bool:
         """Rewrite the list if the topic's record stands as it was read; False if it does not, and nothing is
         changed."""
@@ -54,9 +70,7 @@ class LedgerList:
         compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))
         result = await self._store.commit(msgspec.structs.replace(commit, compares=compares))
         if not result.succeeded and (found := _only(result.reads[0])) is not None:
-            owner = _only(result.reads[1])
-            owned = owner is not None and owner.create_revision == self._epoch
-            if owned and found.mod_revision == self.revision:
+            if self._owned(result) and found.mod_revision == self.revision:
                 return False
         self._adopt(record, now, result)
         return True
@@ -81,15 +95,19 @@ class LedgerList:
     def _read_verdict(self, result: CommitResult, value: bytes) -> int:
         if result.succeeded:
             return result.revision
-        found, owner = (_only(reads) for reads in result.reads)
-        if owner is None or owner.create_revision != self._epoch:
+        if not self._owned(result):
             raise self._over()
+        found = _only(result.reads[0])
         if result.repeated and found is not None and found.value == value:
             return found.mod_revision
         raise InternalError(
             f"/ledger/{self._segment} was changed by somebody else under ownership epoch {self._epoch}: expected "
             f"mod revision {self.revision}, found {found.mod_revision if found else 'no record'}"
         )
+
+    def _owned(self, refused: CommitResult) -> bool:
+        owner = _only(refused.reads[1])
+        return owner is not None and owner.create_revision == self._epoch
 
     def _over(self) -> NotOwner:
         return NotOwner(f"{self._segment}: ownership epoch {self._epoch} is over, look up the owner again")

@@ -270,17 +270,24 @@ class SegmentLedgers:
 
     async def record_end(self) -> None:
         """Behind `abandon`, and while the epoch is still ours: ▲ an end that the disk did not take goes to `/ledger`. A
-        successor would count what only the page cache holds. Raises as `_rewrite`."""
+        successor would count what only the page cache holds. May be repeated after any error, also when an earlier try
+        lands meanwhile. Raises `NotOwner`, and as `MetadataStore.commit`."""
         writer, end = self._abandoned, await self.unrecorded_end()
         if writer is None or end is None:
             return
+
+        def with_end(record: LedgerRecord) -> LedgerRecord | None:
+            last = record.ledgers[-1] if record.ledgers else None
+            if last is None or last.ledger_id != writer.ledger_id or last.closed_length is not None:
+                return None
+            closed = msgspec.structs.replace(
+                last, closed_length=end.entries, bytes=end.bytes, closed_ms=self._wall_ms()
+            )
+            return msgspec.structs.replace(record, ledgers=[*record.ledgers[:-1], closed])
+
         async with self._rewriting:
-            last = self._record.ledgers[-1]
-            if last.ledger_id == writer.ledger_id and last.closed_length is None:
-                closed = msgspec.structs.replace(
-                    last, closed_length=end.entries, bytes=end.bytes, closed_ms=self._wall_ms()
-                )
-                await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*self._record.ledgers[:-1], closed]))
+            await self._list.rewrite_stored(with_end)
+            self._adopt(self._list.record)
 
     # ---- aborted sidecars -------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from segments.ledger import LedgerFailed, LedgerFenced, LedgerWriter
 from segments.ledgers import SegmentLedgers
 from tests.segments.gates import GatedStore
 from txnstore import keys, records
-from txnstore.memory_store import MemoryStore
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, LedgerRecord, Owner, Watermark
 from txnstore.store import MAX_COMMIT_BYTES, Commit, Delete, KeyValue, Put
+from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.visibility import AbortedKey
@@ -429,6 +432,45 @@ async def test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_li
     other = FileLedgerStore(tmp_path)
     assert await whole_log(await take_over(memory_store, other)) == [b"a", b"b"]
     await other.close()
+
+
+@pytest.mark.parametrize("lands_s", [None, 0.0, 0.03], ids=["never", "unheard", "late"])
+async def test_e2_an_end_that_was_given_up_and_lands_late_is_recorded(
+    memory_etcd: MemoryEtcd,
+    memory_store: MemoryStore,
+    ledger_store: FileLedgerStore,
+    monkeypatch: pytest.MonkeyPatch,
+    lands_s: float | None,
+) -> None:
+    """▲ A try is planned again from what the store has: the refusal of one's own late write is no foreign change."""
+    fates: list[Fate] = []
+
+    class Faults:
+        def fate(self, request: str, client: str) -> Fate:
+            return fates.pop(0) if fates and request == "commit" else NO_FAULT
+
+        def watch_delay_s(self, client: str) -> float:
+            return 0.0
+
+    store = MemoryStore(memory_etcd, SystemClock(), random.Random(1), name="broker", faults=Faults())
+    ledgers = await take_over(store, ledger_store)
+    await append(ledgers, b"a", b"b")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", _fails)
+        patched.setattr(os, "link", _fails)
+        with pytest.raises(LedgerFailed):
+            await append(ledgers, b"lost")
+    ledgers.abandon()
+    fates += [Fate(arrive_s=lands_s, fail_s=0.02)]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ledgers.record_end()
+    await ledgers.record_end()
+    await asyncio.sleep(0)
+    last = (await stored_record(memory_store)).ledgers[-1]
+    assert (last.ledger_id, last.closed_length) == (1, 2)
+    assert ledgers.record.ledgers[-1].closed_length == 2
+    await store.close()
 
 
 def _fails(*_: object) -> None:
