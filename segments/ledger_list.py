@@ -69,9 +69,9 @@ class LedgerList:
         commit = self._commit(now)
         compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))
         result = await self._store.commit(msgspec.structs.replace(commit, compares=compares))
-        if not result.succeeded and (found := _only(result.reads[0])) is not None:
-            if self._owned(result) and found.mod_revision == self.revision:
-                return False
+        found = None if result.succeeded else _only(result.reads[0])
+        if found is not None and self._owned(result) and found.mod_revision == self.revision:
+            return False
         self._adopt(record, now, result)
         return True
 
