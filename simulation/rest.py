@@ -26,8 +26,11 @@ OPEN_END = {
     "TransactionBuffer._aborted": 20_000,
     "TransactionBuffer._sidecars": 20_000,
     "StreamSubscription._rewinds": 100,
+    "_Lane.entries": 5_000,
+    "Consumer.read_ahead": 5_000,
 }
-"""Collections that keep something on purpose, up to a bound of their own: data that was aborted, caches, rings."""
+"""Collections that keep something on purpose, up to a bound of their own: data that was aborted, caches, rings, and what
+one read has brought, which is bounded in bytes."""
 LAZY = {"AckHolds._lowest": 64}
 """Heaps whose stale items go once they are more than the others and so many."""
 PER_SEGMENT = 6
