@@ -29,8 +29,8 @@ OPEN_END = {
     "_Lane.entries": 5_000,
     "Consumer.read_ahead": 5_000,
 }
-"""Collections that keep something on purpose, up to a bound of their own: data that was aborted, caches, rings, and what
-one read has brought, which is bounded in bytes."""
+"""Collections that keep something on purpose, up to a bound of their own: data that was aborted, caches, rings, and
+what one read has brought, which is bounded in bytes."""
 LAZY = {"AckHolds._lowest": 64}
 """Heaps whose stale items go once they are more than the others and so many."""
 PER_SEGMENT = 6

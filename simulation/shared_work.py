@@ -127,15 +127,18 @@ class SharedWork:
             await self._careless.call(txn.commit(writers=writers))
         except InvalidTxnState as error:
             self._met(self._process, error)
-        if txn.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
-            self._parts.decided(txn)
+        self._decided(txn)
 
     async def _abort(self, txn: Transaction) -> None:
         try:
             await self._careless.call(txn.abort())
         except InvalidTxnState as error:
             self._met(self._process, error)
-        if txn.state is TransactionState.ABORTED or txn.writers is not None:
+        self._decided(txn)
+
+    def _decided(self, txn: Transaction) -> None:
+        """Where it is known how. That it has committed may be known without the writers that count."""
+        if txn.state is TransactionState.ABORTED or txn.result is not None:
             self._parts.decided(txn)
 
 

@@ -252,16 +252,21 @@ class Coordinators:
         return Transaction(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
 
     async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
-        """Of a named transaction that has surely committed, so that beginning its name makes nothing new."""
+        """Of a named transaction that has surely committed, so that beginning its name makes nothing new; None where
+        the name does not tell any more. Raises `Timeout` and its like: asking again may tell."""
         if txn.name is None:
             return None
         attempt_id = self._session.random_u64().to_bytes(8, "little")
-        try:
-            request = pb.NewTxn(name=txn.name, timeout_ms=1000, attempt=attempt_id)
-            ok, _, _ = await self._ask_name(request, hash_key(txn.name.encode()), deadline)
-        except TxnError as error:
-            _log.debug("how transaction %s has committed: %s", txn.id, error)
-            return None
+        request = pb.NewTxn(name=txn.name, timeout_ms=1000, attempt=attempt_id)
+        turn = hash_key(txn.name.encode())
+
+        async def ask() -> pb.NewTxnOk:
+            nonlocal turn
+            turn += 1
+            ok, _, _ = await self._ask_name(request, turn, deadline)
+            return ok
+
+        ok = await self._session.repeat(f"asking how {txn.name!r} has committed", deadline, ask)
         return _result(ok) if TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits) == txn.id else None
 
     async def _owner_link(self, tcid: int, deadline: Deadline) -> Link:

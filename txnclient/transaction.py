@@ -289,23 +289,27 @@ class Transaction:
             self._over(TransactionState.ABORTED, await self._aborted_at(deadline))
             return
         try:
+            await self._find_out_named(deadline)
+        except TxnError as error:
+            _log.debug("how transaction %s has ended: %s", self.id, error)  # still COMMITTING: asking again tells
+
+    async def _find_out_named(self, deadline: Deadline) -> None:
+        try:
             reply = await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)
         except InvalidTxnState:
             self._over_committed(await self._ender.committed_as(self, deadline))
-        except TxnError as error:
-            _log.debug("how transaction %s has ended: %s", self.id, error)  # still COMMITTING: asking again tells
         else:
             self._over(TransactionState.ABORTED, reply.revision)
 
     async def _committed_as(self, deadline: Deadline) -> CommitResult | None:
-        """Of one that has committed although its abort was asked for; None where that cannot be told any more."""
-        if self.name is not None:
-            return await self._ender.committed_as(self, deadline)
+        """Of one that has committed although its abort was asked for; None where that cannot be told."""
         try:
+            if self.name is not None:
+                return await self._ender.committed_as(self, deadline)
             return CommitResult((await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline)).revision)
         except TxnError as error:
             _log.debug("how transaction %s has committed: %s", self.id, error)
-            return CommitResult(0)
+            return CommitResult(0) if self.name is None else None
 
     def _over_committed(self, result: CommitResult | None) -> None:
         if result is None:
@@ -422,8 +426,13 @@ class Transaction:
         self._state = state
         self._ender.forget(self)
         participants, self._participants = self._participants, {}
-        # ▲ What a writer that does not count has acked comes back, as after an abort.
-        happened = state is TransactionState.COMMITTED and (self.writers is None or self.writer_id in self.writers)
+        # ▲ What a writer that does not count has acked comes back, as after an abort. So it does where nobody could tell
+        # who counts: the broker delivers what counts to nobody again, and else what comes back came out of order.
+        happened = (
+            state is TransactionState.COMMITTED
+            and self._result is not None
+            and (self.writers is None or self.writer_id in self.writers)
+        )
         for participant in participants:
             participant.ended(self, happened, revision)
 

@@ -225,6 +225,49 @@ def test_d1_another_list_is_refused_and_the_state_tells_how_it_has_committed() -
     run(scenario())
 
 
+def test_d1_how_it_has_committed_is_asked_until_somebody_tells() -> None:
+    """▲ A lost answer must not stand for "all writers count": that is another outcome than the one decided."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            mine, other = await client.begin(name=NAME), await client.begin(name=NAME)
+            await other.commit(writers=[other.writer_id])
+            server.lose_replies["new_txn"] = 2
+            with pytest.raises(txnclient.InvalidTxnState):
+                await mine.abort()
+            assert (mine.state, mine.writers) == (TransactionState.COMMITTED, (other.writer_id,))
+            late = await client.attach(mine.id, name=NAME)
+            server.ignore["new_txn"] = 100
+            with pytest.raises(txnclient.InvalidTxnState):
+                await late.commit(writers=[late.writer_id], timeout=3.0)
+            assert late.state == TransactionState.COMMITTING, "which writers count could not be asked"
+            server.ignore["new_txn"] = 0
+            with pytest.raises(txnclient.InvalidTxnState):
+                await late.commit(writers=[late.writer_id])
+            assert (late.state, late.writers) == (TransactionState.COMMITTED, (other.writer_id,))
+
+    run(scenario())
+
+
+def test_what_was_acked_comes_back_where_nobody_can_tell_which_writers_count() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            shared, other = await client.begin(name=NAME), await client.begin(name=NAME)
+            await consumer.ack(await consumer.receive(), txn=shared)
+            await other.commit(writers=[other.writer_id])
+            before = server.consumer_of(LEFT)
+            server.ignore["new_txn"] = 100
+            with pytest.raises(txnclient.InvalidTxnState):
+                await shared.abort(timeout=3.0)
+            assert (shared.state, shared.result) == (TransactionState.COMMITTED, None)
+            await until(lambda: server.consumer_of(LEFT) != before)
+
+    run(scenario())
+
+
 def test_after_an_abort_by_others_it_is_aborted_here_too_and_the_name_is_not_begun_by_asking() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
