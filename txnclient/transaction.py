@@ -426,8 +426,8 @@ class Transaction:
         self._state = state
         self._ender.forget(self)
         participants, self._participants = self._participants, {}
-        # ▲ What a writer that does not count has acked comes back, as after an abort. So it does where nobody could tell
-        # who counts: the broker delivers what counts to nobody again, and else what comes back came out of order.
+        # ▲ What a writer that does not count has acked comes back, as after an abort. So it does where nobody can
+        # tell who counts: the broker delivers what counts to nobody again, and what does not has to come in order.
         happened = (
             state is TransactionState.COMMITTED
             and self._result is not None
