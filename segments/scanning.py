@@ -11,12 +11,16 @@ from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import InvalidArgument
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import in_turns
 
 PAGE_ENTRIES: Final = 10_000
 """Of a page, at most, whatever is asked for: a megabyte on the wire."""
 
 PAGE_READ_BYTES: Final = 64 * 1024 * 1024
 """Read for one page, about. Entries are read whole, so this, and not their number, bounds how long a page takes."""
+
+HEADS_AT_ONCE: Final = 500
+"""Made in one turn of the event loop."""
 
 
 class Page(NamedTuple):
@@ -55,10 +59,14 @@ async def scan(
             if ledgers.contains(at):
                 raise
             continue  # trimmed meanwhile
-        for position, entry in found[: max_entries - len(heads)]:
-            heads.append(_head(position, entry, segment.buffer.is_aborted, producers))
-            through = position
-            read += len(entry)
+        async for some in in_turns(found[: max_entries - len(heads)], HEADS_AT_ONCE):
+            segment.check()
+            if some[0][0] <= ledgers.trimmed_through:
+                break  # ▲ meanwhile: what was aborted in a ledger is forgotten with it
+            for position, entry in some:
+                heads.append(_head(position, entry, segment.buffer.is_aborted, producers))
+                through = position
+                read += len(entry)
 
 
 def _head(

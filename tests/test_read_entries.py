@@ -302,6 +302,32 @@ def fact_of(one: WholeEntry | EntryHead, messages: int) -> tuple[Any, ...]:
     return one.position, one.txn_id, one.writer, one.publish_time_ms, *sender, messages
 
 
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_read_gets_over_more_than_one_turn_of_aborted_entries(
+    cluster: InProcessCluster, client: txnclient.Client, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """To a snapshot, and without one; also where its owner leaves in the midst of them."""
+    monkeypatch.setattr("segments.dispatch.BATCH_ENTRIES", 10)
+    await client.create_topic(ORDERS, segments=1)
+    async with client.producer(ORDERS, batch_bytes=1) as producer:
+        await producer.send(b"first")
+        txn = await client.begin()
+        await producer.send_many([b"%d" % number for number in range(1_000)], txn=txn)
+        await txn.abort()
+        await producer.send(b"last")
+    cut = await client.snapshot(ORDERS)
+    [(path, bounds)] = cut.segments.items()
+    for span in (Span(None, cut), None):
+        reads = client.read_entries(path, after=EARLIEST, end=bounds.end, span=span, timeout=60.0)
+        async with asyncio.timeout(60):
+            shown = await anext(reads)
+            if moves and span is not None:
+                await cluster.start_server("broker-2", "broker")
+                await cluster.stop_server("broker")
+            shown += [entry async for batch in reads for entry in batch]
+        assert [value for entry in shown for value in entry.block.values()] == [b"first", b"last"]
+
+
 async def test_a_scan_ends_at_what_is_stored_and_tells_what_is_open(client: txnclient.Client) -> None:
     await client.create_topic(ORDERS, segments=1)
     async with client.producer(ORDERS) as producer:

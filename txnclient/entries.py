@@ -172,7 +172,7 @@ def _permits(entry: ReceivedEntry) -> int:
 
 
 class _EntryFeed(ReaderFeed):
-    """`reached`: of the last position that has come."""
+    """`reached`: the last position that has come, or up to which there is nothing to come."""
 
     def __init__(
         self,
@@ -210,6 +210,10 @@ class _EntryFeed(ReaderFeed):
         super()._on_entry(entry)
         self.reached = entry.position
         self.sealed = False
+
+    def _on_nothing(self, through: Position) -> None:
+        super()._on_nothing(through)
+        self.reached = through
 
     def on_end_of_segment(self, sealed: bool) -> None:
         self.sealed = sealed
@@ -257,7 +261,7 @@ class _Reading:
                 return []
             if not await self._arrivals.wait(deadline.remaining()) and feed.reached == reached:
                 raise deadline.expired(f"reading segment://{self._bounds.segment} behind {feed.reached}")
-            if feed.reached != reached:  # what came was left out, and it goes on
+            if feed.reached != reached:  # nothing of what came was to be shown, and it goes on
                 reached, deadline = feed.reached, self._session.deadline(self._timeout_s)
         return [self._shown(entry) for entry in entries]
 

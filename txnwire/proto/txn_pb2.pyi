@@ -759,7 +759,7 @@ class ProducerClosed(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort")
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort", "tells_passed")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -775,6 +775,7 @@ class Subscribe(_message.Message):
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     PERMITS_ARE_KIB_FIELD_NUMBER: _ClassVar[int]
     AFTER_ABORT_FIELD_NUMBER: _ClassVar[int]
+    TELLS_PASSED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     segment: str
     subscription: str
@@ -790,7 +791,8 @@ class Subscribe(_message.Message):
     trimmed: TrimmedData
     permits_are_kib: bool
     after_abort: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ...) -> None: ...
+    tells_passed: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ..., tells_passed: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
@@ -833,14 +835,16 @@ class DeliveredEntry(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., entry: _Optional[bytes] = ..., skip: _Optional[bytes] = ..., redelivery_count: _Optional[int] = ...) -> None: ...
 
 class Deliver(_message.Message):
-    __slots__ = ("consumer_id", "entries", "revision")
+    __slots__ = ("consumer_id", "entries", "revision", "passed")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     entries: _containers.RepeatedCompositeFieldContainer[DeliveredEntry]
     revision: int
-    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    passed: Position
+    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ..., passed: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("consumer_id", "cumulative", "positions", "txnid_most_bits", "txnid_least_bits", "writer")
