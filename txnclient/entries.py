@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import Final, NamedTuple
 
 from txnclient.deadlines import Deadline
-from txnclient.entry_heads import EntryHead, PieceHead
+from txnclient.entry_heads import EntryHead, PieceHead, heads_of
 from txnclient.inbox import Inbox
 from txnclient.message import ReceivedEntry
 from txnclient.opening import Closable
@@ -328,7 +328,7 @@ def scan_entries(
             deadline = session.deadline(timeout)
             await _known(session, path, 0, deadline)
             request = pb.ScanEntries(
-                segment=path, min_revision=min_revision, max_entries=SCAN_ENTRIES, trimmed=wire_trimmed
+                segment=path, min_revision=min_revision, max_entries=SCAN_ENTRIES, trimmed=wire_trimmed, columns=True
             )
             request.after.ledger_id, request.after.entry_id = at
             request.end.ledger_id, request.end.entry_id = end
@@ -338,9 +338,8 @@ def scan_entries(
                     return
                 raise _gone(path)
             at = Position(page.through.ledger_id, page.through.entry_id)
-            if page.heads:
-                producers = [(one.name, one.incarnation) for one in page.producers]
-                yield [_head(head, producers) for head in page.heads]
+            if heads := heads_of(page):
+                yield heads
             if page.ended:
                 return
 
@@ -379,27 +378,6 @@ async def _known(session: Session, segment: str, epoch: int, deadline: Deadline)
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
         await session.directory.wait_change(deadline.remaining())
-
-
-def _head(head: pb.EntryHead, producers: Sequence[tuple[str, int]]) -> EntryHead:
-    least, most = head.txnid_least_bits, head.txnid_most_bits
-    piece = head.piece if head.HasField("piece") else None
-    producer, incarnation = producers[head.producer - 1] if head.producer else ("", 0)
-    return EntryHead(
-        Position(head.ledger_id, head.entry_id),
-        TxnId.from_bits(most, least) if least or most else None,
-        head.writer,
-        head.count,
-        head.size_bytes,
-        head.publish_time_ms,
-        head.aborted,
-        None
-        if piece is None
-        else PieceHead(piece.producer, piece.incarnation, piece.chunk_id, piece.chunk_index, piece.chunk_count),
-        producer,
-        incarnation,
-        head.sequence_id,
-    )
 
 
 def _trimmed(trimmed: str) -> pb.TrimmedData:

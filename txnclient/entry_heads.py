@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from txnwire.ids import Position, TxnId
+from txnwire.proto import txn_pb2 as pb
 
 
 class PieceHead(NamedTuple):
@@ -80,3 +81,53 @@ class _Begun(NamedTuple):
     chunk_id: int
     pieces: int
     size_bytes: int
+
+
+def heads_of(page: pb.ScanEntriesOk) -> list[EntryHead]:
+    """Of columns, or one by one as an older owner sends them."""
+    if not page.HasField("columns"):
+        return [_head(head) for head in page.heads]
+    columns = page.columns
+    entries = len(columns.entry_ids)
+    zeros = [0] * entries
+    txn_ids = [None, *(TxnId.from_bits(one.txnid_most_bits, one.txnid_least_bits) for one in columns.txn_ids)]
+    names = [one.name for one in columns.producer_names]
+    lives = [one.incarnation for one in columns.producer_names]
+    producers = columns.producers or zeros
+    pieces: list[PieceHead | None] = [None] * entries
+    for index, piece in zip(columns.pieces_at, columns.pieces, strict=True):
+        pieces[index] = _piece(piece)
+    # ▲ Strict: a column that is shorter must not make a page of fewer heads, or a range would look whole.
+    rows = zip(
+        map(Position, columns.ledger_ids, columns.entry_ids),
+        map(txn_ids.__getitem__, columns.txns or zeros),
+        columns.writers or zeros,
+        columns.counts,
+        columns.sizes_bytes,
+        columns.publish_times_ms,
+        columns.aborted or [False] * entries,
+        pieces,
+        map(names.__getitem__, producers),
+        map(lives.__getitem__, producers),
+        columns.sequence_ids,
+        strict=True,
+    )
+    return list(map(EntryHead._make, rows))
+
+
+def _head(head: pb.EntryHead) -> EntryHead:
+    least, most = head.txnid_least_bits, head.txnid_most_bits
+    return EntryHead(
+        Position(head.ledger_id, head.entry_id),
+        TxnId.from_bits(most, least) if least or most else None,
+        head.writer,
+        head.count,
+        head.size_bytes,
+        head.publish_time_ms,
+        head.aborted,
+        _piece(head.piece) if head.HasField("piece") else None,
+    )
+
+
+def _piece(piece: pb.PieceHead) -> PieceHead:
+    return PieceHead(piece.producer, piece.incarnation, piece.chunk_id, piece.chunk_index, piece.chunk_count)

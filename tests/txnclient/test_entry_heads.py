@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.txnclient.test_pieces import entry_of
 from txnclient import EntryHead, WholeHeads
-from txnclient.entry_heads import PieceHead
+from txnclient.entry_heads import PieceHead, heads_of
 from txnclient.pieces import Pieces
 from txnwire.entry import Piece
 from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
 
 
 class Sent(NamedTuple):
@@ -57,6 +59,17 @@ def test_what_is_in_no_pieces_stands_for_itself_between_those_of_a_value() -> No
     shown = heads.of([head(0, Sent("p", 1, 0, 2)), plain])
     assert shown == [plain]
     assert heads.of([head(2, Sent("p", 1, 1, 2))]) == [head(0, Sent("p", 1, 0, 2))._replace(piece=None, size_bytes=202)]
+
+
+def test_a_column_that_is_too_short_makes_no_page_of_fewer_heads() -> None:
+    """▲ A range would look whole."""
+    columns = pb.HeadColumns(ledger_ids=[1, 1], entry_ids=[0, 1], counts=[1, 1], sizes_bytes=[1], sequence_ids=[0, 1])
+    columns.producer_names.add(name="p")
+    columns.publish_times_ms.extend([1, 1])
+    with pytest.raises(ValueError, match="shorter"):
+        heads_of(pb.ScanEntriesOk(columns=columns))
+    columns.sizes_bytes.append(1)
+    assert len(heads_of(pb.ScanEntriesOk(columns=columns))) == 2
 
 
 def test_the_last_piece_says_so() -> None:

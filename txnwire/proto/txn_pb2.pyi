@@ -1001,32 +1001,66 @@ class SegmentPositionsOk(_message.Message):
     def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., before_timestamp: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ScanEntries(_message.Message):
-    __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed")
+    __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed", "columns")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     MAX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     segment: str
     after: Position
     end: Position
     min_revision: int
     max_entries: int
     trimmed: TrimmedData
-    def __init__(self, segment: _Optional[str] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., min_revision: _Optional[int] = ..., max_entries: _Optional[int] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ...) -> None: ...
+    columns: bool
+    def __init__(self, segment: _Optional[str] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., min_revision: _Optional[int] = ..., max_entries: _Optional[int] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., columns: _Optional[bool] = ...) -> None: ...
 
 class ScanEntriesOk(_message.Message):
-    __slots__ = ("heads", "through", "ended", "producers")
+    __slots__ = ("heads", "through", "ended", "columns")
     HEADS_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
-    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     heads: _containers.RepeatedCompositeFieldContainer[EntryHead]
     through: Position
     ended: bool
-    producers: _containers.RepeatedCompositeFieldContainer[HeadProducer]
-    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ..., producers: _Optional[_Iterable[_Union[HeadProducer, _Mapping]]] = ...) -> None: ...
+    columns: HeadColumns
+    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ..., columns: _Optional[_Union[HeadColumns, _Mapping]] = ...) -> None: ...
+
+class HeadColumns(_message.Message):
+    __slots__ = ("ledger_ids", "entry_ids", "txns", "writers", "counts", "sizes_bytes", "publish_times_ms", "aborted", "sequence_ids", "producers", "txn_ids", "producer_names", "pieces_at", "pieces")
+    LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_IDS_FIELD_NUMBER: _ClassVar[int]
+    TXNS_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIMES_MS_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    TXN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_NAMES_FIELD_NUMBER: _ClassVar[int]
+    PIECES_AT_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    ledger_ids: _containers.RepeatedScalarFieldContainer[int]
+    entry_ids: _containers.RepeatedScalarFieldContainer[int]
+    txns: _containers.RepeatedScalarFieldContainer[int]
+    writers: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sizes_bytes: _containers.RepeatedScalarFieldContainer[int]
+    publish_times_ms: _containers.RepeatedScalarFieldContainer[int]
+    aborted: _containers.RepeatedScalarFieldContainer[bool]
+    sequence_ids: _containers.RepeatedScalarFieldContainer[int]
+    producers: _containers.RepeatedScalarFieldContainer[int]
+    txn_ids: _containers.RepeatedCompositeFieldContainer[TxnIdBits]
+    producer_names: _containers.RepeatedCompositeFieldContainer[HeadProducer]
+    pieces_at: _containers.RepeatedScalarFieldContainer[int]
+    pieces: _containers.RepeatedCompositeFieldContainer[PieceHead]
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., entry_ids: _Optional[_Iterable[int]] = ..., txns: _Optional[_Iterable[int]] = ..., writers: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., sizes_bytes: _Optional[_Iterable[int]] = ..., publish_times_ms: _Optional[_Iterable[int]] = ..., aborted: _Optional[_Iterable[bool]] = ..., sequence_ids: _Optional[_Iterable[int]] = ..., producers: _Optional[_Iterable[int]] = ..., txn_ids: _Optional[_Iterable[_Union[TxnIdBits, _Mapping]]] = ..., producer_names: _Optional[_Iterable[_Union[HeadProducer, _Mapping]]] = ..., pieces_at: _Optional[_Iterable[int]] = ..., pieces: _Optional[_Iterable[_Union[PieceHead, _Mapping]]] = ...) -> None: ...
 
 class HeadProducer(_message.Message):
     __slots__ = ("name", "incarnation")
@@ -1037,7 +1071,7 @@ class HeadProducer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EntryHead(_message.Message):
-    __slots__ = ("ledger_id", "entry_id", "txnid_most_bits", "txnid_least_bits", "writer", "count", "size_bytes", "publish_time_ms", "aborted", "piece", "sequence_id", "producer")
+    __slots__ = ("ledger_id", "entry_id", "txnid_most_bits", "txnid_least_bits", "writer", "count", "size_bytes", "publish_time_ms", "aborted", "piece")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -1048,8 +1082,6 @@ class EntryHead(_message.Message):
     PUBLISH_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     entry_id: int
     txnid_most_bits: int
@@ -1060,9 +1092,7 @@ class EntryHead(_message.Message):
     publish_time_ms: int
     aborted: bool
     piece: PieceHead
-    sequence_id: int
-    producer: int
-    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., aborted: _Optional[bool] = ..., piece: _Optional[_Union[PieceHead, _Mapping]] = ..., sequence_id: _Optional[int] = ..., producer: _Optional[int] = ...) -> None: ...
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., aborted: _Optional[bool] = ..., piece: _Optional[_Union[PieceHead, _Mapping]] = ...) -> None: ...
 
 class PieceHead(_message.Message):
     __slots__ = ("producer", "incarnation", "chunk_id", "chunk_index", "chunk_count")
