@@ -156,7 +156,8 @@ class Backlog:
     def ranges(self, start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
         """What the batch from `start` to `end` reads: of what lies before the start's ends, where this is known, only
         the surroundings of what has been decided since. So a transaction that stays open for long does not have all
-        that was written since read again and again."""
+        that was written since read again and again. Nor is what is aborted read where a range begins or ends with
+        it."""
         whole = ranges(start, end)
         if start is None or start != self._start:
             return whole
@@ -165,16 +166,21 @@ class Backlog:
 
     def _narrowed(self, part: EntryRange, start: Snapshot, end: Snapshot) -> list[EntryRange]:
         bounds, known = start.bounds(part.segment), self._segments.get(part.segment)
-        if bounds is None or known is None or known.known_through < bounds.end or part.after >= bounds.end:
+        if bounds is None or known is None or known.known_through < bounds.end:
             return [part]
-        again = [one for one in known.held if not end.is_pending(one.txn.txn_id)]
+        again = [one for one in known.held if part.after < bounds.end and not end.is_pending(one.txn.txn_id)]
         if any(one.txn.has_pieces for one in again):
             # ▲ The pieces of a large value are read together: some may stand before the start's end, some behind it.
             return [replace(part, after=before(again[0].position))]
         stretches = _stretches([one.position for one in again])
         found = [replace(part, after=before(first), end=last) for first, last in stretches]
-        if part.end > bounds.end:
+        fresh = known.fresh(part.end)
+        if known.known_through < part.end:
             found.append(replace(part, after=bounds.end))
+        elif fresh:
+            # What is aborted is not among the heads. ▲ In between it stays: on both sides may be pieces of one value.
+            first, last = known.position(fresh[0]), known.position(fresh[-1])
+            found.append(replace(part, after=before(first), end=last))
         return found
 
     def _stand_at(self, start: Snapshot | None, target: Snapshot) -> None:

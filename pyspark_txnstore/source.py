@@ -113,10 +113,11 @@ def plan(
 
 def coarse(pages: Iterable[Sequence[EntryHead]], most: int) -> list[EntryHead]:
     """As if several entries were one, at the last one's position, so that there are about `most` of them however many
-    entries there are. ▲ Pieces of large values stay as they are: nothing is to be parted between them."""
+    entries there are, without the aborted ones. ▲ Pieces of large values stay as they are: nothing is to be parted
+    between them."""
     steps: list[EntryHead] = []
     for page in pages:
-        steps += page
+        steps += [head for head in page if not head.aborted]
         while len(steps) > most and len(fewer := _halved(steps)) < len(steps):
             steps = fewer
     return steps

@@ -25,12 +25,13 @@ CLOSED_KEPT = 64
 
 
 class _ConsumerSink:
-    """Implements `dispatch.Sink` over one connection."""
+    """Implements `dispatch.Sink` over one connection. `tells_passed`: older programs do not know of it."""
 
-    def __init__(self, peer: Peer, consumer_id: int, shown_revision: Callable[[], int]) -> None:
+    def __init__(self, peer: Peer, consumer_id: int, shown_revision: Callable[[], int], *, tells_passed: bool) -> None:
         self._peer = peer
         self._consumer_id = consumer_id
         self._shown_revision = shown_revision
+        self._tells_passed = tells_passed
         self.error: TxnError | None = None
 
     @property
@@ -59,6 +60,12 @@ class _ConsumerSink:
         revision = self._shown_revision()
         deliver = pb.Deliver(consumer_id=self._consumer_id, entries=entries, revision=revision)
         self._peer.push(pb.Command(deliver=deliver))
+
+    def passed(self, through: Position) -> None:
+        if self._tells_passed:
+            deliver = pb.Deliver(consumer_id=self._consumer_id, revision=self._shown_revision())
+            deliver.passed.ledger_id, deliver.passed.entry_id = through
+            self._peer.push(pb.Command(deliver=deliver))
 
     def rewind(self) -> None:
         self._peer.push(pb.Command(rewind=pb.Rewind(consumer_id=self._consumer_id)))
@@ -128,7 +135,9 @@ class ConsumingService:
         earlier = consumers.get(request.consumer_id)
         if earlier is not None and earlier.sink.error is None:
             raise InvalidArgument(f"consumer id {request.consumer_id} is open already on this connection")
-        sink = _ConsumerSink(peer, request.consumer_id, lambda: segment.shown_revision)
+        sink = _ConsumerSink(
+            peer, request.consumer_id, lambda: segment.shown_revision, tells_passed=request.tells_passed
+        )
         if not request.subscription:
             consuming = await _attach_reader(segment, sink, request, isolation)
         elif request.type == pb.SUBSCRIPTION_TYPE_STREAM:

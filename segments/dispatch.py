@@ -23,6 +23,7 @@ from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import ConnectionLost, DataTrimmed, InternalError, InvalidArgument, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.tasks import errand
+from txnwire.turns import in_turns, turn_size
 from watchers.acks import WHOLE, bitmap_bytes
 
 log = structlog.get_logger(__name__)
@@ -37,7 +38,13 @@ class Isolation(Enum):
 
 
 BATCH_ENTRIES: Final = 500
-"""Delivered to one consumer before the others have their turn."""
+"""Looked at for one consumer, whether delivered or passed over, before the others have their turn."""
+
+PASS_ENTRIES: Final = 1_000
+"""Looked at in one pass for all consumers, before whatever else there is to do on the event loop has its turn."""
+
+PARSED_AT_ONCE: Final = 500
+"""Entries of one read."""
 
 
 class Delivery(NamedTuple):
@@ -50,7 +57,9 @@ class Delivery(NamedTuple):
 
 
 class Sink(Protocol):
-    """Where one consumer's deliveries go: its connection, seen from here. Calls on a closed one do nothing."""
+    """Where one consumer's deliveries go: its connection, seen from here. Calls on a closed one do nothing.
+
+    `passed`: nothing that follows what was delivered, up to there, will ever be delivered to it."""
 
     @property
     def closed(self) -> bool: ...
@@ -58,6 +67,7 @@ class Sink(Protocol):
     def pending_bytes(self) -> int: ...
     async def drain(self, below_bytes: int) -> None: ...
     def deliver(self, deliveries: Sequence[Delivery]) -> None: ...
+    def passed(self, through: Position) -> None: ...
     def rewind(self) -> None: ...
     def end_of_segment(self, *, sealed: bool) -> None: ...
     def consumer_closed(self, error: TxnError) -> None: ...
@@ -210,31 +220,41 @@ class Dispatcher:
 
     def _pass(self) -> None:
         self._scheduled = False
+        left = turn_size(PASS_ENTRIES)
         for consumer in self.consumers:
-            if consumer.waiting is None and not consumer.detached:
-                self._serve(consumer)
+            if left <= 0:
+                self.wake()
+                break
+            if consumer.waiting is not None or consumer.detached:
+                continue
+            looked_at = self._serve(consumer)
+            left -= looked_at
+            if looked_at and consumer in self._consumers:
+                self._consumers[consumer] = self._consumers.pop(consumer)  # behind those that the pass may not reach
         for source in list(self._sources):
             source.serve()
 
-    def _serve(self, consumer: Consumer) -> None:
+    def _serve(self, consumer: Consumer) -> int:
+        """Returns how many entries it has looked at."""
         if consumer.acks is not None and consumer.acks.holds_back():
-            return
+            return 0
         if self._followed_revision() < consumer.min_revision:
             self._wait(consumer, partial(self._wait_followed, consumer.min_revision))
-            return
+            return 0
         if consumer.sink.pending_bytes > self.shares.pending_bytes:
             self._wait(consumer, partial(consumer.sink.drain, self.shares.pending_bytes // 2))
-            return
+            return 0
         if consumer.whole and self._has_lost_some(consumer):
             self._fail(consumer, trimmed_from_snapshot(self._ledgers.trimmed_through))
-            return
+            return 0
         consumer.next_read = self._ledgers.settle(consumer.next_read)
         limit = self._limit(consumer.isolation)
         if consumer.end is not None and consumer.end < limit:
             limit = consumer.end
-        self._deliver_up_to(consumer, limit)
+        looked_at = self._deliver_up_to(consumer, limit)
         if consumer.waiting is None and not consumer.ended:
             self._tell_end(consumer)
+        return looked_at
 
     def _has_lost_some(self, consumer: Consumer) -> bool:
         """▲ A read of a snapshot, or from one on, that goes on behind a gap would show a part of a transaction."""
@@ -245,10 +265,15 @@ class Dispatcher:
         committed = isolation is Isolation.READ_COMMITTED
         return self._visibility.max_read_position if committed else self._visibility.last_confirmed
 
-    def _deliver_up_to(self, consumer: Consumer, limit: Position) -> None:
+    def _deliver_up_to(self, consumer: Consumer, limit: Position) -> int:
+        """Returns how many entries it has looked at: so many at most as make a turn."""
         batch: list[Delivery] = []
-        batch_bytes = 0
+        batch_bytes = looked_at = 0
+        through = consumer.next_read
         while consumer.permits > 0 and consumer.next_read <= limit:
+            if batch_bytes >= self.shares.deliver_bytes or looked_at >= turn_size(BATCH_ENTRIES):
+                self.wake()  # the others' turn
+                break
             skip = self._skip(consumer)
             if skip != WHOLE:
                 entry = self._find(consumer)
@@ -260,12 +285,17 @@ class Dispatcher:
                 if delivery is not None:
                     batch.append(delivery)
                     batch_bytes += len(entry.data)
-            consumer.next_read = self._ledgers.next_after(consumer.next_read)
-            if batch_bytes >= self.shares.deliver_bytes or len(batch) >= BATCH_ENTRIES:
-                self.wake()  # the others' turn
-                break
+            through = consumer.next_read
+            consumer.next_read = self._ledgers.next_after(through)
+            looked_at += 1
         if batch:
             consumer.sink.deliver(batch)
+        elif looked_at:
+            # ▲ An entry that was looked at, never the place behind it: up to `limit`, as it stood when the entries were
+            # judged, everything is decided (or was delivered, to whoever reads what is not). Told any further, a reader
+            # that comes back would leave out what a transaction that is open yet has written there.
+            consumer.sink.passed(through)
+        return looked_at
 
     def _find(self, consumer: Consumer) -> LogEntry | None:
         ahead = consumer.read_ahead
@@ -365,7 +395,10 @@ class Dispatcher:
             if self._ledgers.contains(first):
                 raise
             return deque()  # trimmed meanwhile: whoever asked goes on behind
-        return deque(to_log_entry(position, data) for position, data in found)
+        entries: deque[LogEntry] = deque()
+        async for some in in_turns(found, PARSED_AT_ONCE):  # of the smallest, one read has tens of thousands
+            entries.extend(to_log_entry(position, data) for position, data in some)
+        return entries
 
     async def read_entry(self, position: Position) -> LogEntry:
         """One confirmed entry. Raises `DataCorrupt`."""

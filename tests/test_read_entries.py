@@ -17,7 +17,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster, running_cluster
-from txnclient import EntryHead, Snapshot, WholeEntry
+from txnclient import EntryHead, Snapshot, WholeEntry, WholeHeads
 from txnclient.snapshot import Span
 from txnwire.errors import DataTrimmed
 from txnwire.ids import EARLIEST, Position
@@ -291,7 +291,41 @@ async def test_a_read_and_a_scan_go_on_at_a_new_owner(
         assert [head.position for head in heads] == sorted({head.position for head in heads})
         assert sum(head.messages for head in heads) == 400
         assert sum(head.messages for head in heads if not head.aborted) == len(EXPECTED)
-        assert {entry.position for entry in entries} == {head.position for head in heads if not head.aborted}
+        assert [fact_of(entry, len(entry.block)) for entry in entries] == [
+            fact_of(head, head.messages) for head in WholeHeads().of(head for head in heads if not head.aborted)
+        ]
+
+
+def fact_of(one: WholeEntry | EntryHead, messages: int) -> tuple[Any, ...]:
+    """What both an entry and its head tell."""
+    sender = one.producer, one.incarnation, one.sequence_id
+    return one.position, one.txn_id, one.writer, one.publish_time_ms, *sender, messages
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_read_gets_over_more_than_one_turn_of_aborted_entries(
+    cluster: InProcessCluster, client: txnclient.Client, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """To a snapshot, and without one; also where its owner leaves in the midst of them."""
+    monkeypatch.setattr("segments.dispatch.BATCH_ENTRIES", 10)
+    await client.create_topic(ORDERS, segments=1)
+    async with client.producer(ORDERS, batch_bytes=1) as producer:
+        await producer.send(b"first")
+        txn = await client.begin()
+        await producer.send_many([b"%d" % number for number in range(1_000)], txn=txn)
+        await txn.abort()
+        await producer.send(b"last")
+    cut = await client.snapshot(ORDERS)
+    [(path, bounds)] = cut.segments.items()
+    for span in (Span(None, cut), None):
+        reads = client.read_entries(path, after=EARLIEST, end=bounds.end, span=span, timeout=60.0)
+        async with asyncio.timeout(60):
+            shown = await anext(reads)
+            if moves and span is not None:
+                await cluster.start_server("broker-2", "broker")
+                await cluster.stop_server("broker")
+            shown += [entry async for batch in reads for entry in batch]
+        assert [value for entry in shown for value in entry.block.values()] == [b"first", b"last"]
 
 
 async def test_a_scan_ends_at_what_is_stored_and_tells_what_is_open(client: txnclient.Client) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Final, NamedTuple
 
 from txnclient.deadlines import Deadline
+from txnclient.entry_heads import EntryHead, PieceHead, heads_of
 from txnclient.inbox import Inbox
 from txnclient.message import ReceivedEntry
 from txnclient.opening import Closable
@@ -25,6 +26,8 @@ from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import KIB, MIB
+
+__all__ = ["EntryHead", "PieceHead", "WholeEntry", "read_entries", "scan_entries"]
 
 BATCH_BYTES: Final = 4 * MIB
 """Of blocks that are handed out at once, about; a larger one by itself."""
@@ -54,30 +57,6 @@ class WholeEntry(NamedTuple):
     publish_time_ms: int
     block: Block
     incarnation: int = 0
-
-
-class PieceHead(NamedTuple):
-    """Piece `number` (from 0) of `pieces` of a large value; the first three name the value."""
-
-    producer: str
-    incarnation: int
-    chunk_id: int
-    number: int
-    pieces: int
-
-
-class EntryHead(NamedTuple):
-    """One stored entry without its messages. `size_bytes`: as it is stored, compressed. `aborted`: known to be, for
-    good, or of a writer that does not count. `piece`: where it is one of a large value sent in pieces."""
-
-    position: Position
-    txn_id: TxnId | None
-    writer: int
-    messages: int
-    size_bytes: int
-    publish_time_ms: int
-    aborted: bool
-    piece: PieceHead | None
 
 
 def read_entries(
@@ -193,7 +172,7 @@ def _permits(entry: ReceivedEntry) -> int:
 
 
 class _EntryFeed(ReaderFeed):
-    """`reached`: of the last position that has come."""
+    """`reached`: the last position that has come, or up to which there is nothing to come."""
 
     def __init__(
         self,
@@ -231,6 +210,10 @@ class _EntryFeed(ReaderFeed):
         super()._on_entry(entry)
         self.reached = entry.position
         self.sealed = False
+
+    def _on_nothing(self, through: Position) -> None:
+        super()._on_nothing(through)
+        self.reached = through
 
     def on_end_of_segment(self, sealed: bool) -> None:
         self.sealed = sealed
@@ -278,7 +261,7 @@ class _Reading:
                 return []
             if not await self._arrivals.wait(deadline.remaining()) and feed.reached == reached:
                 raise deadline.expired(f"reading segment://{self._bounds.segment} behind {feed.reached}")
-            if feed.reached != reached:  # what came was left out, and it goes on
+            if feed.reached != reached:  # nothing of what came was to be shown, and it goes on
                 reached, deadline = feed.reached, self._session.deadline(self._timeout_s)
         return [self._shown(entry) for entry in entries]
 
@@ -345,7 +328,7 @@ def scan_entries(
             deadline = session.deadline(timeout)
             await _known(session, path, 0, deadline)
             request = pb.ScanEntries(
-                segment=path, min_revision=min_revision, max_entries=SCAN_ENTRIES, trimmed=wire_trimmed
+                segment=path, min_revision=min_revision, max_entries=SCAN_ENTRIES, trimmed=wire_trimmed, columns=True
             )
             request.after.ledger_id, request.after.entry_id = at
             request.end.ledger_id, request.end.entry_id = end
@@ -355,8 +338,8 @@ def scan_entries(
                     return
                 raise _gone(path)
             at = Position(page.through.ledger_id, page.through.entry_id)
-            if page.heads:
-                yield [_head(head) for head in page.heads]
+            if heads := heads_of(page):
+                yield heads
             if page.ended:
                 return
 
@@ -395,23 +378,6 @@ async def _known(session: Session, segment: str, epoch: int, deadline: Deadline)
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
         await session.directory.wait_change(deadline.remaining())
-
-
-def _head(head: pb.EntryHead) -> EntryHead:
-    least, most = head.txnid_least_bits, head.txnid_most_bits
-    piece = head.piece if head.HasField("piece") else None
-    return EntryHead(
-        Position(head.ledger_id, head.entry_id),
-        TxnId.from_bits(most, least) if least or most else None,
-        head.writer,
-        head.count,
-        head.size_bytes,
-        head.publish_time_ms,
-        head.aborted,
-        None
-        if piece is None
-        else PieceHead(piece.producer, piece.incarnation, piece.chunk_id, piece.chunk_index, piece.chunk_count),
-    )
 
 
 def _trimmed(trimmed: str) -> pb.TrimmedData:

@@ -84,6 +84,9 @@ class Feed:
     def _on_passed(self, pieces: list[Position]) -> None:
         """Pieces of large values were delivered that will never make a whole."""
 
+    def _on_nothing(self, through: Position) -> None:
+        """Of what follows the last delivered entry nothing up to there will ever be delivered."""
+
     def _on_failed(self, error: TxnError) -> None:
         """It will not be attached any more."""
 
@@ -198,6 +201,8 @@ class Feed:
                 self._receiver.fail(type(error)(f"segment://{self.segment} at {position}: {error}"))
                 break
             self._on_entry(entry)
+        if deliver.HasField("passed") and not self._broken:
+            self._on_nothing(Position(deliver.passed.ledger_id, deliver.passed.entry_id))
         self._pass_over()
         if inbox.buffered:
             self._receiver.ready(self)

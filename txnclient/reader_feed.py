@@ -27,8 +27,8 @@ def behind(segment: str, position: Position) -> pb.Start:
 
 
 class ReaderFeed(Feed):
-    """After a loss it goes on behind the last entry it got, which stays in the buffer. `on_end` is called whenever it
-    may have come to its end: `told_end`, or `gone`."""
+    """After a loss it goes on behind the last entry it got, which stays in the buffer, or behind what the broker says
+    that shows nothing. `on_end` is called whenever it may have come to its end: `told_end`, or `gone`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ReaderFeed(Feed):
         return layout is not None and layout.segment_by_path(self.segment) is None
 
     def _subscribe(self) -> pb.Subscribe:
-        request = pb.Subscribe(start=self._start, isolation=self._isolation)
+        request = pb.Subscribe(start=self._start, isolation=self._isolation, tells_passed=True)
         if self._end is not None:
             request.end.ledger_id, request.end.entry_id = self._end
         if self._span is not None:
@@ -82,6 +82,12 @@ class ReaderFeed(Feed):
         self._start = behind(self.segment, entry.position)
         self.received = True
         self.told_end = False
+
+    def _on_nothing(self, through: Position) -> None:
+        # ▲ What lies before any snapshot is read as far as it is kept, until something of it has come: from a place
+        # that is named it would be refused where retention takes something behind that meanwhile.
+        if not self._start.earliest or self._span is None:
+            self._start = behind(self.segment, through)
 
     def on_end_of_segment(self, sealed: bool) -> None:
         self.told_end = True

@@ -436,6 +436,9 @@ class SlowSink:
         self.entries += len(deliveries)
         self.pending_bytes += sum(len(one.data) for one in deliveries)
 
+    def passed(self, through: Position) -> None:
+        raise AssertionError("queues have no order")
+
     def rewind(self) -> None:
         raise AssertionError("queues are not rewound")
 

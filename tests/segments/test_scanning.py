@@ -9,6 +9,7 @@ import pytest
 from segments import scanning
 from tests.segments.brokering import Client, Cluster, eventually
 from tests.segments.test_following_snapshots import ONE_ENTRY_EACH, set_policies
+from txnclient.entry_heads import heads_of
 from txnclient.reader import behind
 from txnwire.errors import DataTrimmed, TopicNotFound
 from txnwire.ids import EARLIEST, Position
@@ -26,6 +27,7 @@ async def scan(
     max_entries: int = 0,
     min_revision: int = 0,
     trimmed: int = pb.TRIMMED_DATA_BY_START,
+    columns: bool = False,
 ) -> pb.ScanEntriesOk:
     request = pb.ScanEntries(
         segment=segment,
@@ -34,6 +36,7 @@ async def scan(
         max_entries=max_entries,
         min_revision=min_revision,
         trimmed=trimmed,  # type: ignore[arg-type]
+        columns=columns,
     )
     return (await client.call(scan_entries=request)).scan_entries_ok
 
@@ -66,6 +69,43 @@ async def test_a_scan_shows_what_is_open_and_what_was_aborted_by_a_revision(clus
     assert [head.txnid_least_bits for head in page.heads] == [undecided.counter, aborted.counter, committed.counter, 0]
     assert not any(head.HasField("piece") for head in page.heads)
     assert (page.ended, through(page)) == (True, stored[-1]), "what is not stored yet is not waited for"
+
+
+async def test_columns_tell_what_heads_do_and_who_sent_what(cluster: Cluster) -> None:
+    """▲ As heads, one by one, older programs ask for them; and an older owner sends them whatever is asked for."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    one, other = await client.producer(segment, "one"), await client.producer(segment, "other", incarnation=9)
+    opened, aborted = await cluster.begin(), await cluster.begin()
+    await one.send("a", "b")
+    await other.send("c", txn=opened, writer=5)
+    await one.send("d", txn=aborted, publish_time_ms=77)
+    await one.send("e", txn=opened)
+    revision = await cluster.abort(aborted)
+    heads = heads_of(await scan(client, segment, min_revision=revision))
+    columns = heads_of(await scan(client, segment, min_revision=revision, columns=True))
+    assert [head._replace(producer="", incarnation=0, sequence_id=0) for head in columns] == heads
+    assert [(head.producer, head.incarnation, head.sequence_id) for head in columns] == [
+        ("one", 1, 0),
+        ("other", 9, 0),
+        ("one", 1, 2),
+        ("one", 1, 3),
+    ]
+    assert [(head.txn_id, head.writer, head.messages, head.aborted) for head in heads] == [
+        (None, 0, 2, False),
+        (opened, 5, 1, False),
+        (aborted, 0, 1, True),
+        (opened, 0, 1, False),
+    ]
+    assert heads[2].publish_time_ms == 77
+
+
+async def test_a_page_of_nothing_is_a_page_of_no_heads(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    for columns in (False, True):
+        page = await scan(client, segment, columns=columns)
+        assert (heads_of(page), page.ended) == ([], True)
 
 
 async def test_a_scan_waits_until_decisions_are_followed_to_its_revision(cluster: Cluster) -> None:

@@ -318,6 +318,21 @@ def test_a_transaction_long_open_does_not_have_all_since_read_again() -> None:
     assert read((ONE, TWO), aborted=(THREE,)) == [(4_004, 4_006)]
 
 
+def test_what_is_aborted_is_not_read_where_a_range_begins_or_ends_with_it() -> None:
+    def read(log: str, *, target: int, known: int) -> list[tuple[int, int]]:
+        """`log`: `x` for an aborted entry."""
+        found = [head._replace(aborted=log[n] == "x") for n, head in enumerate(heads([None] * known))]
+        start, end = cut({PARENT: 2}), cut({PARENT: target}, revision=60)
+        backlog = filled(Backlog(), start, cut({PARENT: known - 1}, revision=60), {PARENT: found})
+        backlog.limit(start, cut({PARENT: known - 1}, revision=60), max_entries=100)
+        return [(one.after.entry_id, one.end.entry_id) for one in backlog.ranges(start, end)]
+
+    assert read("...xx.x.xxx", target=10, known=11) == [(4, 7)]
+    assert read("...xx.x.xxx", target=6, known=11) == [(4, 5)]
+    assert read("...xxxxxxxx", target=10, known=11) == [], "nothing at all"
+    assert read("...xx", target=10, known=5) == [(2, 10)], "what is not known is read"
+
+
 def test_a_large_value_over_the_end_of_a_start_is_read_in_one() -> None:
     pieces = [head._replace(piece=PieceHead("p", 1, 7, n, 2)) for n, head in enumerate(heads([ONE, ONE]))]
     log = [*heads([None] * 3), pieces[0]._replace(position=at(3)), pieces[1]._replace(position=at(5_000))]

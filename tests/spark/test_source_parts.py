@@ -356,3 +356,10 @@ def test_coarse_heads_keep_sizes_and_the_pieces_of_large_values(
     assert found[-1:] == heads[-1:] or found[-1].position == heads[-1].position
     if not any(pieces for _, pieces in entries):
         assert len(found) <= most
+
+
+def test_what_is_aborted_weighs_nothing_where_a_segment_is_parted() -> None:
+    """A large value that was given up with its transaction, too: nothing could be parted behind its first piece."""
+    piece = PieceHead("p", 1, 0, 0, 2)
+    heads = [EntryHead(Position(1, n), None, 0, 1, 10, 0, n == 1, piece if n == 1 else None) for n in range(4)]
+    assert [head.position.entry_id for head in coarse([heads], 10)] == [0, 2, 3]

@@ -759,7 +759,7 @@ class ProducerClosed(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort")
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort", "tells_passed")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -775,6 +775,7 @@ class Subscribe(_message.Message):
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     PERMITS_ARE_KIB_FIELD_NUMBER: _ClassVar[int]
     AFTER_ABORT_FIELD_NUMBER: _ClassVar[int]
+    TELLS_PASSED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     segment: str
     subscription: str
@@ -790,7 +791,8 @@ class Subscribe(_message.Message):
     trimmed: TrimmedData
     permits_are_kib: bool
     after_abort: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ...) -> None: ...
+    tells_passed: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ..., tells_passed: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
@@ -833,14 +835,16 @@ class DeliveredEntry(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., entry: _Optional[bytes] = ..., skip: _Optional[bytes] = ..., redelivery_count: _Optional[int] = ...) -> None: ...
 
 class Deliver(_message.Message):
-    __slots__ = ("consumer_id", "entries", "revision")
+    __slots__ = ("consumer_id", "entries", "revision", "passed")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     entries: _containers.RepeatedCompositeFieldContainer[DeliveredEntry]
     revision: int
-    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    passed: Position
+    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ..., passed: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("consumer_id", "cumulative", "positions", "txnid_most_bits", "txnid_least_bits", "writer")
@@ -997,30 +1001,74 @@ class SegmentPositionsOk(_message.Message):
     def __init__(self, max_read_position: _Optional[_Union[Position, _Mapping]] = ..., last_confirmed: _Optional[_Union[Position, _Mapping]] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., before_timestamp: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ScanEntries(_message.Message):
-    __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed")
+    __slots__ = ("segment", "after", "end", "min_revision", "max_entries", "trimmed", "columns")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     MAX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     segment: str
     after: Position
     end: Position
     min_revision: int
     max_entries: int
     trimmed: TrimmedData
-    def __init__(self, segment: _Optional[str] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., min_revision: _Optional[int] = ..., max_entries: _Optional[int] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ...) -> None: ...
+    columns: bool
+    def __init__(self, segment: _Optional[str] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., min_revision: _Optional[int] = ..., max_entries: _Optional[int] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., columns: _Optional[bool] = ...) -> None: ...
 
 class ScanEntriesOk(_message.Message):
-    __slots__ = ("heads", "through", "ended")
+    __slots__ = ("heads", "through", "ended", "columns")
     HEADS_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     heads: _containers.RepeatedCompositeFieldContainer[EntryHead]
     through: Position
     ended: bool
-    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ...) -> None: ...
+    columns: HeadColumns
+    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ..., columns: _Optional[_Union[HeadColumns, _Mapping]] = ...) -> None: ...
+
+class HeadColumns(_message.Message):
+    __slots__ = ("ledger_ids", "entry_ids", "txns", "writers", "counts", "sizes_bytes", "publish_times_ms", "aborted", "sequence_ids", "producers", "txn_ids", "producer_names", "pieces_at", "pieces")
+    LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_IDS_FIELD_NUMBER: _ClassVar[int]
+    TXNS_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIMES_MS_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    TXN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_NAMES_FIELD_NUMBER: _ClassVar[int]
+    PIECES_AT_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    ledger_ids: _containers.RepeatedScalarFieldContainer[int]
+    entry_ids: _containers.RepeatedScalarFieldContainer[int]
+    txns: _containers.RepeatedScalarFieldContainer[int]
+    writers: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sizes_bytes: _containers.RepeatedScalarFieldContainer[int]
+    publish_times_ms: _containers.RepeatedScalarFieldContainer[int]
+    aborted: _containers.RepeatedScalarFieldContainer[bool]
+    sequence_ids: _containers.RepeatedScalarFieldContainer[int]
+    producers: _containers.RepeatedScalarFieldContainer[int]
+    txn_ids: _containers.RepeatedCompositeFieldContainer[TxnIdBits]
+    producer_names: _containers.RepeatedCompositeFieldContainer[HeadProducer]
+    pieces_at: _containers.RepeatedScalarFieldContainer[int]
+    pieces: _containers.RepeatedCompositeFieldContainer[PieceHead]
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., entry_ids: _Optional[_Iterable[int]] = ..., txns: _Optional[_Iterable[int]] = ..., writers: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., sizes_bytes: _Optional[_Iterable[int]] = ..., publish_times_ms: _Optional[_Iterable[int]] = ..., aborted: _Optional[_Iterable[bool]] = ..., sequence_ids: _Optional[_Iterable[int]] = ..., producers: _Optional[_Iterable[int]] = ..., txn_ids: _Optional[_Iterable[_Union[TxnIdBits, _Mapping]]] = ..., producer_names: _Optional[_Iterable[_Union[HeadProducer, _Mapping]]] = ..., pieces_at: _Optional[_Iterable[int]] = ..., pieces: _Optional[_Iterable[_Union[PieceHead, _Mapping]]] = ...) -> None: ...
+
+class HeadProducer(_message.Message):
+    __slots__ = ("name", "incarnation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EntryHead(_message.Message):
     __slots__ = ("ledger_id", "entry_id", "txnid_most_bits", "txnid_least_bits", "writer", "count", "size_bytes", "publish_time_ms", "aborted", "piece")
