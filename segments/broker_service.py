@@ -206,7 +206,12 @@ class BrokerService:
             skip_trimmed=request.trimmed == pb.TRIMMED_DATA_SKIP,
             read_bytes=segment.dispatcher.shares.read_bytes,
         )
-        answer = pb.ScanEntriesOk(heads=page.heads, through=_position(page.through), ended=page.ended)
+        answer = pb.ScanEntriesOk(
+            heads=page.heads,
+            through=_position(page.through),
+            ended=page.ended,
+            producers=[pb.HeadProducer(name=name, incarnation=life) for name, life in page.producers],
+        )
         return pb.Command(scan_entries_ok=answer)
 
     async def _seal_segment(self, _: Peer, command: pb.Command) -> pb.Command:

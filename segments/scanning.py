@@ -20,9 +20,11 @@ PAGE_READ_BYTES: Final = 64 * 1024 * 1024
 
 
 class Page(NamedTuple):
-    """`through`: the last position that was looked at. `ended`: nothing that is stored follows up to the end."""
+    """`through`: the last position that was looked at. `ended`: nothing that is stored follows up to the end.
+    `producers`: of the heads, with their incarnations."""
 
     heads: list[pb.EntryHead]
+    producers: list[tuple[str, int]]
     through: Position
     ended: bool
 
@@ -35,6 +37,7 @@ async def scan(
     One read of `read_bytes` at a time, of which nothing but the heads is kept."""
     ledgers = segment.ledgers
     heads: list[pb.EntryHead] = []
+    producers: dict[tuple[str, int], int] = {}
     through, read = after, 0
     while True:
         segment.check()
@@ -43,9 +46,9 @@ async def scan(
         last = min(end, segment.last_confirmed)
         at = ledgers.next_after(through)
         if at > last:
-            return Page(heads, max(through, last), ended=True)
+            return Page(heads, list(producers), max(through, last), ended=True)
         if len(heads) >= max_entries or read >= PAGE_READ_BYTES:
-            return Page(heads, through, ended=False)
+            return Page(heads, list(producers), through, ended=False)
         try:
             found = await ledgers.read(at, last, max_bytes=read_bytes)
         except InvalidArgument:
@@ -53,12 +56,15 @@ async def scan(
                 raise
             continue  # trimmed meanwhile
         for position, entry in found[: max_entries - len(heads)]:
-            heads.append(_head(position, entry, segment.buffer.is_aborted))
+            heads.append(_head(position, entry, segment.buffer.is_aborted, producers))
             through = position
             read += len(entry)
 
 
-def _head(position: Position, entry: bytes, is_aborted: Callable[..., bool]) -> pb.EntryHead:
+def _head(
+    position: Position, entry: bytes, is_aborted: Callable[..., bool], producers: dict[tuple[str, int], int]
+) -> pb.EntryHead:
+    """`producers`: of the page so far, with their places from 1; its own is added."""
     metadata = parse_metadata(entry)
     txn_id = txn_of(metadata)
     ledger_id, entry_id = position
@@ -72,6 +78,8 @@ def _head(position: Position, entry: bytes, is_aborted: Callable[..., bool]) -> 
         size_bytes=len(entry),
         publish_time_ms=metadata.publish_time_ms,
         aborted=txn_id is not None and is_aborted(txn_id, metadata.writer),
+        sequence_id=metadata.sequence_id,
+        producer=producers.setdefault((metadata.producer, metadata.incarnation), len(producers) + 1),
     )
     if metadata.chunk_count:
         head.piece.producer = metadata.producer

@@ -15,7 +15,8 @@ import logging
 
 from txnclient.client import Client, connect
 from txnclient.consumer import Consumer
-from txnclient.entries import EntryHead, WholeEntry
+from txnclient.entries import WholeEntry
+from txnclient.entry_heads import EntryHead, WholeHeads
 from txnclient.handlers import Output
 from txnclient.message import Message
 from txnclient.processing import ProcessStatistics, process, process_batches
@@ -114,6 +115,7 @@ __all__ = [
     "Unauthorized",
     "UndecodableMessage",
     "WholeEntry",
+    "WholeHeads",
     "WouldBlock",
     "connect",
     "process",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, NamedTuple
 
 from txnclient.deadlines import Deadline
+from txnclient.entry_heads import EntryHead, PieceHead
 from txnclient.inbox import Inbox
 from txnclient.message import ReceivedEntry
 from txnclient.opening import Closable
@@ -25,6 +26,8 @@ from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import KIB, MIB
+
+__all__ = ["EntryHead", "PieceHead", "WholeEntry", "read_entries", "scan_entries"]
 
 BATCH_BYTES: Final = 4 * MIB
 """Of blocks that are handed out at once, about; a larger one by itself."""
@@ -54,30 +57,6 @@ class WholeEntry(NamedTuple):
     publish_time_ms: int
     block: Block
     incarnation: int = 0
-
-
-class PieceHead(NamedTuple):
-    """Piece `number` (from 0) of `pieces` of a large value; the first three name the value."""
-
-    producer: str
-    incarnation: int
-    chunk_id: int
-    number: int
-    pieces: int
-
-
-class EntryHead(NamedTuple):
-    """One stored entry without its messages. `size_bytes`: as it is stored, compressed. `aborted`: known to be, for
-    good, or of a writer that does not count. `piece`: where it is one of a large value sent in pieces."""
-
-    position: Position
-    txn_id: TxnId | None
-    writer: int
-    messages: int
-    size_bytes: int
-    publish_time_ms: int
-    aborted: bool
-    piece: PieceHead | None
 
 
 def read_entries(
@@ -356,7 +335,8 @@ def scan_entries(
                 raise _gone(path)
             at = Position(page.through.ledger_id, page.through.entry_id)
             if page.heads:
-                yield [_head(head) for head in page.heads]
+                producers = [(one.name, one.incarnation) for one in page.producers]
+                yield [_head(head, producers) for head in page.heads]
             if page.ended:
                 return
 
@@ -397,9 +377,10 @@ async def _known(session: Session, segment: str, epoch: int, deadline: Deadline)
         await session.directory.wait_change(deadline.remaining())
 
 
-def _head(head: pb.EntryHead) -> EntryHead:
+def _head(head: pb.EntryHead, producers: Sequence[tuple[str, int]]) -> EntryHead:
     least, most = head.txnid_least_bits, head.txnid_most_bits
     piece = head.piece if head.HasField("piece") else None
+    producer, incarnation = producers[head.producer - 1] if head.producer else ("", 0)
     return EntryHead(
         Position(head.ledger_id, head.entry_id),
         TxnId.from_bits(most, least) if least or most else None,
@@ -411,6 +392,9 @@ def _head(head: pb.EntryHead) -> EntryHead:
         None
         if piece is None
         else PieceHead(piece.producer, piece.incarnation, piece.chunk_id, piece.chunk_index, piece.chunk_count),
+        producer,
+        incarnation,
+        head.sequence_id,
     )
 
 

@@ -10,7 +10,8 @@ from txnclient import entries
 from txnclient.consumer import Consumer
 from txnclient.cuts import SharedCuts
 from txnclient.dead_letters import DeadLetterPolicy, Services
-from txnclient.entries import EntryHead, WholeEntry
+from txnclient.entries import WholeEntry
+from txnclient.entry_heads import EntryHead
 from txnclient.opening import Closable, Opening
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.producer import Producer

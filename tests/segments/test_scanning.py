@@ -68,6 +68,23 @@ async def test_a_scan_shows_what_is_open_and_what_was_aborted_by_a_revision(clus
     assert (page.ended, through(page)) == (True, stored[-1]), "what is not stored yet is not waited for"
 
 
+async def test_heads_tell_who_sent_what_however_many_share_a_page(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    one, other = await client.producer(segment, "one"), await client.producer(segment, "other", incarnation=9)
+    await one.send("a", "b")
+    await other.send("c")
+    await one.send("d")
+    page = await scan(client, segment)
+    named = [page.producers[head.producer - 1] for head in page.heads]
+    assert [(name.name, head.sequence_id) for name, head in zip(named, page.heads, strict=True)] == [
+        ("one", 0),
+        ("other", 0),
+        ("one", 2),
+    ]
+    assert [name.incarnation for name in page.producers] == [one.incarnation, 9]
+
+
 async def test_a_scan_waits_until_decisions_are_followed_to_its_revision(cluster: Cluster) -> None:
     """▲ Else a plan made of heads would take what was aborted for committed."""
     [segment] = await cluster.create_topic()

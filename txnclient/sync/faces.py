@@ -14,7 +14,8 @@ import txnclient.producer
 import txnclient.reader
 import txnclient.transaction
 from txnclient.bulk import SentIds
-from txnclient.entries import EntryHead, WholeEntry
+from txnclient.entries import WholeEntry
+from txnclient.entry_heads import EntryHead
 from txnclient.message import Message
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.serializers import Serializer, V

@@ -1013,17 +1013,27 @@ class ScanEntries(_message.Message):
     def __init__(self, segment: _Optional[str] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., min_revision: _Optional[int] = ..., max_entries: _Optional[int] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ...) -> None: ...
 
 class ScanEntriesOk(_message.Message):
-    __slots__ = ("heads", "through", "ended")
+    __slots__ = ("heads", "through", "ended", "producers")
     HEADS_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     heads: _containers.RepeatedCompositeFieldContainer[EntryHead]
     through: Position
     ended: bool
-    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ...) -> None: ...
+    producers: _containers.RepeatedCompositeFieldContainer[HeadProducer]
+    def __init__(self, heads: _Optional[_Iterable[_Union[EntryHead, _Mapping]]] = ..., through: _Optional[_Union[Position, _Mapping]] = ..., ended: _Optional[bool] = ..., producers: _Optional[_Iterable[_Union[HeadProducer, _Mapping]]] = ...) -> None: ...
+
+class HeadProducer(_message.Message):
+    __slots__ = ("name", "incarnation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EntryHead(_message.Message):
-    __slots__ = ("ledger_id", "entry_id", "txnid_most_bits", "txnid_least_bits", "writer", "count", "size_bytes", "publish_time_ms", "aborted", "piece")
+    __slots__ = ("ledger_id", "entry_id", "txnid_most_bits", "txnid_least_bits", "writer", "count", "size_bytes", "publish_time_ms", "aborted", "piece", "sequence_id", "producer")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -1034,6 +1044,8 @@ class EntryHead(_message.Message):
     PUBLISH_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     entry_id: int
     txnid_most_bits: int
@@ -1044,7 +1056,9 @@ class EntryHead(_message.Message):
     publish_time_ms: int
     aborted: bool
     piece: PieceHead
-    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., aborted: _Optional[bool] = ..., piece: _Optional[_Union[PieceHead, _Mapping]] = ...) -> None: ...
+    sequence_id: int
+    producer: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., aborted: _Optional[bool] = ..., piece: _Optional[_Union[PieceHead, _Mapping]] = ..., sequence_id: _Optional[int] = ..., producer: _Optional[int] = ...) -> None: ...
 
 class PieceHead(_message.Message):
     __slots__ = ("producer", "incarnation", "chunk_id", "chunk_index", "chunk_count")

@@ -1,0 +1,82 @@
+"""Heads of entries: what is told of each without its messages, and which of them stand for a message. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from txnwire.ids import Position, TxnId
+
+
+class PieceHead(NamedTuple):
+    """Piece `number` (from 0) of `pieces` of a large value; the first three name the value."""
+
+    producer: str
+    incarnation: int
+    chunk_id: int
+    number: int
+    pieces: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it ends its value. ▲ That alone does not make the value one that is shown: see `WholeHeads`."""
+        return self.number + 1 == self.pieces
+
+
+class EntryHead(NamedTuple):
+    """One stored entry without its messages. `size_bytes`: as it is stored, compressed. `aborted`: known to be, for
+    good, or of a writer that does not count. `piece`: where it is one of a large value sent in pieces.
+
+    The last three as in `WholeEntry`. Without a `producer` they are not told: the segment's owner is older."""
+
+    position: Position
+    txn_id: TxnId | None
+    writer: int
+    messages: int
+    size_bytes: int
+    publish_time_ms: int
+    aborted: bool
+    piece: PieceHead | None
+    producer: str = ""
+    incarnation: int = 0
+    sequence_id: int = 0
+
+
+class WholeHeads:
+    """What `read_entries` would show as one entry each, from heads alone, of a range of one segment in its order.
+
+    A large value sent in pieces is one head, of one message, with all that its first piece tells and the size of all
+    of them; it stands where its last piece came. ▲ By the rule of `pieces.Pieces`: pieces whose beginning was not
+    taken in, and those of a value that their producer has given up, stand for no message."""
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[str, int], _Begun] = {}
+
+    def of(self, heads: Iterable[EntryHead]) -> list[EntryHead]:
+        """Of the next heads, of which those not to be shown (aborted, not in the span) are left out already."""
+        return [whole for head in heads if (whole := self._whole(head)) is not None]
+
+    def _whole(self, head: EntryHead) -> EntryHead | None:
+        piece = head.piece
+        if piece is None:
+            return head
+        producer = piece.producer, piece.incarnation
+        begun = self._begun.pop(producer, None)
+        if piece.number == 0:
+            begun = _Begun(head, piece.chunk_id, 0, 0)
+        elif begun is None or (begun.chunk_id, begun.pieces) != (piece.chunk_id, piece.number):
+            return None
+        size_bytes, pieces = begun.size_bytes + head.size_bytes, begun.pieces + 1
+        if pieces == piece.pieces:
+            return begun.first._replace(piece=None, size_bytes=size_bytes)
+        self._begun[producer] = begun._replace(pieces=pieces, size_bytes=size_bytes)
+        return None
+
+
+class _Begun(NamedTuple):
+    """A value of which `pieces` have come, in order."""
+
+    first: EntryHead
+    chunk_id: int
+    pieces: int
+    size_bytes: int
