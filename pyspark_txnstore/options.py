@@ -76,7 +76,7 @@ OPTIONS: Final = (
     ),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
-    Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster, none at all counts rows"),
+    Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
     Option(
         "where", "condition", "", READS,
         "only these rows, on `topic`, `segment`, `key`, `publish_time`, `txn_id`; the rest is not read",
