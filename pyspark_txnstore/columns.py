@@ -1,12 +1,12 @@
 """Entries of a segment as Arrow record batches: the buffers of their blocks are wrapped, never walked by message.
 
-What an entry says once, such as its transaction, is repeated for its messages by Arrow. Small entries are put together
-until a batch is worth handing to Spark.
+What an entry says once, such as its transaction, is repeated for its messages by Arrow; where no other column is asked
+for, its head does. Small entries are put together until a batch is worth handing to Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
+    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -22,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txnclient import WholeEntry
+from txnclient import EntryHead, WholeEntry
 from txnwire.block import BinaryColumn, Block
 from txnwire.errors import InvalidArgument
 from txnwire.names import SegmentName
@@ -47,25 +48,45 @@ SCHEMA: Final = StructType(
     ]
 )
 
+MORE: Final = StructType(
+    [
+        StructField("ledger_id", LongType()),
+        StructField("entry_id", LongType()),
+        StructField("index", IntegerType()),
+    ]
+)
+"""Columns that are read where they are asked for: the position as numbers, which sort, and the place of a message in
+its entry. ▲ Not part of what a plain read has: whoever copies all of its columns would meet new ones."""
+
+IN_BLOCKS: Final = frozenset({"key", "value", "event_time", "properties"})
+"""Columns that messages have each for themselves. All others an entry's head tells."""
+
+OF_PRODUCERS: Final = frozenset({"producer", "sequence_id"})
+"""Columns that the head tells only where the segment's owner is not older than this program."""
+
+_KNOWN: Final = {field.name: field for field in (*SCHEMA, *MORE)}
+
 _LAST_MS: Final = (1 << 63) // 1000 - 2
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 
 def schema_of(names: Sequence[str] | None) -> StructType:
-    """Of these columns, in this order; None: all. Raises `InvalidArgument` for one there is not."""
+    """Of these columns, in this order, however their letters are cased, each once; None: all but `MORE`. Raises
+    `InvalidArgument` for one there is not."""
     if names is None:
         return SCHEMA
-    known = {field.name: field for field in SCHEMA}
+    found: dict[str, StructField] = {}
     for name in names:
-        if name not in known:
-            raise InvalidArgument(f"option 'columns': there is no {name!r}, only {', '.join(known)}")
-    return StructType([known[name] for name in names])
+        if (field := _KNOWN.get(name.lower())) is None:
+            raise InvalidArgument(f"option 'columns': there is no {name!r}, only {', '.join(_KNOWN)}")
+        found[field.name] = field
+    return StructType(list(found.values()))
 
 
 def check_schema(schema: StructType) -> StructType:
     """A schema the user gave: some of the columns, with their types. Raises `InvalidArgument`."""
-    known = {field.name: field for field in SCHEMA}
+    known = _KNOWN
     for field in schema:
         if field.name not in known:
             raise InvalidArgument(f"schema: there is no column {field.name!r}, only {', '.join(known)}")
@@ -82,43 +103,78 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(field.name, _TYPES[field.name], field.nullable) for field in schema])
 
 
-class Batches:
-    """Record batches of entries of one segment, of the columns that are asked for, in order."""
+def heads_tell(schema: StructType) -> bool:
+    """Whether these columns can be made from heads of entries, without their messages."""
+    return IN_BLOCKS.isdisjoint(schema.names)
 
-    def __init__(self, segment: str, schema: StructType) -> None:
+
+class Batches:
+    """Record batches of entries of one segment, or of their heads, of the columns that are asked for, in order; with
+    `keys` only of the messages that have one of these. Heads do for columns as `heads_tell`, and without `keys`."""
+
+    def __init__(self, segment: str, schema: StructType, *, keys: Collection[bytes] | None = None) -> None:
         name = SegmentName.from_path(segment)
         self._once = {"topic": str(name.topic), "segment": str(name)}
         self._columns = [_COLUMNS[field.name] for field in schema]
         self._schema = arrow_schema(schema)
+        self._keys = None if keys is None else pa.array(sorted(keys), pa.binary())
 
-    def of(self, entries: Iterable[Sequence[WholeEntry]]) -> Iterator[pa.RecordBatch]:
+    def of(self, entries: Iterable[Sequence[WholeEntry | EntryHead]]) -> Iterator[pa.RecordBatch]:
         """Whatever comes in at once goes out in as few batches as the bounds allow."""
-        waiting: list[WholeEntry] = []
+        waiting: list[WholeEntry | EntryHead] = []
         rows = size = 0
         for some in entries:
             for entry in some:
                 waiting.append(entry)
-                rows += len(entry.block)
-                size += _size(entry.block)
+                if isinstance(entry, WholeEntry):
+                    rows += len(entry.block)
+                    size += _size(entry.block)
+                else:
+                    rows += entry.messages
                 if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield self._batch(waiting, rows)
+                    yield from self._batch(waiting, rows)
                     waiting, rows, size = [], 0, 0
         if waiting:
-            yield self._batch(waiting, rows)
+            yield from self._batch(waiting, rows)
 
-    def _batch(self, entries: list[WholeEntry], rows: int) -> pa.RecordBatch:
+    def _batch(self, entries: list[WholeEntry | EntryHead], rows: int) -> Iterator[pa.RecordBatch]:
+        """None where no message of them has a key that is asked for."""
         part = _Part(entries, rows, self._once)
-        return pa.RecordBatch.from_arrays([column(part) for column in self._columns], schema=self._schema)
+        if self._columns:
+            batch = pa.RecordBatch.from_arrays([column(part) for column in self._columns], schema=self._schema)
+        else:
+            batch = of_no_columns(rows)
+        if self._keys is not None:
+            batch = batch.filter(pc.is_in(_key(part), value_set=self._keys))
+        if batch.num_rows:
+            yield batch
+
+
+def of_no_columns(rows: int) -> pa.RecordBatch:
+    """A batch that says how many rows there are, and nothing of them."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None], children=[]))
 
 
 class _Part:
     """The entries of one batch, and where each one's rows begin."""
 
-    def __init__(self, entries: list[WholeEntry], rows: int, once: dict[str, str]) -> None:
+    def __init__(self, entries: list[WholeEntry | EntryHead], rows: int, once: dict[str, str]) -> None:
         self.entries = entries
         self.rows = rows
         self.once = once
-        self.counts = np.fromiter((len(entry.block) for entry in entries), np.int64, len(entries))
+        self.counts = np.fromiter(map(_rows, entries), np.int64, len(entries))
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        return (entry.block for entry in self.entries if isinstance(entry, WholeEntry))
+
+    def numbered(self, of_entries: Iterator[int]) -> Any:
+        """A number that an entry has once, for each of its rows."""
+        return np.repeat(np.fromiter(of_entries, np.int64, len(self.entries)), self.counts)
+
+    def places(self) -> Any:
+        """Of each row in its entry, from 0."""
+        return np.arange(self.rows, dtype=np.int64) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
     def repeated(self, items: list[str | None]) -> pa.Array:
         """Text that an entry has once, for each of its rows."""
@@ -132,6 +188,10 @@ class _Part:
 
     def joined(self, arrays: list[pa.Array]) -> pa.Array:
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _rows(entry: WholeEntry | EntryHead) -> int:
+    return len(entry.block) if isinstance(entry, WholeEntry) else entry.messages
 
 
 def _size(block: Block) -> int:
@@ -149,7 +209,7 @@ def _binary(column: BinaryColumn, count: int, kind: Any) -> pa.Array:
 
 
 def _key(part: _Part) -> pa.Array:
-    return part.joined([_block_key(entry.block) for entry in part.entries])
+    return part.joined([_block_key(block) for block in part.blocks])
 
 
 def _block_key(block: Block) -> pa.Array:
@@ -158,7 +218,7 @@ def _block_key(block: Block) -> pa.Array:
 
 
 def _value(part: _Part) -> pa.Array:
-    return part.joined([_binary(entry.block.value_column, len(entry.block), pa.binary()) for entry in part.entries])
+    return part.joined([_binary(block.value_column, len(block), pa.binary()) for block in part.blocks])
 
 
 def _position(part: _Part) -> pa.Array:
@@ -166,12 +226,11 @@ def _position(part: _Part) -> pa.Array:
 
 
 def _publish_time(part: _Part) -> pa.Array:
-    times = np.fromiter((entry.publish_time_ms for entry in part.entries), np.int64, len(part.entries))
-    return pa.array(np.repeat(times * 1000, part.counts)).view(_TIME)
+    return pa.array(part.numbered(entry.publish_time_ms * 1000 for entry in part.entries)).view(_TIME)
 
 
 def _event_time(part: _Part) -> pa.Array:
-    return part.joined([_block_event_time(entry.block) for entry in part.entries])
+    return part.joined([_block_event_time(block) for block in part.blocks])
 
 
 def _block_event_time(block: Block) -> pa.Array:
@@ -186,7 +245,7 @@ def _block_event_time(block: Block) -> pa.Array:
 
 
 def _properties(part: _Part) -> pa.Array:
-    return part.joined([_block_properties(entry.block) for entry in part.entries])
+    return part.joined([_block_properties(block) for block in part.blocks])
 
 
 def _block_properties(block: Block) -> pa.Array:
@@ -218,9 +277,20 @@ def _producer(part: _Part) -> pa.Array:
 
 def _sequence_id(part: _Part) -> pa.Array:
     """The first message's of each entry, counted up through it."""
-    firsts = np.fromiter((entry.sequence_id for entry in part.entries), np.int64, len(part.entries))
-    begins = np.cumsum(part.counts) - part.counts
-    return pa.array(np.repeat(firsts - begins, part.counts) + np.arange(part.rows, dtype=np.int64))
+    return pa.array(part.numbered(entry.sequence_id for entry in part.entries) + part.places())
+
+
+def _ledger_id(part: _Part) -> pa.Array:
+    return pa.array(part.numbered(entry.position.ledger_id for entry in part.entries))
+
+
+def _entry_id(part: _Part) -> pa.Array:
+    return pa.array(part.numbered(entry.position.entry_id for entry in part.entries))
+
+
+def _index(part: _Part) -> pa.Array:
+    """Of a large value sent in pieces it is 0: it is the one message of its first piece."""
+    return pa.array(part.places().astype(np.int32))
 
 
 _COLUMNS: Final[dict[str, Callable[[_Part], Any]]] = {
@@ -235,6 +305,9 @@ _COLUMNS: Final[dict[str, Callable[[_Part], Any]]] = {
     "txn_id": _txn_id,
     "producer": _producer,
     "sequence_id": _sequence_id,
+    "ledger_id": _ledger_id,
+    "entry_id": _entry_id,
+    "index": _index,
 }
 
 _TYPES: Final = {
@@ -249,4 +322,7 @@ _TYPES: Final = {
     "txn_id": pa.string(),
     "producer": pa.string(),
     "sequence_id": pa.int64(),
+    "ledger_id": pa.int64(),
+    "entry_id": pa.int64(),
+    "index": pa.int32(),
 }

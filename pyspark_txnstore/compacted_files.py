@@ -9,14 +9,14 @@ How one appears all at once: see `pyspark_txnstore.versioned_folder`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_txnstore.columns import BATCH_ROWS
+from pyspark_txnstore.columns import BATCH_ROWS, of_no_columns
 from pyspark_txnstore.compacted import DataFile, Manifest, without
 from pyspark_txnstore.versioned_folder import VersionedFolder
 from txnwire.errors import DataCorrupt, InvalidArgument
@@ -122,17 +122,29 @@ def _parts(path: Path, manifest: Manifest) -> list[CompactedPart]:
     return [CompactedPart(str(path / file.name), file.rows) for file in manifest.files]
 
 
-def read_part(part: CompactedPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Its rows, of the columns of `schema` (the source's). Raises `DataCorrupt` naming the file."""
+def read_part(
+    part: CompactedPart, schema: pa.Schema, *, keys: Collection[bytes] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Its rows, of the columns of `schema` (the source's); with `keys` only those that have one of these. Raises
+    `DataCorrupt` naming the file."""
     import pyarrow
+    import pyarrow.compute as pc
     from pyarrow import parquet
 
     rows = 0
+    wanted = None if keys is None else pyarrow.array(sorted(keys), pyarrow.binary())
     try:
         with parquet.ParquetFile(part.path) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=schema.names):
-                rows += batch.num_rows
-                yield batch.select(schema.names).cast(schema)
+            if not schema.names and wanted is None:
+                rows = file.metadata.num_rows
+                yield of_no_columns(rows)
+            else:
+                names = list(dict.fromkeys([*schema.names, "key"])) if wanted is not None else schema.names
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+                    rows += batch.num_rows
+                    if wanted is not None:
+                        batch = batch.filter(pc.is_in(batch.column("key").cast(pyarrow.binary()), value_set=wanted))
+                    yield batch.select(schema.names).cast(schema) if schema.names else of_no_columns(batch.num_rows)
     except FileNotFoundError as error:
         raise DataCorrupt(
             f"{part.path} is gone: newer generations were made while this was read; read again, or have the job keep "

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from pyspark_txnstore import condition
+from pyspark_txnstore.condition import Condition
 from pyspark_txnstore.offset_codec import decode_offset
 from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S
 from pyspark_txnstore.versioned_folder import folder_of
@@ -75,6 +77,10 @@ OPTIONS: Final = (
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
     Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
+    Option(
+        "where", "condition", "", READS,
+        "only these rows, on `topic`, `segment`, `key`, `publish_time`, `txn_id`; the rest is not read",
+    ),
     Option("compacted", "true or false", "false", ("read",), "keyed topics: compacted segments as their newest values"),
     Option("compactedPath", "folder", "", ("read",), "where the job compact has put them; needed with `compacted`"),
     Option("sinkName", "text", "", WRITES, "part of the names of its transactions; default: `spark`"),
@@ -111,6 +117,8 @@ class SourceOptions:
     fail_on_data_loss: bool
     compacted: Path | None
     """Where generations lie that may be used; None: everything is read from the ledgers."""
+    where: Condition
+    """Which rows there are; it does not change what is committed, nor what a batch of a stream holds of them."""
 
     @staticmethod
     def parse(options: Mapping[str, str], *, use: Use) -> SourceOptions:
@@ -126,6 +134,11 @@ class SourceOptions:
         if start == "latest" and use == "read":
             raise InvalidArgument("option 'startingOffsets': a batch read that begins at 'latest' has nothing to read")
         lossless = given.take("failOnDataLoss", _flag)
+        where = given.take("where", condition.parse) or condition.EVERYTHING
+        compacted = _compacted(given, uncommitted=uncommitted)
+        if compacted is not None and where != condition.EVERYTHING and not where.asks_keys_alone:
+            # ▲ Left out before the newest row of a key is found, a newer row would let an older one stand for it.
+            raise InvalidArgument("option 'where': of a compacted read only on key; else filter behind newest_per_key")
         return SourceOptions(
             url=given.url(),
             timeout_s=given.timeout_s(),
@@ -138,13 +151,14 @@ class SourceOptions:
             max_entries=given.take("maxEntriesPerTrigger", _count),
             min_partitions=given.take("minPartitions", _count),
             fail_on_data_loss=lossless is None or lossless,
-            compacted=_compacted(given, uncommitted=uncommitted),
+            compacted=compacted,
+            where=where,
         )
 
 
 def columns_option(options: Mapping[str, str]) -> tuple[str, ...] | None:
     """The option `columns`, which the schema hangs on; None for all."""
-    return _Given(options, None).take("columns", _names)
+    return _Given(options, None).take("columns", lambda text: _names(text) if text else ())
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_txnstore.columns import Batches, arrow_schema
+from pyspark_txnstore.columns import MORE, arrow_schema
 from pyspark_txnstore.compacted_files import CompactedPart, plan_compacted, read_part
 from pyspark_txnstore.cuts import Cuts, of_segment, of_transactions
 from pyspark_txnstore.limits import Backlog
 from pyspark_txnstore.offsets import EntryRange, decode_offset, encode_offset, ranges, split
 from pyspark_txnstore.options import SourceOptions
+from pyspark_txnstore.part_reading import Part, batches
 from pyspark_txnstore.process_client import client_of
 from txnclient import EntryHead
 from txnclient.snapshot import Snapshot, Span
@@ -89,6 +90,7 @@ def plan(
     cuts = Cuts(options)
     start, end = cuts.between(start, end)
     parts = ranges(start, end) if known is None else known.ranges(start, end)
+    parts = [part for part in parts if options.where.may_hold_in(part.segment)]
     if options.min_partitions is not None and 0 < len(parts) < options.min_partitions:
         most = max(MIN_STEPS, STEPS_PER_PARTITION * options.min_partitions)
         heads = {
@@ -149,24 +151,22 @@ def read(options: SourceOptions, schema: StructType, partition: InputPartition) 
     """The record batches of a task."""
     if not isinstance(partition, EntryPartition):
         return  # Spark's own, where a plan has none: there is nothing to read
-    entries = client_of(options.url, timeout_s=options.timeout_s).read_entries(
+    part = Part(
         partition.segment,
         after=Position.parse(partition.after),
         end=Position.parse(partition.through),
         span=None if options.uncommitted else partition.span(),
-        isolation="read_uncommitted" if options.uncommitted else "read_committed",
         trimmed=partition.trimmed,
     )
-    try:
-        yield from Batches(partition.segment, schema).of(entries)
-    finally:
-        entries.close()
+    yield from batches(client_of(options.url, timeout_s=options.timeout_s), part, schema, options.where)
 
 
 class BatchReader(DataSourceReader):
     """Of `spark.read`: all that was committed at one moment, that of planning, or behind a start."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.compacted is not None and (more := [name for name in schema.names if name in MORE.names]):
+            raise InvalidArgument(f"option 'compacted': what was compacted has no {', '.join(more)}, only 'position'")
         self._options = options
         self._schema = schema
 
@@ -186,5 +186,5 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, CompactedPart):
-            return read_part(partition, arrow_schema(self._schema))
+            return read_part(partition, arrow_schema(self._schema), keys=self._options.where.keys)
         return read(self._options, self._schema, partition)

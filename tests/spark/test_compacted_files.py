@@ -78,6 +78,19 @@ def test_a_published_generation_is_found_and_read(generations: Generations, tmp_
     assert set(rest.segments) == {path for path, one in BOUNDS.items() if one is ACTIVE}
 
 
+def test_of_a_generation_only_the_keys_that_are_asked_for_are_shown(generations: Generations, tmp_path: Path) -> None:
+    make(generations, 1, 2, 3)
+    path = generations.path_of(1) / "part-1.parquet"
+    keyed = table(3).set_column(0, ARROW.field("key"), pa.array([b"a", None, b"b"], pa.binary()))
+    parquet.write_table(keyed, path)
+    part = CompactedPart(str(path), 3)
+    for names, found in ((["value"], [{"value": b"2"}]), (["key"], [{"key": b"b"}])):
+        schema = pa.schema([ARROW.field(name) for name in names])
+        assert [row for batch in read_part(part, schema, keys={b"b", b"c"}) for row in batch.to_pylist()] == found
+    assert sum(batch.num_rows for batch in read_part(part, pa.schema([]))) == 3
+    assert sum(batch.num_rows for batch in read_part(part, pa.schema([]), keys={b"b"})) == 1
+
+
 def test_what_is_being_made_is_seen_by_nobody_and_goes_with_the_next(generations: Generations, tmp_path: Path) -> None:
     """A job that was killed at any point before the rename."""
     with generations.locked():

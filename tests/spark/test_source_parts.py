@@ -135,6 +135,28 @@ def test_an_event_time_that_no_timestamp_can_say_is_null() -> None:
     assert micros == [None, None, 9_223_372_036_854_000_000, None, 5000]
 
 
+def test_positions_are_there_as_numbers_where_they_are_asked_for() -> None:
+    entries = [entry([OutgoingMessage(b"")] * 2, position=Position(11, 9)), entry([OutgoingMessage(b"")])]
+    (batch,) = Batches(SEGMENT, schema_of(["index", "ledger_id", "entry_id"])).of([entries])
+    assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == [
+        (0, 11, 9),
+        (1, 11, 9),
+        (0, 1, 4),
+    ]
+    assert not {"index", "ledger_id", "entry_id"} & set(SCHEMA.names)
+    assert batch.schema == to_arrow_schema(schema_of(["index", "ledger_id", "entry_id"]), timezone="UTC")
+
+
+def test_the_option_columns_takes_names_in_any_case_each_once_or_none() -> None:
+    def names(text: str) -> list[str]:
+        return DefaultSource(URL | {"columns": text}).schema().names
+
+    assert names("Value, PRODUCER,value, Entry_Id") == ["value", "producer", "entry_id"]
+    assert names(" ") == []
+    with pytest.raises(InvalidArgument, match=r"no .Valeu., only key, value, .*, ledger_id, entry_id, index"):
+        names("Valeu")
+
+
 def test_a_schema_names_known_columns_with_their_types() -> None:
     assert check_schema(schema_of(["value", "topic"])).names == ["value", "topic"]
     with pytest.raises(InvalidArgument, match="there is no column 'vlaue'"):
