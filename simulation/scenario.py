@@ -42,8 +42,9 @@ from simulation.recorder import Recorder
 from simulation.rest import REST_S, held_at_work, held_in_memory, left_in_store
 from simulation.scene import DATA
 from simulation.seek_model import SeekLog
-from simulation.seek_work import TOPIC as SOUGHT_TOPIC
-from simulation.seek_work import SeekDrain, SeekLife, SenderLife
+from simulation.seek_sending import TOPIC as SOUGHT_TOPIC
+from simulation.seek_sending import SenderLife
+from simulation.seek_work import SeekDrain, SeekLife
 from simulation.servers import broker_settings, serve, server_settings
 from simulation.settling import Settling
 from simulation.sim_disk import DiskFaults

@@ -12,250 +12,27 @@ transactions and outside. Beside it another process sends, with another clock.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 
 import txnclient
-from simulation.careless import Careless
 from simulation.queue_work import outcomes_of
 from simulation.recorder import place_of
-from simulation.seek_model import EARLIEST, LATEST, MESSAGE, TIME, AckedWithin, Point, SeekLog, out_of_order
+from simulation.seek_member import Member, seen_of
+from simulation.seek_model import EARLIEST, LATEST, MESSAGE, TIME, Point, SeekLog
+from simulation.seek_sending import TOPIC, Sender
 from simulation.seek_trials import Trials, asks_elsewhere
 from simulation.workload import DRAIN_SILENCE_S, TOPICS, Plan
 from simulation.world import Ports
 from txnclient.consumer import Consumer
 from txnclient.message import Message
 from txnclient.opening import Opening
-from txnclient.producer import Producer
-from txnwire.errors import InvalidArgument, NotAllowed, SubscriptionNotFound, TopicNotFound, TxnConflict, TxnError
+from txnwire.errors import InvalidArgument, NotAllowed, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import MessageId
 from txnwire.ports import Transport
 
-TOPIC = "topic://public/sim/sought"
 SUBSCRIPTION = "sought"
 OTHER_TOPIC = TOPICS[1]
-KEYS = 8
-ABORTED_SHARE = 0.3
-KEPT_SHARE = 0.2
-"""Of receipts, of which nothing is acked at first."""
-
-
-def _seen(messages: Sequence[Message]) -> list[tuple[str, tuple[int, ...], str]]:
-    return [((one.key or b"").decode(), place_of(one.id), one.value.decode()) for one in messages]
-
-
-class Sender:
-    """Sends to whatever topic has the name, with a producer for each."""
-
-    def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._careless = plan.caller(ports.random)
-
-    async def go_on(self, client: txnclient.Client) -> None:
-        while self._plan.active:
-            await asyncio.sleep(self._random.expovariate(1 / 0.2))
-            life = self._log.life
-            if not self._is(life):
-                continue
-            try:
-                async with self._careless.within(client.producer(TOPIC, linger_ms=5)) as producer:
-                    while self._plan.active and self._is(life):
-                        await asyncio.sleep(self._random.expovariate(1 / (6 * self._plan.pause_s)))
-                        await self._send(client, producer, life)
-            except TopicNotFound:
-                pass  # it was deleted
-            except TxnError as error:
-                self._plan.met(self._name, error)
-                if error.fatal and not isinstance(error, NotAllowed):
-                    raise
-
-    def _is(self, life: int) -> bool:
-        """▲ Whether what is sent now is meant for this topic: a producer that was opened while this was true throughout
-        is of that one."""
-        return self._log.ready and self._log.life == life
-
-    def _next(self) -> str:
-        log = self._log
-        value = log.value(len(log.sent) + 1)
-        log.sent[value] = log.answered
-        return value
-
-    def _key(self) -> str:
-        return f"k{self._random.randrange(KEYS)}"
-
-    async def _send(self, client: txnclient.Client, producer: Producer, life: int) -> None:
-        if not self._is(life):
-            return
-        if self._random.random() < 0.3:
-            await self._transaction(client, producer, life)
-            return
-        values = [self._next() for _ in range(self._random.choice((1, 1, 4)))]
-        await asyncio.gather(*[producer.send_nowait(value.encode(), key=self._key()) for value in values])
-        if self._log.life == life:
-            self._log.stored.update(dict.fromkeys(values))
-
-    async def _transaction(self, client: txnclient.Client, producer: Producer, life: int) -> None:
-        txn = await self._careless.call(client.begin(timeout=10.0))
-        try:
-            for _ in range(self._random.randrange(1, 4)):
-                if not self._is(life):
-                    break
-                value = self._next()
-                await self._careless.call(producer.send(value.encode(), key=self._key(), txn=txn))
-                if self._log.life == life:
-                    self._log.sent_within[value] = str(txn.id)
-            await asyncio.sleep(self._random.choice((0.0, 0.0, 0.5)))
-            await self._careless.call(txn.abort() if self._random.random() < ABORTED_SHARE else txn.commit())
-        except TxnError:
-            await self._careless.call(txn.abort())
-            raise
-
-
-class SenderLife:
-    """One life of the process that only sends."""
-
-    def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._sender = Sender(ports, plan, log)
-
-    async def live(self) -> None:
-        ports = self._ports
-        try:
-            async with txnclient.connect(
-                self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
-                await self._sender.go_on(client)
-        except TxnError as error:
-            self._plan.met(ports.owner.name, error)
-
-
-class Member:
-    """One consumer of the subscription, through one of its lives. `found` is told of breaches."""
-
-    def __init__(
-        self,
-        client: txnclient.Client,
-        consumer: Consumer,
-        log: SeekLog,
-        chance: random.Random,
-        careless: Careless,
-        kept: list[tuple[Message, int]],
-    ) -> None:
-        """`kept`: what was received before, with its numbers; also what it receives itself."""
-        self.consumer = consumer
-        self._client = client
-        self._log = log
-        self._random = chance
-        self._careless = careless
-        self._unacked: dict[str, int] = {}
-        """Values that a cumulative ack may ack, with their numbers."""
-        self._sure: dict[str, None] = {}
-        """Those that it does ack, if it is answered: nothing can have had them delivered again since."""
-        self._kept = kept
-        self.times_ms: list[int] = []
-
-    async def work(self) -> None:
-        """Receive once, and do something with it."""
-        messages = await self._receive()
-        if not messages:
-            return
-        drawn = self._random.random()
-        if drawn < KEPT_SHARE:
-            return
-        if drawn < 0.3:
-            self._log.acks(self._named(messages))
-            for answer in self.consumer.ack_nowait(messages):
-                answer.add_done_callback(_heard)  # a seek may overtake it
-        elif drawn < 0.5:
-            self._log.acks(self._all_named())
-            await self._careless.call(self.consumer.ack_cumulative(messages[-1]))
-        elif drawn < 0.75:
-            await self._ack_within(messages)
-        else:
-            self._log.acks(self._named(messages))
-            await self._careless.call(self.consumer.ack(messages))
-
-    async def _receive(self) -> list[Message]:
-        receiving = self.consumer.receive_many(self._random.choice((3, 20, 500)), timeout=1.0)
-        messages = await self._careless.call(receiving)
-        for message in messages:
-            value = message.value.decode()
-            self._log.came(value)
-            self._unacked[value] = self._log.begun
-            if self._log.begun == self._log.answered:
-                self._sure[value] = None
-            self._kept.append((message, self._log.begun))
-        del self._kept[:-60]
-        self.times_ms = [*self.times_ms, *(one.publish_time_ms for one in messages)][-200:]
-        self._log.ids = [*self._log.ids, *(str(one.id) for one in messages)][-60:]
-        for text in out_of_order(_seen(messages)):
-            self._log.breaches.append(f"sought: {self.consumer.name}: {text}")
-        return messages
-
-    def _named(self, messages: Sequence[Message]) -> dict[str, int]:
-        values = [message.value.decode() for message in messages]
-        return {value: self._unacked.pop(value, self._log.begun) for value in values}
-
-    def _all_named(self) -> dict[str, int]:
-        """▲ What was handed out here last is acked: with it all that was handed out before, in every segment."""
-        named, self._unacked = self._unacked, {}
-        return named
-
-    async def _ack_within(self, messages: Sequence[Message]) -> None:
-        """Cumulatively, or singly; then there may be a cumulative ack outside around what is pending."""
-        txn = await self._careless.call(self._client.begin(timeout=10.0))
-        try:
-            cumulative = self._random.random() < 0.5
-            named = self._all_named() if cumulative else self._named(messages)
-            acked = [AckedWithin(str(txn.id), value, number) for value, number in named.items()]
-            self._log.within += acked
-            if cumulative:
-                await self._careless.call(self.consumer.ack_cumulative(messages[-1], txn=txn))
-            else:
-                await self._careless.call(self.consumer.ack(messages, txn=txn))
-            for one in acked:
-                one.answered = one.value in self._sure
-            if self._random.random() < 0.3 and (more := await self._receive()):
-                self._log.acks(self._all_named())
-                await self._careless.call(self.consumer.ack_cumulative(more[-1]))
-            if self._random.random() >= ABORTED_SHARE:
-                await self._careless.call(txn.commit())
-                return
-            self._sure.clear()  # all of it comes again
-            await self._careless.call(txn.abort())
-        except TxnError:
-            self._sure.clear()
-            await self._careless.call(txn.abort())
-            raise
-
-    def rewind(self) -> None:
-        self._unacked, self._sure = {}, {}
-        self.consumer.rewind()
-
-    async def ack_late(self) -> None:
-        """▲ What was received before a seek, also of a segment that has left this consumer and come back, or by the
-        subscription of the name before this one: it counts for nothing, and has to come again."""
-        late = [message for message, number in self._kept if number < self._log.answered]
-        if not late:
-            return
-        self._log.late += 1
-        self._sure.clear()  # what has left this consumer is passed over from now on
-        with suppress(NotAllowed, TxnConflict, InvalidArgument):
-            if self._random.random() < 0.5:
-                await self._careless.call(self.consumer.ack(late))
-            else:
-                await self._careless.call(self.consumer.ack_cumulative(late[-1]))
-
-
-def _heard(answer: asyncio.Future[None]) -> None:
-    """Whatever came of it: the next ack, or the end of this life, tells as well."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 class SeekLife:
@@ -477,16 +254,16 @@ class SeekDrain:
         log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_ids)))
         async with client.reader(TOPIC, start="earliest", end="latest") as reader:
             async for message in reader:
-                log.visible += _seen([message])
+                log.visible += seen_of([message])
                 log.published_ms[message.value.decode()] = message.publish_time_ms
         if not log.joined:
             log.begins(EARLIEST, joins=True)
         async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
             while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                log.again += [value for *_, value in _seen(messages)]
+                log.again += [value for *_, value in seen_of(messages)]
                 await consumer.ack(messages)
             await consumer.seek("earliest")
             while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                log.left += _seen(messages)
+                log.left += seen_of(messages)
                 await consumer.ack(messages)
         log.ended = True

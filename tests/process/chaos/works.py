@@ -19,7 +19,7 @@ from simulation.layout_work import LayoutLife
 from simulation.passing_work import TOPIC as PASSING_TOPIC
 from simulation.passing_work import PassingLife
 from simulation.queue_work import QueueLife, QueueLog
-from simulation.seek_work import TOPIC as SOUGHT_TOPIC
+from simulation.seek_sending import TOPIC as SOUGHT_TOPIC
 from simulation.seek_work import SeekLife
 from simulation.workload import TOPICS, ClientLife, Plan
 from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadTransport
