@@ -133,8 +133,8 @@ class Trials:
             await self._is_told(left_out)
             await self._in_the_next_life(first, received)
 
-    def _consumer(self, name: str) -> Opening[Consumer]:
-        return self._client.consumer(self._topic, self._subscription, name=name, start="earliest")
+    def _consumer(self, name: str, subscription: str = "") -> Opening[Consumer]:
+        return self._client.consumer(self._topic, subscription or self._subscription, name=name, start="earliest")
 
     async def _send(self, producer: Producer) -> list[str]:
         values = [f"{self._random.getrandbits(64):016x}" for _ in range(MESSAGES)]
@@ -200,16 +200,19 @@ class Trials:
                 await self._refuses(first, stranger)
             if more := await first.receive_many(100, timeout=SILENCE_S):
                 self._found(f"{[one.value.decode() for one in more]} came again, of which all was acked")
-            await self._made_again(first, sent, again)
+            await self._made_again(sent)
 
-    async def _made_again(self, first: Consumer, sent: Sequence[str], received: Sequence[Message]) -> None:
-        """The subscription, under its name: what the one before has received is not acked in it."""
-        await first.close()
-        await self._client.delete_subscription(self._topic, self._subscription)
-        async with self._consumer("acks-late") as late:
+    async def _made_again(self, sent: Sequence[str]) -> None:
+        """A subscription that nobody has sought in, under its name: what the one before has received is not acked in
+        the next one."""
+        name = f"{self._subscription}-again"
+        async with self._consumer("former", name) as former:
+            received = await self._receive([former], sent)
+        await self._client.delete_subscription(self._topic, name)
+        async with self._consumer("acks-late", name) as late:
             await late.receive(timeout=TOLD_S)
             await self._ack(late, received)
-        async with self._consumer("last") as last:
+        async with self._consumer("last", name) as last:
             await last.ack(await self._receive([last], sent))
 
     async def _leave_and_come_back(self, first: Consumer, messages: Sequence[Message]) -> None:
