@@ -148,7 +148,7 @@ class ConsumingService:
             raise InvalidArgument(f"subscription type {request.type} is unknown: expected stream or queue")
         _forget_closed(consumers)
         consumers[request.consumer_id] = consuming
-        seeks = 0 if consuming.subscription is None else consuming.subscription.cursor.seeks
+        seeks = 0 if consuming.subscription is None else consuming.subscription.received_under
         return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch, seeks=seeks))
 
     def _consuming(self, peer: Peer, consumer_id: int) -> _Consuming:

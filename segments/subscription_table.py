@@ -256,6 +256,7 @@ class SubscriptionTable:
         subscription = make(self._surroundings, name, cursor, pending)
         self._subscriptions[name] = subscription
         if (created := self._created.get(name)) is not None:  # otherwise it is deleted
+            subscription.created = created
             self._drained[name] = DrainedMark(
                 self._segment,
                 name,

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from segments.cursor import Cursor
 from segments.dispatch import Dispatcher
@@ -32,6 +32,10 @@ from txnwire.ports import Clock
 from watchers.acks import AckPosition, ack_op_record, check_op_size
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, PendingAckStatistics, Reservation
+
+SEEK_BITS: Final = 24
+"""Of the number that is told to consumers, for the seeks; the revision has the others."""
+MAX_UINT64: Final = (1 << 64) - 1
 
 AckReply = Callable[[TxnError | None], None]
 """Called once with the outcome of an ack in a transaction: None once its op is recorded."""
@@ -119,6 +123,8 @@ class Subscription(ABC):
         self._epoch = surroundings.epoch
         self.cursor = cursor
         self.pending = pending
+        self.created = 0
+        """The revision at which its record was made, which tells it from another one of the name."""
         self._ledgers = surroundings.ledgers
         self._dispatcher = surroundings.dispatcher
         self._op_counter = surroundings.op_counter
@@ -361,6 +367,12 @@ class Subscription(ABC):
                 f"{len(held)} open transactions hold acks of subscription {self.name} on {self._segment}, transaction "
                 f"{held[0] if held else 'none'} among them: commit or abort it and try again"
             ) from error
+
+    @property
+    def received_under(self) -> int:
+        """▲ What is received under another number is not acked here: it was before a seek, or of a subscription of this
+        name that was deleted. It would be consumed and never delivered."""
+        return (self.created << SEEK_BITS) + self.cursor.seeks & MAX_UINT64
 
     # ---- what dispatch asks -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TextIO
 
 from simulation import guards
+from simulation.acking_work import TOPIC as ACKING_TOPIC
 from simulation.acking_work import AckingDrain, AckingLife, AckingLog
 from simulation.busy import BusyJudge
 from simulation.careless import share_of
@@ -40,7 +41,10 @@ from simulation.record_judge import RecordJudge
 from simulation.recorder import Recorder
 from simulation.rest import REST_S, held_at_work, held_in_memory, left_in_store
 from simulation.scene import DATA
-from simulation.seek_work import SeekDrain, SeekLife, SeekLog
+from simulation.seek_model import SeekLog
+from simulation.seek_sending import TOPIC as SOUGHT_TOPIC
+from simulation.seek_sending import SenderLife
+from simulation.seek_work import SeekDrain, SeekLife
 from simulation.servers import broker_settings, serve, server_settings
 from simulation.settling import Settling
 from simulation.sim_disk import DiskFaults
@@ -68,6 +72,8 @@ PASSING = "client-passing"
 QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
 KEYED = ("client-keyed-1", "client-keyed-2")
 SEEKER = "client-seeker"
+SENDER = "client-sender"
+"""To the topic that is sought in."""
 ACKER = "client-acker"
 OPERATOR = "client-operator"
 LAYOUTS = "client-layouts"
@@ -82,7 +88,7 @@ LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
 WORK_S = 60.0
 QUIET_S = 40.0
 """After healing: longer than any transaction's time limit, the client grace and a lease together."""
-DRAIN_S = 120.0
+DRAIN_S = 180.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
 NO_FOLDER = "is no data folder yet"
 OBSERVED_S = 1.0
@@ -194,6 +200,7 @@ class Scenario:
             self._world.add(name, lambda ports: QueueLife(ports, self.plan, self.queue).live())
         self._world.add(PASSING, lambda ports: PassingLife(ports, self.plan, self.passing).live())
         self._world.add(SEEKER, lambda ports: SeekLife(ports, self.plan, self.sought).live())
+        self._world.add(SENDER, lambda ports: SenderLife(ports, self.plan, self.sought).live())
         self._world.add(ACKER, lambda ports: AckingLife(ports, self.plan, self.acking).live())
         for name in KEYED:
             self._world.add(name, lambda ports: KeyedLife(ports, self.plan, self.held).live())
@@ -203,7 +210,7 @@ class Scenario:
         if self._shape.random() < EXTRA_SHARE:
             self._world.add(GIVING_UP, lambda ports: DeadLife(ports, self.plan, self.dead).live())
         if (pace_s := self._shape.choice(LAYOUT_PACES_S)) is not None:
-            changed = (*TOPICS, *TOPICS, PASSING_TOPIC)
+            changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
             self._world.add(LAYOUTS, lambda ports: LayoutLife(ports, self.plan, changed, pace_s).live())
         if self._shape.random() < EXTRA_SHARE:
             if LARGE in self._world.processes:
@@ -454,7 +461,11 @@ def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Re
         "fenced": scenario.held.fenced,
         "connects with one key that race": scenario.held.raced + scenario.held.refused,
         "sought": scenario.sought.seeks,
+        "sought, and it is known where at last": int(scenario.sought.ended and scenario.sought.is_certain),
         "sought elsewhere": scenario.sought.refused,
+        "acked behind a seek": scenario.sought.late,
+        "sought topic made again": scenario.sought.life,
+        "sought subscription made again": scenario.sought.lives,
     }
     told = [f"{fault} ({', '.join(words)})" for fault, words in scenario.nemesis.told.items()]
     operations: dict[str, int] = {}

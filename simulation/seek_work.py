@@ -1,88 +1,38 @@
-"""A stream subscription that is sought to and fro over a layout that changes: what it has drained is taken back, and
-comes again, parents before children.
+"""Consumers of a stream subscription that seek, rewind, join, leave, stand still and ack late, over a layout that
+changes, while the subscription and its topic are deleted and made again under their names. `seek_model` says what each
+must get, and what nobody may get any more.
 
-One process works on it. Between two seeks, and within one life of its consumer, what comes of a key comes in the order
-in which it stands. After a seek to the earliest everything comes that was not received and acked since: acks of before,
-on their way still, count for nothing. After a seek to a time everything comes that was published from then on, by the
-clock of who sent it, however clocks differ. A seek to a message of another topic is refused and moves nothing. In the
-end it is sought to the earliest once more, and then everything visible comes, in order.
+One process hosts a consumer that stays and one that comes and goes, so that segments leave either of them and come
+back. It seeks to both ends, to times by the clocks of who publishes, and to messages; it asks for positions of another
+topic and of former lives wherever a position is taken, which must be refused. Messages that were received before a seek
+are acked behind it: such an ack is void. Each receipt is acked or kept, singly or cumulatively over all segments, in
+transactions and outside. Beside it another process sends, with another clock.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 
 import txnclient
-from simulation.history import Place
+from simulation.queue_work import outcomes_of
 from simulation.recorder import place_of
+from simulation.seek_member import Member, seen_of
+from simulation.seek_model import EARLIEST, LATEST, MESSAGE, TIME, Point, SeekLog
+from simulation.seek_sending import TOPIC, Sender
+from simulation.seek_trials import Trials, asks_elsewhere
 from simulation.workload import DRAIN_SILENCE_S, TOPICS, Plan
 from simulation.world import Ports
 from txnclient.consumer import Consumer
 from txnclient.message import Message
-from txnwire.errors import InvalidArgument, TxnError
+from txnclient.opening import Opening
+from txnwire.errors import InvalidArgument, NotAllowed, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import MessageId
+from txnwire.ports import Transport
 
-TOPIC = TOPICS[0]
 SUBSCRIPTION = "sought"
-EVER_MS = 0
-
-
-@dataclass(slots=True)
-class SeekLog:
-    """What was seen over all lives; `left` and `visible`: (key, place, value) as found at the end."""
-
-    seeks: int = 0
-    breaches: list[str] = field(default_factory=list)
-    since: dict[str, None] | None = None
-    """What was acked, or may have been, since a seek to the earliest or to a time; None where the last was another."""
-    from_ms: int = EVER_MS
-    """That time."""
-    refused: int = 0
-    """Seeks to a message of another topic."""
-    unanswered: bool = False
-    """Whether a seek may still come into effect, of which nobody has heard."""
-    again: list[str] = field(default_factory=list)
-    """What came at the end, before the last seek."""
-    left: list[tuple[str, Place, str]] = field(default_factory=list)
-    visible: list[tuple[str, Place, str]] = field(default_factory=list)
-    published_ms: dict[str, int] = field(default_factory=dict)
-    """Of the visible ones."""
-
-    @property
-    def knows_what_is_due(self) -> bool:
-        return self.since is not None and not self.unanswered
-
-    def findings(self) -> Iterator[str]:
-        yield from self.breaches
-        yield from (f"sought: at the end, {text}" for text in out_of_order(self.left))
-        left, visible = [value for *_, value in self.left], [value for *_, value in self.visible]
-        for value in dict.fromkeys(left):
-            if left.count(value) > 1:
-                yield f"sought: {value} came {left.count(value)} times at the end"
-        if self.knows_what_is_due:
-            in_range = [value for value in visible if self.published_ms[value] >= self.from_ms]
-            due = [value for value in in_range if value not in (self.since or {})]
-            came = dict.fromkeys(self.again)
-            yield from (
-                f"sought: {value} was not acked since the seek and did not come" for value in due if value not in came
-            )
-        yield from (f"sought: {value} did not come at the end" for value in visible if value not in left)
-        yield from (f"sought: {value} came at the end and is not visible" for value in left if value not in visible)
-
-
-def out_of_order(seen: Sequence[tuple[str, Place, str]]) -> Iterator[str]:
-    """Of (key, place, value) in the order of receipt: what came behind what stands behind it."""
-    highest: dict[str, Place] = {}
-    for key, place, value in seen:
-        if key in highest and place < highest[key]:
-            yield f"{value} of {key} at {place} came behind {highest[key]}"
-        highest[key] = max(highest.get(key, place), place)
-
-
-def _seen(messages: Sequence[Message]) -> list[tuple[str, Place, str]]:
-    return [((one.key or b"").decode(), place_of(one.id), one.value.decode()) for one in messages]
+OTHER_TOPIC = TOPICS[1]
 
 
 class SeekLife:
@@ -93,91 +43,184 @@ class SeekLife:
         self._plan = plan
         self._log = log
         self._random = ports.random
+        self._now = ports.clock.monotonic
         self._careless = plan.caller(ports.random)
-        self._ids: list[MessageId] = []
-        self._times_ms: list[int] = []
-        self._foreign: MessageId | None = None
+        self._strangers: list[Message] = []
+        """Messages that were received elsewhere."""
+        self._kept: list[tuple[Message, int]] = []
+        """What the host has received of this topic, with its numbers."""
 
     async def live(self) -> None:
         """Returns when it cannot go on, or a while has passed: it is started anew."""
-        ports = self._ports
         try:
-            opening = txnclient.connect(
-                self._plan.url, timeout=15.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            )
-            async with self._careless.within(opening) as client:
-                await client.create_topic(TOPIC, segments=self._plan.segments)
-                until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
-                self._foreign = await self._one_of_another_topic(client)
-                consuming = client.consumer(TOPIC, SUBSCRIPTION, name="seeker", start="earliest")
-                async with self._careless.within(consuming) as consumer:
-                    while self._plan.active and ports.clock.monotonic() < until:
-                        await self._read_on(consumer)
-                        await self._seek(consumer)
+            async with (
+                self._careless.within(self._connect()) as client,
+                self._careless.within(self._connect()) as other,
+            ):
+                sending = asyncio.ensure_future(Sender(self._ports, self._plan, self._log).go_on(client))
+                try:
+                    await self._work(client, other)
+                finally:
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+        except TopicNotFound:
+            # A deletion that a former life asked for, and that was on its way when that was killed, has come late.
+            self._log.ready = False
+        except SubscriptionNotFound:
+            self._log.unsubscribing = True
         except TxnError as error:
-            self._plan.met(ports.owner.name, error)
+            self._plan.met(self._ports.owner.name, error)
 
-    async def _one_of_another_topic(self, client: txnclient.Client) -> MessageId | None:
-        await client.create_topic(TOPICS[1], segments=self._plan.segments)
-        async with client.reader(TOPICS[1], start="earliest") as reader:
-            messages = await reader.receive_many(1, timeout=0.5)
-        return messages[0].id if messages else None
+    def _connect(self) -> Awaitable[txnclient.Client]:
+        ports = self._ports
+        return txnclient.connect(
+            self._plan.url, timeout=15.0, transport=ports.transport, clock=ports.clock, random=ports.random
+        )
 
-    async def _read_on(self, consumer: Consumer) -> None:
-        """Until the next seek. Everything is acked, outside of transactions, so that parents are drained."""
-        until = self._ports.clock.monotonic() + self._random.expovariate(1 / 5.0)
-        while self._plan.active and self._ports.clock.monotonic() < until:
-            await asyncio.sleep(self._random.expovariate(1 / self._plan.pause_s))
-            receiving = consumer.receive_many(self._random.choice((3, 50, 500)), timeout=1.0)
-            messages = await self._careless.call(receiving)
-            self._ids = [*self._ids, *(one.id for one in messages)][-200:]
-            self._times_ms = [*self._times_ms, *(one.publish_time_ms for one in messages)][-200:]
-            for text in out_of_order(_seen(messages)):
-                self._log.breaches.append(f"sought: {self._ports.owner.name}: {text}")
-            if not messages:
-                continue
-            if self._log.since is not None:
-                self._log.since.update(dict.fromkeys(one.value.decode() for one in messages))
-            if self._random.random() < 0.3:
-                for answer in consumer.ack_nowait(messages):
-                    answer.add_done_callback(_heard)  # a seek may overtake it
+    def _goes_on(self, until: float) -> bool:
+        return self._plan.active and self._now() < until
+
+    async def _work(self, client: txnclient.Client, other: txnclient.Client) -> None:
+        log = self._log
+        until = self._now() + self._random.uniform(10.0, 60.0)
+        await self._careless.call(self._look_elsewhere(client))
+        while self._goes_on(until):
+            if not log.ready:
+                await self._make_topic(client)
+            topic_until = min(until, self._now() + self._random.uniform(4.0, 25.0))
+            while self._goes_on(topic_until):
+                await self._one_subscription(client, other)
+            if self._goes_on(until):
+                log.ready = False
+
+    async def _make_topic(self, client: txnclient.Client) -> None:
+        log = self._log
+        if log.life:
+            with suppress(TopicNotFound):
+                await self._careless.call(client.delete_topic(TOPIC, force=True), weight=3)
+            self._strangers = [*self._strangers[:1], *(message for message, _ in self._kept[-3:])]
+        log.next_topic()
+        self._kept = []
+        await self._careless.call(client.create_topic(TOPIC, segments=self._random.choice((1, 2, 3))))
+        log.ready = True
+
+    async def _look_elsewhere(self, client: txnclient.Client) -> None:
+        await client.create_topic(OTHER_TOPIC, segments=self._plan.segments)
+        async with client.reader(OTHER_TOPIC, start="earliest") as reader:
+            self._strangers += await reader.receive_many(1, timeout=0.5)
+
+    async def _one_subscription(self, client: txnclient.Client, other: txnclient.Client) -> None:
+        log = self._log
+        if log.unsubscribing:
+            with suppress(SubscriptionNotFound):
+                await self._careless.call(client.delete_subscription(TOPIC, SUBSCRIPTION, force=True), weight=3)
+            log.unsubscribed()
+        point, start = (None, EARLIEST) if log.joined else self._drawn([], joins=True)
+        consuming = client.consumer(TOPIC, SUBSCRIPTION, name="host", start=start)
+        async with self._careless.within(consuming) as consumer:
+            if point is not None:
+                log.has_begun(point)
+            guest = asyncio.ensure_future(self._guest(other))
+            try:
+                await self._host(client, Member(client, consumer, log, self._random, self._careless, self._kept))
+            finally:
+                guest.cancel()
+                await asyncio.gather(guest, return_exceptions=True)
+        if self._plan.active and self._random.random() < 0.4:
+            log.unsubscribing = True
+
+    # ---- the one that stays, and seeks ----
+
+    async def _host(self, client: txnclient.Client, member: Member) -> None:
+        until = self._now() + self._random.uniform(2.0, 14.0)
+        while self._goes_on(until):
+            reads_until = self._now() + self._random.expovariate(1 / 1.5)
+            while self._goes_on(reads_until):
+                await asyncio.sleep(self._random.expovariate(1 / self._plan.pause_s))
+                await member.work()
+            drawn = self._random.random()
+            if drawn < 0.1:
+                member.rewind()
+            elif drawn < 0.2:
+                await asyncio.sleep(self._random.uniform(0.5, 6.0))
+            elif drawn < 0.35:
+                await self._ask_elsewhere(client, member.consumer)
             else:
-                await self._careless.call(consumer.ack(messages))
+                await self._seek(client, member)
+                if self._random.random() < 0.5:
+                    await member.ack_late()
 
-    async def _seek(self, consumer: Consumer) -> None:
-        drawn, log = self._random.random(), self._log
-        if drawn < 0.1 and self._foreign is not None:
-            await self._seek_elsewhere(consumer, self._foreign)
+    def _drawn(self, times_ms: Sequence[int], *, joins: bool = False) -> tuple[Point, str | int | MessageId]:
+        """A place to go to, written down."""
+        log, drawn = self._log, self._random.random()
+        if drawn < 0.25 and times_ms:
+            time_ms = self._random.choice(times_ms) + self._random.choice((-1, 0, 1))
+            return log.begins(TIME, time_ms=time_ms, joins=joins), time_ms
+        if drawn < 0.5 and log.ids:
+            at = MessageId.parse(self._random.choice(log.ids))
+            return log.begins(MESSAGE, place=place_of(at), joins=joins), at
+        kind = LATEST if drawn > 0.85 else EARLIEST
+        return log.begins(kind, joins=joins), kind
+
+    async def _seek(self, client: txnclient.Client, member: Member) -> None:
+        point, start = self._drawn(member.times_ms)
+        by_consumer = self._random.random() < 0.7
+        seeking = member.consumer.seek(start) if by_consumer else client.seek_subscription(TOPIC, SUBSCRIPTION, start)
+        await self._careless.call(seeking, weight=3)
+        self._log.has_begun(point)
+
+    async def _ask_elsewhere(self, client: txnclient.Client, consumer: Consumer) -> None:
+        """▲ It must not mean the earliest: every cursor would be set back, or a new subscription begin there."""
+        log = self._log
+        known = [*map(MessageId.parse, log.foreign[-6:]), *(one.id for one in self._strangers)]
+        if not known:
             return
-        log.since, in_doubt, log.unanswered = None, log.unanswered, True
-        if drawn < 0.4:
-            await self._careless.call(consumer.seek("earliest"), weight=3)
-            log.since, log.from_ms = {}, EVER_MS
-        elif drawn < 0.6 and self._times_ms:
-            time_ms = self._random.choice(self._times_ms) + self._random.choice((-1, 0, 1))
-            await self._careless.call(consumer.seek(time_ms), weight=3)
-            log.since, log.from_ms = {}, time_ms
-        elif drawn < 0.7:
-            await self._careless.call(consumer.seek("latest"), weight=3)
-        elif self._ids:
-            await self._careless.call(consumer.seek(self._random.choice(self._ids)), weight=3)
-        log.unanswered = in_doubt
-        log.seeks += 1
-
-    async def _seek_elsewhere(self, consumer: Consumer, foreign: MessageId) -> None:
-        """▲ It must not mean the earliest: every cursor would be set back."""
+        at = self._random.choice(known)
+        stranger = self._random.choice(self._strangers) if self._strangers else None
+        asks = asks_elsewhere(client, consumer, TOPIC, SUBSCRIPTION, at, stranger)
+        what = self._random.choice(list(asks))
         try:
-            await self._careless.call(consumer.seek(foreign), weight=3)
+            if await self._careless.call(asks[what](), weight=3) is False:
+                return
         except InvalidArgument:
-            self._log.refused += 1
+            log.refused += 1
+        except NotAllowed:
+            if not what.startswith("ack"):
+                raise
+            log.refused += 1
         else:
-            self._log.breaches.append(f"sought: a seek to {foreign} of another topic was taken")
+            where = stranger.id if stranger is not None and what.startswith("ack") else at
+            log.breaches.append(f"sought: {what} at {where}, of another topic or a former life, was taken")
 
+    # ---- the one that comes and goes ----
 
-def _heard(answer: asyncio.Future[None]) -> None:
-    """Whatever came of it: the next ack, or the end of this life, tells as well."""
-    if not answer.cancelled():
-        answer.exception()
+    async def _guest(self, client: txnclient.Client) -> None:
+        while self._plan.active:
+            await asyncio.sleep(self._random.expovariate(1 / 2.0))
+            try:
+                self._log.guest_joins = True
+                consuming = client.consumer(TOPIC, SUBSCRIPTION, name="guest", start="earliest")
+                async with self._careless.within(consuming) as consumer:
+                    self._log.guest_joins = False
+                    await self._be_guest(Member(client, consumer, self._log, self._random, self._careless, []))
+            except TxnError as error:
+                if error.fatal or isinstance(error, TopicNotFound | SubscriptionNotFound):
+                    return  # the host hears of it as well
+                self._plan.met(self._ports.owner.name, error)
+
+    async def _be_guest(self, member: Member) -> None:
+        until = self._now() + self._random.uniform(1.0, 15.0)
+        while self._goes_on(until):
+            await asyncio.sleep(self._random.expovariate(1 / (4 * self._plan.pause_s)))
+            drawn = self._random.random()
+            if drawn < 0.05:
+                await asyncio.sleep(self._random.uniform(1.0, 12.0))  # with all that it holds
+            elif drawn < 0.15:
+                await member.ack_late()
+            elif drawn < 0.2:
+                member.rewind()
+            else:
+                await member.work()
 
 
 class SeekDrain:
@@ -190,18 +233,37 @@ class SeekDrain:
 
     async def run(self) -> None:
         ports, log = self._ports, self._log
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                async for message in reader:
-                    log.visible += _seen([message])
-                    log.published_ms[message.value.decode()] = message.publish_time_ms
-            async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
-                while log.knows_what_is_due and (messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S)):
-                    log.again += [value for *_, value in _seen(messages)]
-                    await consumer.ack(messages)
-                await consumer.seek("earliest")
-                while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                    log.left += _seen(messages)
-                    await consumer.ack(messages)
+
+        def connect(transport: Transport) -> Opening[txnclient.Client]:
+            return txnclient.connect(
+                self._plan.url, timeout=30.0, transport=transport, clock=ports.clock, random=ports.random
+            )
+
+        async with connect(ports.transport) as client:
+            if log.ready and not log.unsubscribing:
+                try:
+                    await self._judge(client)
+                except (TopicNotFound, SubscriptionNotFound):
+                    log.ready = False  # a deletion of a former life has come late
+            trials = Trials(client, connect, ports.transport, TOPIC, SUBSCRIPTION, ports.random, log.breaches.append)
+            await trials.run()
+
+    async def _judge(self, client: txnclient.Client) -> None:
+        log = self._log
+        txn_ids = [*log.sent_within.values(), *(one.txn_id for one in log.within)]
+        log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_ids)))
+        async with client.reader(TOPIC, start="earliest", end="latest") as reader:
+            async for message in reader:
+                log.visible += seen_of([message])
+                log.published_ms[message.value.decode()] = message.publish_time_ms
+        if not log.joined:
+            log.begins(EARLIEST, joins=True)
+        async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
+            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
+                log.again += [value for *_, value in seen_of(messages)]
+                await consumer.ack(messages)
+            await consumer.seek("earliest")
+            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
+                log.left += seen_of(messages)
+                await consumer.ack(messages)
+        log.ended = True

@@ -19,7 +19,7 @@ LIMITS_S: Mapping[str, float] = {
     "draining: reading everything": 60.0,
     "draining: queue": 45.0,
     "draining: passing topic": 45.0,
-    "draining: sought subscription": 45.0,
+    "draining: sought subscription": 80.0,
     "draining: acks of every kind": 45.0,
     "draining: large values": 45.0,
     "draining: dead letters": 45.0,

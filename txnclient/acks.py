@@ -485,6 +485,6 @@ class Acks:
 
 def _void(what: object) -> NotAllowed:
     return NotAllowed(
-        f"message {what} was received before the subscription was sought elsewhere: its ack is void, go on with what "
-        "is received from now on"
+        f"message {what} was received before the subscription was sought elsewhere, or made again under its name: its "
+        "ack is void, go on with what is received from now on"
     )

@@ -12,7 +12,8 @@ from txnwire.names import SEGMENT_SCHEME
 
 
 class Under(NamedTuple):
-    """What a message was received under: `seeks` is how often the subscription had been sought in its segment."""
+    """What a message was received under: `seeks` is another number behind each seek in its segment, and for another
+    subscription of the name."""
 
     subscription: str
     seeks: int

@@ -14,11 +14,8 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/channels.py",
         old="layout is None or routes.is_another(layout)",
         new="layout is None",
-        tests=(
-            "tests/txnclient/test_deleted_topics.py::"
-            "test_a_client_that_hears_of_the_next_topic_first_sends_nothing_to_it",
-        ),
-        why_tests="the simulation opens its producers anew for each topic",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="commits-without-a-refused-send",
@@ -28,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                txn.failed(self._failure)",
         new="                pass",
         tests=("tests/test_deleted_in_use.py::test_no_send_to_what_was_deleted_leaves_its_transaction_able_to_commit",),
-        why_tests="the simulation opens its producers anew for each topic",
+        why_tests="the simulation's one producer that outlives its topic sends outside of transactions",
     ),
     Mutant(
         name="stays-at-a-stale-home",
@@ -96,11 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consumer.py",
         old="        for path in dict.fromkeys((segment, *self._feeds)):\n",
         new="        for path in (segment,):\n",
-        tests=(
-            "tests/txnclient/test_delivered.py::"
-            "test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before",
-        ),
-        why_tests="the simulation acks cumulatively on a stream of one segment",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="cumulative-ack-over-what-has-left",
@@ -109,11 +103,8 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/delivered.py",
         old="        self._lost[segment] = min(place, self._lost.get(segment, place))\n",
         new="",
-        tests=(
-            "tests/txnclient/test_delivered.py::"
-            "test_p2_what_was_handed_out_before_and_is_another_s_now_is_passed_over_or_ends_a_transaction",
-        ),
-        why_tests="the simulation acks cumulatively on a stream of one segment",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="member-of-who-leads-again",
@@ -207,10 +198,8 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/feed.py",
         old="        self.acks.void_but(under)\n",
         new="",
-        tests=(
-            "tests/txnclient/test_consumer.py::test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_seek",
-        ),
-        why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="acks-survive-a-segment-s-return",
@@ -219,11 +208,18 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/acks.py",
         old="        if now is not None and under.seeks != now.seeks:",
         new="        if now is not None and message.entry.holder is self._inbox and under.seeks != now.seeks:",
-        tests=(
-            "tests/txnclient/test_consumer.py::test_acks_of_before_a_seek_are_void_when_the_segment_has_come_back",
-            "tests/txnclient/test_void_acks.py::test_acks_of_before_a_seek_are_void_behind_a_split_and_a_drain",
-        ),
-        why_tests="the simulation's consumers ack what they have just received",
+        faults="none",
+        work_s=8.0,
+    ),
+    Mutant(
+        name="acks-survive-a-subscription",
+        rule="acks of what a deleted subscription's consumers received are void in the next one of its name",
+        section="§8",
+        file="segments/subscriptions.py",
+        old="(self.created << SEEK_BITS) + self.cursor.seeks & MAX_UINT64",
+        new="self.cursor.seeks",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="bulk-behind-a-gap",

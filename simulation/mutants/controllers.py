@@ -7,7 +7,7 @@ from simulation.mutants.mutant import Mutant
 TERMS = "term unheard of"
 
 USERS = "tests/segments/test_topic_users.py::"
-NO_JUDGE = "the simulation deletes with force alone"
+NO_JUDGE = "the simulation deletes without force once everything has healed, when brokers and controller know all users"
 STANDBYS = "tests/segments/test_standbys.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -38,8 +38,8 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/deletions.py",
         old="else self._users.producers(topic_path, use.created_at)",
         new="else 0",
-        tests=(USERS + "test_a_producer_that_has_sent_nothing_keeps_its_topic",),
-        why_tests=NO_JUDGE,
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="idle-members-not-counted",
@@ -98,8 +98,8 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/stream_groups.py",
         old="again and life not in (0, self._lives[key])",
         new="False",
-        tests=(STANDBYS + "test_a_member_of_a_deleted_subscription_does_not_join_the_next_of_its_name",),
-        why_tests="the simulation gives its subscriptions names of their own",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="deletion-ends-the-next-group",

@@ -153,11 +153,36 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    if topology.paths.get(SegmentName.from_path(start.segment).segment_id) != start.segment:\n"
         "        return start\n"
         "    ancestors",
-        tests=(
-            "tests/segments/test_starts_elsewhere.py::"
-            "test_a_seek_at_a_message_of_elsewhere_is_refused_before_anything_moves",
+        faults="none",
+        work_s=8.0,
+    ),
+    Mutant(
+        name="subscription-at-elsewhere",
+        rule="a subscription is not made to begin at a message that the topic does not have",
+        section="§8",
+        file="segments/subscription_records.py",
+        old="    topology.check_has(segment.path)\n    ancestors = topology.ancestors(segment.segment_id)\n",
+        new="    known = segment.segment_id in topology.segments\n"
+        "    ancestors = topology.ancestors(segment.segment_id) if known else ()\n",
+        faults="none",
+        work_s=8.0,
+    ),
+    Mutant(
+        name="reader-at-elsewhere",
+        rule="a reader at a message of an earlier topic of the name is refused",
+        section="§8",
+        file="segments/starts.py",
+        old="            topology.check_has(start.segment)\n    return start",
+        new="            return start\n    return start",
+        more=(
+            Edit(
+                "txnclient/reader.py",
+                "    segment_id = SegmentName.from_path(start.segment).segment_id\n    if layout",
+                "    segment_id = 1 << 62\n    if layout",
+            ),
         ),
-        why_tests="the simulation seeks at messages of the subscription's own topic alone",
+        faults="none",
+        work_s=8.0,
     ),
     Mutant(
         name="trim-over-a-seek",

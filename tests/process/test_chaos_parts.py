@@ -110,7 +110,7 @@ def test_every_log_that_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
         kept.write()
         assert read_kept(tmp_path / kind, log) == kept.log
     acking = Kept(tmp_path / "acking", AckingLog)
-    acking.log.within.append(("3-1", Named(up_to=(0, 1, 2, 3))))
+    acking.log.within.append(("3-1", Named(up_to=((0, 1, 2, 3),))))
     acking.log.outside.append(Outside(Named(values=("a",)), dropped=(Named(values=("b",)),)))
     acking.log.owed["c"] = (0, 1, 2, 4)
     acking.write()

@@ -15,6 +15,7 @@ from segments.directory import Directory
 from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerStore
 from segments.settings import BrokerSettings
+from segments.subscriptions import SEEK_BITS
 from segments.topology import Topology, create_record
 from tests.segments.memory_transport import MemoryTransport
 from txnstore import keys, records
@@ -338,7 +339,7 @@ class Client:
             type=type,
             isolation=isolation,
         )
-        found.seeks = (await self.call(subscribe=request)).subscribe_ok.seeks
+        found.seeks = (await self.call(subscribe=request)).subscribe_ok.seeks % (1 << SEEK_BITS)
         found.flow(permits)
         return found
 

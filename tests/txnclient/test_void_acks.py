@@ -46,6 +46,28 @@ async def test_acks_of_before_a_seek_are_void_behind_a_split_and_a_drain(
 
 @pytest.mark.parametrize("type", ["stream", "queue"])
 @pytest.mark.parametrize("in_transaction", [False, True])
+async def test_what_a_deleted_subscription_s_consumer_received_is_not_acked_in_the_next_one_of_its_name(
+    client: txnclient.Client, type: str, in_transaction: bool
+) -> None:
+    """▲ It would be consumed there, and never delivered."""
+    await prepared(client, 2, segments=1)
+    async with await client.consumer(TOPIC, "sub", type=type) as deleted:
+        old = await received(deleted, 2)
+    await client.delete_subscription(TOPIC, "sub")
+    async with await client.consumer(TOPIC, "sub", type=type, prefetch=1) as consumer:
+        again = await received(consumer, 1)  # it is attached
+        txn = await client.begin() if in_transaction else None
+        with pytest.raises(txnclient.NotAllowed, match="sought"):
+            await consumer.ack(old, txn=txn)
+        if txn is not None:
+            await txn.abort()
+    async with await client.consumer(TOPIC, "sub", type=type) as other:
+        assert sorted(message.value for message in await received(other, 2)) == [b"0", b"1"]
+    assert len(again) == 1
+
+
+@pytest.mark.parametrize("type", ["stream", "queue"])
+@pytest.mark.parametrize("in_transaction", [False, True])
 async def test_what_another_subscription_s_consumer_received_is_not_acked(
     client: txnclient.Client, type: str, in_transaction: bool
 ) -> None:

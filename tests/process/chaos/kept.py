@@ -14,7 +14,7 @@ from simulation.dead_work import DeadLog
 from simulation.large_work import LargeLog
 from simulation.passing_work import PassingLog
 from simulation.queue_work import Taken
-from simulation.seek_work import SeekLog
+from simulation.seek_model import SeekLog
 from txnwire.ports import Connection, Listener, Transport
 from txnwire.proto.txn_pb2 import Command
 

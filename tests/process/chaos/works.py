@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import txnclient
+from simulation.acking_work import TOPIC as ACKING_TOPIC
 from simulation.acking_work import AckingLife
 from simulation.dead_work import DeadLife
 from simulation.keyed_work import KeyedLife, KeyedLog
@@ -18,6 +19,7 @@ from simulation.layout_work import LayoutLife
 from simulation.passing_work import TOPIC as PASSING_TOPIC
 from simulation.passing_work import PassingLife
 from simulation.queue_work import QueueLife, QueueLog
+from simulation.seek_sending import TOPIC as SOUGHT_TOPIC
 from simulation.seek_work import SeekLife
 from simulation.workload import TOPICS, ClientLife, Plan
 from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadTransport
@@ -133,7 +135,7 @@ class Works:
 
     def _layouts(self, ports: RealPorts, plan: Plan) -> Alive:
         pace_s = layout_pace_s(self.seed)
-        changed = (*TOPICS, *TOPICS, PASSING_TOPIC)
+        changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
         return Idle() if pace_s is None else LayoutLife(ports, plan, changed, pace_s)  # type: ignore[arg-type]
 
 
