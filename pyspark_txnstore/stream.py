@@ -20,10 +20,12 @@ from pyspark.sql.types import StructType
 from pyspark_txnstore import first_batch
 from pyspark_txnstore.cuts import Cuts
 from pyspark_txnstore.limits import Backlog, Scan
-from pyspark_txnstore.offsets import decode_offset, encode_offset
+from pyspark_txnstore.look_back import pair_to_plan
+from pyspark_txnstore.offsets import encode_offset
 from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.source import plan, read
 from txnclient.snapshot import Snapshot
+from txnwire.errors import DataTrimmed
 from txnwire.ids import EARLIEST
 
 IDLE_S: Final = 0.05
@@ -54,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost."""
         if self._initial is None:
-            self._initial = first_batch.initial(self._cuts.first(self._target))
+            self._initial = first_batch.initial(self._cuts.first(self._target), self._options.isolation)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -82,10 +84,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if target is None:
             return None
         self._newest = target
-        before, target = self._cuts.between(decode_offset(start), target)
+        before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
         if not adds(before, target):
             return None
-        return first_batch.ending(start, self._limited(before, target) if limited else target)
+        return first_batch.ending(start, self._end(before, target, limited=limited), self._options.isolation)
+
+    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot:
+        """▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
+        back no further when it runs again."""
+        end = target
+        if limited:
+            try:
+                end = self._limited(start, target)
+            except DataTrimmed:
+                if start is None or (settled := self._cuts.settled(start, target)) is None:
+                    raise
+                start, target = settled
+                end = self._limited(start, target)
+        return pair_to_plan(self._cuts, start, end, self._backlog)[1]
 
     def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
         while True:
@@ -114,13 +130,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._backlog.done(part)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._newest is None else encode_offset(self._newest)
+        return None if self._newest is None else encode_offset(self._newest, self._options.isolation)
 
     # ---- a micro-batch ----------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        cuts = first_batch.between(start, end)
-        return [] if cuts is None else list(plan(self._options, *cuts, known=self._backlog))
+        cuts = first_batch.between(start, end, self._options.isolation)
+        return [] if cuts is None else list(plan(self._options, *cuts, known=self._backlog, cuts=self._cuts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition)

@@ -17,6 +17,7 @@ from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.stream import IDLE_S, StreamReader
 from tests.spark.micro_batches import Row, Start, commit, numbered, send, values
 from tests.spark.service import Service
+from txnwire.errors import InvalidArgument
 
 
 def split_all(client: txnclient.sync.Client, topic: str) -> None:
@@ -141,6 +142,37 @@ def test_uncommitted_shows_everything_at_once_and_once(
     assert {row["txn_id"] for row in rows} == {str(txn.id), str(doomed.id)}
     txn.commit()
     assert query.next() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "then"), [("read_committed", "read_uncommitted"), ("read_uncommitted", "read_committed")]
+)
+def test_a_checkpoint_is_refused_at_the_other_isolation(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, before: str, then: str
+) -> None:
+    """▲ Or what is open there would come by half, or twice. So is its offset where another query begins or ends."""
+    sync_client.create_topic(topic)
+    txn = sync_client.begin()
+    send(sync_client, topic, [b"open"], txn)
+    send(sync_client, topic, [b"plain"])
+    query = start(isolationLevel=before)
+    query.next()
+    send(sync_client, topic, [b"rest"], txn)
+    txn.commit()
+    query.restart(isolationLevel=then)
+    refused = f"with isolationLevel {before}, and this one has {then}"
+    with pytest.raises(InvalidArgument, match=refused):
+        query.next()
+    with pytest.raises(InvalidArgument, match=refused):
+        query.replay(0)
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(InvalidArgument, match=refused):
+            SourceOptions.parse(
+                {"service.url": "txn://a:1", "topic": topic, "isolationLevel": then, option: query.offsets[-1]},
+                use="read",
+            )
+    query.restart(isolationLevel=before)
+    assert b"rest" in values(query.next())
 
 
 # X2

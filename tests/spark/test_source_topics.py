@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import txnclient.sync
 from pyspark_txnstore.offsets import decode_offset
 from tests.spark.micro_batches import Start, commit, numbered, send, values
 from tests.spark.service import Service
+from tests.spark.waiting import wait_until
 from txnclient import Snapshot
 from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
 from txnwire.ids import EARLIEST, Position
@@ -143,6 +144,67 @@ def test_what_retention_takes_is_an_error_or_passed_over(
     assert values(query.next()) == kept
     fresh = start()
     assert values(fresh.next()) == kept
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": "100"}])
+def test_what_only_an_aborted_transaction_held_back_is_no_loss(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, limit: dict[str, str]
+) -> None:
+    """It was open at a batch's end and aborted later; retention took what had been read, then something new came."""
+    sync_client.create_topic(topic)
+    (parent,) = sync_client.describe_topic(topic).active
+    doomed = sync_client.begin()
+    send(sync_client, topic, [b"doomed"], doomed)
+    send(sync_client, topic, [b"read"])
+    sync_client.split(parent.name)
+    query = start(**limit)
+    assert values(query.next()) == [b"read"]
+    doomed.abort()
+    end = sync_client.snapshot(topic).segments[parent.path].end
+    sync_client.update_topic(topic, retention_ms=1)
+
+    def is_gone() -> bool:
+        return not list(sync_client.scan_entries(parent.path, after=EARLIEST, end=end, trimmed="skip"))
+
+    wait_until(is_gone, "retention to take the parent", 120.0)
+    send(sync_client, topic, [b"new"])
+    assert values(query.next()) == [b"new"]
+    query.restart()
+    assert values(query.replay(1)) == [b"new"]
+    assert query.next() is None
+
+
+def test_a_transaction_that_stays_open_makes_no_batch_read_everything_again(
+    start: Start, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Another one is open at each batch's end, and commits before the next."""
+    sync_client.create_topic(topic)
+    long = sync_client.begin(timeout=300)
+    send(sync_client, topic, [b"long"], long)
+    query = start()
+    read: list[int] = []
+    waiting: txnclient.sync.Transaction | None = None
+    for step in range(5):
+        following = sync_client.begin()
+        send(sync_client, topic, [b"short"], following)
+        send(sync_client, topic, numbered(f"plain{step}-", 50))
+        if waiting is not None:
+            waiting.commit()
+        waiting = following
+        batch = values(query.next())
+        assert batch.count(b"short") == (step > 0)
+        assert len(batch) == 50 + (step > 0)
+        read.append(entries_in(sync_client, query.partitions(step)))
+    assert read == [52, *[51 + 1] * 4]
+    long.abort()
+
+
+def entries_in(client: txnclient.sync.Client, parts: Iterable[Any]) -> int:
+    """That the tasks of these partitions read."""
+    ranges = [(one.segment, Position.parse(one.after), Position.parse(one.through)) for one in parts]
+    return sum(
+        len(page) for segment, after, end in ranges for page in client.scan_entries(segment, after=after, end=end)
+    )
 
 
 def test_min_partitions_parts_large_segments_and_loses_nothing(
