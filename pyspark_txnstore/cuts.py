@@ -95,14 +95,20 @@ class Cuts:
             return cut
         return beginning(cut, self._first_kept(cut))
 
+    def _reads(self, topic: str) -> bool:
+        pattern = self._options.pattern
+        return topic in self._options.topics if pattern is None else pattern.fullmatch(topic) is not None
+
+    def check_topics(self, end: Snapshot) -> None:
+        """▲ Of a batch that a checkpoint has and that runs again: after its query was given other topics, or the
+        checkpoint was copied for another query, it would read those of before. Raises `DataTrimmed`, unless data may be
+        lost: the next batch does not go on with them."""
+        if others := [topic for topic in end.topics if not self._reads(topic)]:
+            self._lost(f"{', '.join(others)}: in the checkpoint's last batch, and not asked for any more")
+
     def narrowed(self, cut: Snapshot) -> Snapshot:
         """A cut that was given, with the topics that are read alone."""
-        pattern, topics = self._options.pattern, self._options.topics
-        kept = {
-            topic: bounds
-            for topic, bounds in cut.topics.items()
-            if (topic in topics if pattern is None else pattern.fullmatch(topic))
-        }
+        kept = {topic: bounds for topic, bounds in cut.topics.items() if self._reads(topic)}
         return self.isolated(cut if len(kept) == len(cut.topics) else replace(cut, topics=kept))
 
     def ending(self, cut: Snapshot) -> Snapshot:
@@ -150,13 +156,16 @@ class Cuts:
         if obstacle is None:
             return start, end
         passing = passed_over(start, end)
-        if self._options.fail_on_data_loss:
-            raise DataTrimmed(f"{obstacle}: to go on without what is lost, set failOnDataLoss to false")
-        if self._told != obstacle:
-            # ▲ Once: an idle query is asked again and again from the same start.
-            self._told = obstacle
-            _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", obstacle)
+        self._lost(obstacle)
         return passing
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataTrimmed(f"{what}: to go on without what is lost, set failOnDataLoss to false")
+        if self._told != what:
+            # Once: an idle query is asked again and again from the same start.
+            self._told = what
+            _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", what)
 
     def settled(self, start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot] | None:
         """The two without what looks lost because it was held back by transactions that have aborted since; None where

@@ -31,6 +31,7 @@ WRITES: Final[tuple[Use, ...]] = ("write", "stream write")
 
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
+DEFAULT_PLANNING_RETRY_MS: Final = 120_000
 
 
 class Option(NamedTuple):
@@ -73,6 +74,10 @@ OPTIONS: Final = (
         "maxEntriesPerTrigger", "number", "", ("stream read",),
         "of stored entries, i.e. batches of producers; both limits hold",
     ),
+    Option(
+        "planningRetryMs", "milliseconds", str(DEFAULT_PLANNING_RETRY_MS), ("stream read",),
+        "how long a query asks again where the cluster cannot answer its driver, until it fails",
+    ),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
     Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
@@ -110,6 +115,7 @@ class SourceOptions:
     max_entries: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
+    planning_retry_s: float
     compacted: Path | None
     """Where generations lie that may be used; None: everything is read from the ledgers."""
 
@@ -144,6 +150,7 @@ class SourceOptions:
             max_entries=given.take("maxEntriesPerTrigger", _count),
             min_partitions=given.take("minPartitions", _count),
             fail_on_data_loss=lossless is None or lossless,
+            planning_retry_s=(given.take("planningRetryMs", _count) or DEFAULT_PLANNING_RETRY_MS) / 1000,
             compacted=_compacted(given, uncommitted=uncommitted),
         )
 

@@ -23,6 +23,7 @@ from pyspark_txnstore.limits import Backlog, Scan
 from pyspark_txnstore.look_back import pair_to_plan
 from pyspark_txnstore.offsets import encode_offset
 from pyspark_txnstore.options import SourceOptions
+from pyspark_txnstore.patience import Patience
 from pyspark_txnstore.source import plan, read
 from txnclient.snapshot import Snapshot
 from txnwire.errors import DataTrimmed
@@ -44,10 +45,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._rest = rest
+        self._patience = Patience(options.planning_retry_s, rest=rest)
         self._cuts = Cuts(options)
         self._initial: dict[str, Any] | None = None
         self._target: Snapshot | None = None
         """Of a query that ends there."""
+        self._ends = False
+        """Also where there is no topic to end at, for the pattern matched none when it began."""
         self._newest: Snapshot | None = None
         self._backlog = Backlog()
 
@@ -56,7 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost."""
         if self._initial is None:
-            self._initial = first_batch.initial(self._cuts.first(self._target), self._options.isolation)
+            first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
+            self._initial = first_batch.initial(first, self._options.isolation)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -68,19 +73,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._cuts.take()
+        self._target = self._patience.ask("where the query ends", self._cuts.take)
+        self._ends = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """▲ `start` itself where nothing is new: anything else is another micro-batch."""
-        end = self._end_behind(start, limited=not isinstance(limit, ReadAllAvailable))
+        limited = not isinstance(limit, ReadAllAvailable)
+        end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
         if end is not None:
             return end
-        if self._target is None:
+        if not self._ends:
             self._rest(IDLE_S)
         return start
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
-        target = self._cuts.take() if self._target is None else self._target
+        target = self._target if self._ends else self._cuts.take()
         if target is None:
             return None
         self._newest = target
@@ -136,7 +143,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cuts = first_batch.between(start, end, self._options.isolation)
-        return [] if cuts is None else list(plan(self._options, *cuts, known=self._backlog, cuts=self._cuts))
+        if cuts is None:
+            return []
+        self._cuts.check_topics(cuts[1])
+        return self._patience.ask(
+            "the plan of a batch", lambda: list(plan(self._options, *cuts, known=self._backlog, cuts=self._cuts))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition)

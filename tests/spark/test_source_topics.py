@@ -41,6 +41,53 @@ def test_a_pattern_takes_up_new_topics_and_no_transaction_is_torn_by_it(
     assert {row["topic"] for row in batch or ()} == {a, b}
 
 
+def test_available_now_ends_where_its_pattern_matches_nothing(
+    start: Start, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Also if something comes that it matches: what there was when it began was nothing."""
+    query = start(topicsPattern=f"{topic}-.*")
+    query.reader.prepareForTriggerAvailableNow()
+    sync_client.create_topic(f"{topic}-a")
+    send(sync_client, f"{topic}-a", [b"later"])
+    assert query.next() is None
+    query.restart()
+    assert [values(batch) for batch in query.available_now()] == [[b"later"]]
+
+
+def test_a_checkpoint_of_another_topic_is_a_loss(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Copied for a query of another one; also the batch that runs again first."""
+    other = f"{topic}-other"
+    for name in (topic, other):
+        sync_client.create_topic(name)
+        send(sync_client, name, [name.encode()])
+    query = start()
+    query.next()
+    query.restart(topic=other)
+    with pytest.raises(DataTrimmed, match=f"{topic}: in the checkpoint's last batch, and not asked for any more"):
+        query.replay(0)
+    with pytest.raises(DataTrimmed, match=f"{topic}: read so far, and now deleted or not asked for"):
+        query.next()
+    query.restart(topic=other, failOnDataLoss="false")
+    assert values(query.next()) == [other.encode()]
+    assert f"{topic}: read so far" in caplog.text
+
+
+def test_a_loss_is_told_once_to_an_idle_query(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{topic}-other"
+    for name in (topic, other):
+        sync_client.create_topic(name)
+        send(sync_client, name, [b"read"])
+    query = start(topics=f"{topic},{other}", failOnDataLoss="false")
+    assert len(query.next() or ()) == 2
+    sync_client.delete_topic(other)
+    assert [query.next() for _ in range(3)] == [None] * 3
+    assert [other in record.getMessage() for record in caplog.records] == [True]
+
+
 class Meanwhile:
     """The client, but something happens right before the next snapshot is taken."""
 
