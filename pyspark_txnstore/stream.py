@@ -30,8 +30,10 @@ from txnwire.errors import DataTrimmed
 from txnwire.ids import EARLIEST
 
 IDLE_S: Final = 0.05
-"""How long a query that has nothing to read is kept from asking again: without a trigger interval Spark would every
-10 ms, and each time a cut is taken, which costs every owner and etcd a request."""
+LONGEST_IDLE_S: Final = 1.0
+"""How long a query that has nothing to read is kept from asking again, at first and later on, twice as long each time:
+without a trigger interval Spark would every 10 ms, and each time a cut is taken, which costs every owner and etcd a
+request. ▲ No longer: meanwhile Spark can neither stop the query nor ask its other sources."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,6 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._target: Snapshot | None = None
         """Of a query that ends there."""
+        self._idle_s = IDLE_S
         self._ends = False
         """Also where there is no topic to end at, for the pattern matched none when it began."""
         self._newest: Snapshot | None = None
@@ -81,9 +84,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = not isinstance(limit, ReadAllAvailable)
         end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
         if end is not None:
+            self._idle_s = IDLE_S
             return end
         if not self._ends:
-            self._rest(IDLE_S)
+            self._rest(self._idle_s)
+            self._idle_s = min(2 * self._idle_s, LONGEST_IDLE_S)
         return start
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:

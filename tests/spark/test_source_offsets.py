@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import txnclient.sync
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.options import SourceOptions
-from pyspark_txnstore.stream import IDLE_S, StreamReader
+from pyspark_txnstore.stream import IDLE_S, LONGEST_IDLE_S, StreamReader
 from tests.spark.micro_batches import Row, Start, commit, numbered, send, values
 from tests.spark.service import Service
 from txnwire.errors import InvalidArgument
@@ -70,11 +70,16 @@ def test_a_query_rests_where_nothing_is_new_and_nowhere_else(
     rests: list[float] = []
     reader = StreamReader(options, DefaultSource(options={}).schema(), rest=rests.append)
     begin = reader.initialOffset()
-    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
-    assert rests == [IDLE_S]
+    for _ in range(7):
+        assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    assert rests == [IDLE_S, 0.1, 0.2, 0.4, 0.8, LONGEST_IDLE_S, LONGEST_IDLE_S]
+    rests.clear()
     commit(sync_client, [topic], [b"new"])
     end = reader.latestOffset(begin, ReadAllAvailable())
     assert end != begin
+    assert rests == []
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert rests == [IDLE_S], "once something has come it looks often again"
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(end, ReadAllAvailable()) == end  # the query ends with that
     assert rests == [IDLE_S]
