@@ -95,6 +95,12 @@ def check_schema(schema: StructType) -> StructType:
             raise InvalidArgument(
                 f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}"
             )
+        if not field.nullable:
+            # ▲ Spark takes it for true, and leaves out what asks for null: `where key is null` would find nothing.
+            raise InvalidArgument(
+                f"schema: column {field.name!r} is NOT NULL there, and nothing here sees to that: leave NOT NULL out, "
+                f'and say "where {field.name} is not null" if that is what is meant'
+            )
     return schema
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import txnclient.sync
-from pyspark_txnstore.offsets import beginning, topics_left
+from pyspark_txnstore.offsets import beginning, may_have_committed, settle, topics_left
 from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.process_client import client_of
 from txnclient import EntryHead
@@ -22,6 +23,9 @@ from txnwire.names import SegmentName
 ATTEMPTS = 10
 """To take a cut while topics are made and deleted: each is in vain only if another one came or went meanwhile."""
 
+ASKED_AT_ONCE: Final = 500
+"""Transactions, for their outcomes."""
+
 _log = logging.getLogger("pyspark_txnstore")
 
 
@@ -30,6 +34,8 @@ class Cuts:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._told = ""
+        """Of the loss that was told last."""
 
     @property
     def client(self) -> txnclient.sync.Client:
@@ -89,14 +95,20 @@ class Cuts:
             return cut
         return beginning(cut, self._first_kept(cut))
 
+    def _reads(self, topic: str) -> bool:
+        pattern = self._options.pattern
+        return topic in self._options.topics if pattern is None else pattern.fullmatch(topic) is not None
+
+    def check_topics(self, end: Snapshot) -> None:
+        """▲ Of a batch that a checkpoint has and that runs again: after its query was given other topics, or the
+        checkpoint was copied for another query, it would read those of before. Raises `DataTrimmed`, unless data may be
+        lost: the next batch does not go on with them."""
+        if others := [topic for topic in end.topics if not self._reads(topic)]:
+            self._lost(f"{', '.join(others)}: in the checkpoint's last batch, and not asked for any more")
+
     def narrowed(self, cut: Snapshot) -> Snapshot:
         """A cut that was given, with the topics that are read alone."""
-        pattern, topics = self._options.pattern, self._options.topics
-        kept = {
-            topic: bounds
-            for topic, bounds in cut.topics.items()
-            if (topic in topics if pattern is None else pattern.fullmatch(topic))
-        }
+        kept = {topic: bounds for topic, bounds in cut.topics.items() if self._reads(topic)}
         return self.isolated(cut if len(kept) == len(cut.topics) else replace(cut, topics=kept))
 
     def ending(self, cut: Snapshot) -> Snapshot:
@@ -134,17 +146,44 @@ class Cuts:
         """The pair to plan by. Raises `DataTrimmed` where something between the two is gone, unless data may be lost:
         then without what the start tells of that; `InvalidArgument` where the two have nothing to do with each other.
 
-        ▲ It hangs on the two alone, so that a batch that runs again reads the same."""
+        ▲ It hangs on the two alone, and on outcomes, so that a batch that runs again reads the same."""
         if start is None:
             return None, end
-        obstacle = start.obstacle(end) or _left(topics_left(start, end))
+        obstacle = _obstacle(start, end)
+        if obstacle is not None and (settled := self.settled(start, end)) is not None:
+            start, end = settled
+            obstacle = _obstacle(start, end)
         if obstacle is None:
             return start, end
         passing = passed_over(start, end)
-        if self._options.fail_on_data_loss:
-            raise DataTrimmed(f"{obstacle}: to go on without what is lost, set failOnDataLoss to false")
-        _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", obstacle)
+        self._lost(obstacle)
         return passing
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataTrimmed(f"{what}: to go on without what is lost, set failOnDataLoss to false")
+        if self._told != what:
+            # Once: an idle query is asked again and again from the same start.
+            self._told = what
+            _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", what)
+
+    def settled(self, start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot] | None:
+        """The two without what looks lost because it was held back by transactions that have aborted since; None where
+        there are none such, or others have been decided too.
+
+        ▲ Asked only where something is gone: most have committed. The end names what it was told, so that the batch is
+        the same when it runs again, though outcomes are forgotten in the end."""
+        if not (unknown := may_have_committed(start, end)):
+            return settle(start, end, ())
+        for first in range(0, len(unknown), ASKED_AT_ONCE):
+            outcomes = self.client.outcomes(unknown[first : first + ASKED_AT_ONCE])
+            if any(outcome != "ABORTED" for outcome in outcomes.values()):
+                return None
+        return settle(start, end, unknown)
+
+
+def _obstacle(start: Snapshot, end: Snapshot) -> str | None:
+    return start.obstacle(end) or _left(topics_left(start, end))
 
 
 def _left(topics: Sequence[str]) -> str | None:

@@ -4,9 +4,9 @@ A driver that starts again asks for the initial offset anew, also to run its fir
 is another: the newest has moved on, retention has taken something. ▲ So the end of the first batch tells where that
 batch begins, and the answer that is given anew counts for nothing.
 
-    initial(cut)           {…, "initial": true}
-    ending(start, cut)     {…, "from": {…}} if `start` is initial
-    between(start, end)    the cuts of a batch
+    initial(cut, isolation)           {…, "initial": true}
+    ending(start, cut, isolation)     {…, "from": {…}} if `start` is initial
+    between(start, end, isolation)    the cuts of a batch
 
 Pure.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark_txnstore.offset_codec import decode_offset, encode_offset
+from pyspark_txnstore.offset_codec import Isolation, check_isolation, decode_offset, encode_offset
 from txnclient.snapshot import Snapshot
 from txnwire.errors import InvalidArgument
 
@@ -26,28 +26,38 @@ _FROM: Final = "from"
 Offset = dict[str, Any]
 
 
-def initial(cut: Snapshot | None) -> Offset:
+def initial(cut: Snapshot | None, isolation: Isolation) -> Offset:
     """Of a stream that begins there; None: before everything."""
-    return {**encode_offset(cut), _INITIAL: True}
+    return {**encode_offset(cut, isolation), _INITIAL: True}
 
 
-def ending(start: Mapping[str, Any], cut: Snapshot) -> Offset:
+def ending(start: Mapping[str, Any], cut: Snapshot, isolation: Isolation) -> Offset:
     """Of a batch from `start` to `cut`."""
-    if not start.get(_INITIAL):
-        return dict(encode_offset(cut))
-    return {**encode_offset(cut), _FROM: {key: value for key, value in start.items() if key != _INITIAL}}
+    end: Offset = {**encode_offset(cut, isolation)}
+    if start.get(_INITIAL):
+        end[_FROM] = {key: value for key, value in start.items() if key != _INITIAL}
+    return end
 
 
-def between(start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Snapshot | None, Snapshot] | None:
+def decoded(offset: Mapping[str, Any], isolation: Isolation) -> Snapshot | None:
+    """The cut of an offset of this stream. Raises `InvalidArgument` for what is none, or of another isolation."""
+    cut = decode_offset(offset)
+    check_isolation(offset, cut, isolation)
+    return cut
+
+
+def between(
+    start: Mapping[str, Any], end: Mapping[str, Any], isolation: Isolation
+) -> tuple[Snapshot | None, Snapshot] | None:
     """The cuts that a batch lies between; None of one that is empty by itself: the stream has begun, no more.
 
-    Raises `InvalidArgument` for what is no offset."""
+    Raises `InvalidArgument` as `decoded`."""
     if end.get(_INITIAL):
         return None
-    until = decode_offset(end)
+    until = decoded(end, isolation)
     if until is None:
         return None
     begin = end.get(_FROM, start)
     if not isinstance(begin, Mapping):
         raise InvalidArgument(f"not an offset of txnstore: it begins {_FROM} {begin!r:.80}")
-    return decode_offset(begin), until
+    return decoded(begin, isolation), until

@@ -16,18 +16,19 @@ No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pyspark_txnstore.offsets import EntryRange, Head, before, ranges
-from pyspark_txnstore.segment_heads import SegmentHeads, Txn
+from pyspark_txnstore.segment_heads import HeldHead, SegmentHeads, Txn
 from pyspark_txnstore.walk import Walk, known_from
 from txnclient import Snapshot
 from txnclient.snapshot import Span
 from txnwire.errors import InvalidArgument
 from txnwire.ids import Position, TxnId
+from txnwire.names import SegmentName
 
 MAX_HELD_BACK: Final = 5_000
 """Transactions that an end may cut through before a smaller batch is preferred: each of them is named in the offset."""
@@ -164,11 +165,28 @@ class Backlog:
         self._pass_to(start)
         return [narrower for part in whole for narrower in self._narrowed(part, start, end)]
 
+    def known_before(self, end: Snapshot, besides: Container[TxnId]) -> list[EntryRange]:
+        """Where what stands before the start's ends and may be shown up to `end` is, of transactions whose heads were
+        scanned long before: for `hide`."""
+        found: list[EntryRange] = []
+        for path, known in self._segments.items():
+            positions = [one.position for one in _again(known, end) if one.txn.txn_id not in besides]
+            topic = str(SegmentName.from_path(path).topic)
+            found += [EntryRange(topic, path, before(first), last) for first, last in _stretches(positions)]
+        return found
+
+    def hide(self, part: EntryRange, heads: Iterable[Head]) -> None:
+        """Of `part`, scanned again: forget what is known now to have aborted."""
+        known = self._segments[part.segment]
+        gone = {head.position for head in heads if head.aborted}
+        self._drop([(one.txn, one.size_bytes) for one in known.held if one.position in gone], shown=False)
+        known.held = [one for one in known.held if one.position not in gone]
+
     def _narrowed(self, part: EntryRange, start: Snapshot, end: Snapshot) -> list[EntryRange]:
         bounds, known = start.bounds(part.segment), self._segments.get(part.segment)
         if bounds is None or known is None or known.known_through < bounds.end:
             return [part]
-        again = [one for one in known.held if part.after < bounds.end and not end.is_pending(one.txn.txn_id)]
+        again = _again(known, end) if part.after < bounds.end else []
         if any(one.txn.has_pieces for one in again):
             # ▲ The pieces of a large value are read together: some may stand before the start's end, some behind it.
             return [replace(part, after=before(again[0].position))]
@@ -176,7 +194,7 @@ class Backlog:
         found = [replace(part, after=before(first), end=last) for first, last in stretches]
         fresh = known.fresh(part.end)
         if known.known_through < part.end:
-            found.append(replace(part, after=bounds.end))
+            found.append(replace(part, after=max(part.after, bounds.end)))
         elif fresh:
             # What is aborted is not among the heads. ▲ In between it stays: on both sides may be pieces of one value.
             first, last = known.position(fresh[0]), known.position(fresh[-1])
@@ -211,6 +229,12 @@ class Backlog:
             txn.size_bytes -= size_bytes
             if not txn.entries:
                 self._txns.pop(txn.txn_id, None)
+
+
+def _again(known: SegmentHeads, end: Snapshot) -> list[HeldHead]:
+    """What is held before the start's end, and may be shown up to `end`."""
+    aborted = frozenset(end.aborted)
+    return [one for one in known.held if not end.is_pending(one.txn.txn_id) and one.txn.txn_id not in aborted]
 
 
 def _stretches(positions: Sequence[Position]) -> list[tuple[Position, Position]]:

@@ -1,7 +1,9 @@
 """How a cut is written into a stream's offsets: a dict of JSON primitives, small also with many open transactions.
 
-    {"v": 1, "revision": R, "segments": 64, "pending": 10000, "cut": "<base 85 of zlib of the fields below>"}
-    {"v": 1, "earliest": true}       before everything there is
+    {"v": 2, "isolation": "read_committed", "revision": R, "segments": 64, "pending": 10000,
+     "cut": "<base 85 of zlib of the fields below>"}
+    {"v": 2, "isolation": "read_committed", "earliest": true}       before everything there is
+    {"v": 1, …}     the same of earlier versions, which did not write the isolation down
 
     fields: revision · store · topics ( name · epoch · lost id + 1 · segments ) · pending · aborted
             · losers ( id, writers ) · counted ( id, writers )
@@ -19,7 +21,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal, get_args
 
 from txnclient import Snapshot
 from txnclient.snapshot import SegmentBounds, TopicBounds
@@ -27,22 +29,26 @@ from txnwire.errors import InvalidArgument
 from txnwire.ids import MAX_COUNTER, MAX_TCID, Position, TxnId
 from txnwire.names import SegmentName, TopicName
 
-__all__ = ["Offset", "decode_offset", "encode_offset"]
+__all__ = ["Isolation", "Offset", "check_isolation", "decode_offset", "encode_offset"]
 
-VERSION: Final = 1
+VERSION: Final = 2
+WITHOUT_ISOLATION: Final = 1
 MAX_CUT_BYTES: Final = 64 * 1024 * 1024
 """Of the fields, unpacked: whatever stands in a checkpoint, reading it takes no more memory than this."""
+
+Isolation = Literal["read_committed", "read_uncommitted"]
 
 Offset = dict[str, int | bool | str]
 
 
-def encode_offset(cut: Snapshot | None) -> Offset:
-    """`None`: before everything there is."""
+def encode_offset(cut: Snapshot | None, isolation: Isolation = "read_committed") -> Offset:
+    """`None`: before everything there is. `isolation`: of the query that goes on there."""
     if cut is None:
-        return {"v": VERSION, "earliest": True}
+        return {"v": VERSION, "isolation": isolation, "earliest": True}
     packed = zlib.compress(_fields(cut), 9)
     return {
         "v": VERSION,
+        "isolation": isolation,
         "revision": cut.revision,
         "segments": len(cut.segments),
         "pending": len(frozenset(cut.pending)),
@@ -63,10 +69,15 @@ def decode_offset(offset: Mapping[str, object]) -> Snapshot | None:
             f"not an offset of txnstore: {json.dumps(dict(offset)):.80}: expected a snapshot, as "
             "client.snapshot(…).to_json() gives it, or an offset of a checkpoint, whole"
         )
-    if offset["v"] != VERSION:
+    if offset["v"] not in (VERSION, WITHOUT_ISOLATION):
         raise InvalidArgument(
             f'not an offset that this version of txnstore reads: expected "v":{VERSION}, found '
             f"{offset['v']!r:.80}; go on with the version that wrote the checkpoint, or begin with a new one"
+        )
+    if offset["v"] == VERSION and offset.get("isolation") not in get_args(Isolation):
+        raise InvalidArgument(
+            f'not an offset of txnstore: expected "isolation" to be one of {", ".join(get_args(Isolation))}, found '
+            f"{offset.get('isolation')!r:.80}"
         )
     if offset.get("earliest") is True:
         return None
@@ -80,6 +91,28 @@ def decode_offset(offset: Mapping[str, object]) -> Snapshot | None:
                 f'an offset of txnstore that was changed: "{name}" is {offset.get(name)!r:.80}, its cut has {found}'
             )
     return cut
+
+
+def check_isolation(offset: Mapping[str, object], cut: Snapshot | None, isolation: Isolation) -> None:
+    """`cut`: what the offset is decoded to. Raises `InvalidArgument` where a query of another isolation wrote it.
+
+    ▲ What is open at an uncommitted cut has been shown as far as it went, and the cut does not name it. Read on
+    committed, its rest alone would come with its commit, or all of it once more; a committed cut holds back what it
+    names, so read on uncommitted what had come of that by then would never be shown.
+    A snapshot is of no query: what lies behind it can be read either way. Of an offset of an earlier version it is
+    known only where it names something that is pending, or is not resolved: uncommitted ones never do."""
+    if cut is None or "v" not in offset or "topics" in offset:
+        return
+    found = offset.get("isolation")
+    if offset["v"] == WITHOUT_ISOLATION:
+        is_committed = bool(cut.pending) or any(one.resolved != one.end for one in cut.segments.values())
+        found = "read_committed" if is_committed else isolation
+    if found != isolation:
+        raise InvalidArgument(
+            f"the offset at revision {cut.revision} is of a query with isolationLevel {found}, and this one has "
+            f"{isolation}: transactions open there would be shown twice or in part; go on with {found}, or begin with "
+            "a new checkpoint, from a snapshot or the earliest"
+        )
 
 
 def _unpack(text: str) -> bytes:

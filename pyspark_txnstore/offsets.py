@@ -1,6 +1,7 @@
 """From cut to cut: what a batch reads, partition by partition (DESIGN §10). No I/O.
 
     encode_offset(cut) ◄──► decode_offset(offset)       a stream's offsets
+    settle(start, end, aborted)                         what aborted between two cuts holds nothing back any more
     ranges(start, end)                                  what one batch reads, by segment
     split(ranges, heads, min_partitions)                the same in more parts
     pyspark_txnstore.limits                             a nearer end, where a batch is to be smaller
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pyspark_txnstore.offset_codec import Offset, decode_offset, encode_offset
+from pyspark_txnstore.offset_codec import Isolation, Offset, check_isolation, decode_offset, encode_offset
 from txnclient import Snapshot
 from txnclient.snapshot import SegmentBounds, Span
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -27,12 +28,16 @@ from txnwire.names import SegmentName
 __all__ = [
     "EntryRange",
     "Head",
+    "Isolation",
     "Offset",
     "PieceName",
     "beginning",
+    "check_isolation",
     "decode_offset",
     "encode_offset",
+    "may_have_committed",
     "ranges",
+    "settle",
     "split",
     "topics_left",
 ]
@@ -87,7 +92,7 @@ def ranges(start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
     `InvalidArgument` where `start` does not precede `end`.
     """
     Span(start, end)
-    again = _may_have_committed(start, end)
+    again = bool(may_have_committed(start, end))
     found: list[EntryRange] = []
     for topic, bounds in end.topics.items():
         for path in sorted(bounds.segments, key=_by_id):
@@ -101,13 +106,39 @@ def _by_id(path: str) -> tuple[int, str]:
     return SegmentName.from_path(path).segment_id, path
 
 
-def _may_have_committed(start: Snapshot | None, end: Snapshot) -> bool:
-    """▲ Whether something before `start`'s ends may be shown now: what was pending then and is not pending now. It is
-    read again from `resolved` on, behind which all of it lies."""
+def may_have_committed(start: Snapshot | None, end: Snapshot) -> list[TxnId]:
+    """▲ What may be shown now though it stands before `start`'s ends: what was pending then, is not pending now, and is
+    not known to have aborted. It is read again from `resolved` on, behind which all of it lies."""
     if start is None:
-        return False
+        return []
     aborted = frozenset(end.aborted)
-    return any(not end.is_pending(txn_id) and txn_id not in aborted for txn_id in start.pending)
+    return [txn_id for txn_id in start.pending if not end.is_pending(txn_id) and txn_id not in aborted]
+
+
+def settle(start: Snapshot, end: Snapshot, aborted: Collection[TxnId]) -> tuple[Snapshot, Snapshot] | None:
+    """The two cuts, where all that was pending at `start` and is not at `end` is among `aborted`, or there is none:
+    `end` names it, and `start` goes as far as nothing before its ends may be shown by any cut up to `end`. Else, or
+    where that is so already, None.
+
+    ▲ A transaction that was open at a batch's end and aborted later held back entries that retention may take from then
+    on. They are no loss, but looked at from `resolved` on they would be one. What is still pending at `end` has nothing
+    at or below the `resolved` of either; of a segment that has gone nothing is open."""
+    decided = [txn_id for txn_id in start.pending if not end.is_pending(txn_id)]
+    if not set(decided) <= {*end.aborted, *aborted}:
+        return None
+    topics = {}
+    for topic, bounds in start.topics.items():
+        segments = {}
+        for path, one in bounds.segments.items():
+            new = end.bounds(path)
+            resolved = one.end if new is None else min(max(one.resolved, new.resolved), one.end)
+            segments[path] = one._replace(resolved=resolved)
+        topics[topic] = bounds._replace(segments=segments)
+    still = tuple(txn_id for txn_id in start.pending if end.is_pending(txn_id))
+    settled = replace(start, topics=topics, pending=still)
+    if settled == start:
+        return None
+    return settled, replace(end, aborted=tuple(sorted({*end.aborted, *decided})))
 
 
 def _after(start: Snapshot | None, path: str, *, again: bool) -> Position:

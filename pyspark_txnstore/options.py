@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from pyspark_txnstore import condition
 from pyspark_txnstore.condition import Condition
-from pyspark_txnstore.offset_codec import decode_offset
+from pyspark_txnstore.offset_codec import Isolation, check_isolation, decode_offset
 from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S
 from pyspark_txnstore.versioned_folder import folder_of
 from txnclient.address import parse_url
@@ -32,6 +33,7 @@ WRITES: Final[tuple[Use, ...]] = ("write", "stream write")
 
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
+DEFAULT_PLANNING_RETRY_MS: Final = 120_000
 
 
 class Option(NamedTuple):
@@ -74,6 +76,10 @@ OPTIONS: Final = (
         "maxEntriesPerTrigger", "number", "", ("stream read",),
         "of stored entries, i.e. batches of producers; both limits hold",
     ),
+    Option(
+        "planningRetryMs", "milliseconds", str(DEFAULT_PLANNING_RETRY_MS), ("stream read",),
+        "how long a query asks again where the cluster cannot answer its driver, until it fails",
+    ),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
     Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
@@ -115,22 +121,28 @@ class SourceOptions:
     max_entries: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
+    planning_retry_s: float
     compacted: Path | None
     """Where generations lie that may be used; None: everything is read from the ledgers."""
     where: Condition
     """Which rows there are; it does not change what is committed, nor what a batch of a stream holds of them."""
+
+    @property
+    def isolation(self) -> Isolation:
+        return isolation_of(uncommitted=self.uncommitted)
 
     @staticmethod
     def parse(options: Mapping[str, str], *, use: Use) -> SourceOptions:
         """Raises `InvalidArgument` naming the option, what it was and what was expected."""
         given = _Given(options, use)
         topics, pattern = _which_topics(given)
-        end = _ending(given)
-        start = given.take("startingOffsets", _starting)
-        _check_order(start, end)
         uncommitted = given.take("isolationLevel", _uncommitted) or False
         if uncommitted and given.is_set("snapshot"):
             raise InvalidArgument("option 'snapshot': what a snapshot holds was committed, so isolationLevel stays so")
+        isolation = isolation_of(uncommitted=uncommitted)
+        end = _ending(given, isolation)
+        start = given.take("startingOffsets", partial(_starting, isolation=isolation))
+        _check_order(start, end)
         if start == "latest" and use == "read":
             raise InvalidArgument("option 'startingOffsets': a batch read that begins at 'latest' has nothing to read")
         lossless = given.take("failOnDataLoss", _flag)
@@ -151,9 +163,14 @@ class SourceOptions:
             max_entries=given.take("maxEntriesPerTrigger", _count),
             min_partitions=given.take("minPartitions", _count),
             fail_on_data_loss=lossless is None or lossless,
+            planning_retry_s=(given.take("planningRetryMs", _count) or DEFAULT_PLANNING_RETRY_MS) / 1000,
             compacted=compacted,
             where=where,
         )
+
+
+def isolation_of(*, uncommitted: bool) -> Isolation:
+    return "read_uncommitted" if uncommitted else "read_committed"
 
 
 def columns_option(options: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -240,12 +257,12 @@ def _which_topics(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | Non
     return topics, given.take("topicsPattern", re.compile)
 
 
-def _ending(given: _Given) -> Snapshot | None:
+def _ending(given: _Given, isolation: Isolation) -> Snapshot | None:
     if given.is_set("snapshot") and given.is_set("endingOffsets"):
         raise InvalidArgument("options 'snapshot' and 'endingOffsets' both tell where to end: leave one out")
     if given.is_set("snapshot"):
-        return given.take("snapshot", _cut)
-    return given.take("endingOffsets", _ending_offset)
+        return given.take("snapshot", partial(_cut, isolation=isolation))
+    return given.take("endingOffsets", partial(_ending_offset, isolation=isolation))
 
 
 def _check_order(start: Snapshot | Literal["latest"] | None, end: Snapshot | None) -> None:
@@ -323,27 +340,30 @@ def _uncommitted(text: str) -> bool:
     return text == "read_uncommitted"
 
 
-def _starting(text: str) -> Snapshot | Literal["latest"] | None:
+def _starting(text: str, *, isolation: Isolation) -> Snapshot | Literal["latest"] | None:
     if text == "earliest":
         return None
-    return "latest" if text == "latest" else _offset(text, "earliest, latest or JSON")
+    return "latest" if text == "latest" else _offset(text, "earliest, latest or JSON", isolation)
 
 
-def _ending_offset(text: str) -> Snapshot | None:
-    return None if text == "latest" else _cut(text, "latest or JSON")
+def _ending_offset(text: str, *, isolation: Isolation) -> Snapshot | None:
+    return None if text == "latest" else _cut(text, "latest or JSON", isolation=isolation)
 
 
-def _cut(text: str, expected: str = "JSON") -> Snapshot:
-    cut = _offset(text, expected)
+def _cut(text: str, expected: str = "JSON", *, isolation: Isolation) -> Snapshot:
+    cut = _offset(text, expected, isolation)
     if cut is None:
         raise InvalidArgument("nothing lies before an offset that is 'earliest'")
     return cut
 
 
-def _offset(text: str, expected: str) -> Snapshot | None:
+def _offset(text: str, expected: str, isolation: Isolation) -> Snapshot | None:
     """A snapshot's JSON, or a stream's offset as its checkpoint has it."""
     if not text.startswith("{"):
         raise InvalidArgument(
             f"{text!r:.80}: expected {expected}, of client.snapshot(...).to_json() or from a checkpoint"
         )
-    return decode_offset(json.loads(text))
+    offset = json.loads(text)
+    cut = decode_offset(offset)
+    check_isolation(offset, cut, isolation)
+    return cut

@@ -16,7 +16,8 @@ from pyspark_txnstore.columns import MORE, arrow_schema
 from pyspark_txnstore.compacted_files import CompactedPart, plan_compacted, read_part
 from pyspark_txnstore.cuts import Cuts, of_segment, of_transactions
 from pyspark_txnstore.limits import Backlog
-from pyspark_txnstore.offsets import EntryRange, decode_offset, encode_offset, ranges, split
+from pyspark_txnstore.look_back import pair_to_plan
+from pyspark_txnstore.offsets import EntryRange, decode_offset, encode_offset, split
 from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.part_reading import Part, batches
 from pyspark_txnstore.process_client import client_of
@@ -83,13 +84,18 @@ def _transactions_of(text: str) -> Snapshot:
 
 
 def plan(
-    options: SourceOptions, start: Snapshot | None, end: Snapshot, known: Backlog | None = None
+    options: SourceOptions,
+    start: Snapshot | None,
+    end: Snapshot,
+    known: Backlog | None = None,
+    cuts: Cuts | None = None,
 ) -> list[EntryPartition]:
     """What lies between the two, for so many tasks as there are segments, or `minPartitions`; without what is `known`
     to show nothing."""
-    cuts = Cuts(options)
-    start, end = cuts.between(start, end)
-    parts = ranges(start, end) if known is None else known.ranges(start, end)
+    cuts = Cuts(options) if cuts is None else cuts
+    known = Backlog() if known is None else known
+    start, end = pair_to_plan(cuts, start, end, known)
+    parts = known.ranges(start, end)
     parts = [part for part in parts if options.where.may_hold_in(part.segment)]
     if options.min_partitions is not None and 0 < len(parts) < options.min_partitions:
         most = max(MIN_STEPS, STEPS_PER_PARTITION * options.min_partitions)

@@ -20,15 +20,20 @@ from pyspark.sql.types import StructType
 from pyspark_txnstore import first_batch
 from pyspark_txnstore.cuts import Cuts
 from pyspark_txnstore.limits import Backlog, Scan
-from pyspark_txnstore.offsets import decode_offset, encode_offset
+from pyspark_txnstore.look_back import pair_to_plan
+from pyspark_txnstore.offsets import encode_offset
 from pyspark_txnstore.options import SourceOptions
+from pyspark_txnstore.patience import Patience
 from pyspark_txnstore.source import plan, read
 from txnclient.snapshot import Snapshot
+from txnwire.errors import DataTrimmed
 from txnwire.ids import EARLIEST
 
 IDLE_S: Final = 0.05
-"""How long a query that has nothing to read is kept from asking again: without a trigger interval Spark would every
-10 ms, and each time a cut is taken, which costs every owner and etcd a request."""
+LONGEST_IDLE_S: Final = 1.0
+"""How long a query that has nothing to read is kept from asking again, at first and later on, twice as long each time:
+without a trigger interval Spark would every 10 ms, and each time a cut is taken, which costs every owner and etcd a
+request. ▲ No longer: meanwhile Spark can neither stop the query nor ask its other sources."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -42,10 +47,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._rest = rest
+        self._patience = Patience(options.planning_retry_s, rest=rest)
         self._cuts = Cuts(options)
         self._initial: dict[str, Any] | None = None
         self._target: Snapshot | None = None
         """Of a query that ends there."""
+        self._idle_s = IDLE_S
+        self._ends = False
+        """Also where there is no topic to end at, for the pattern matched none when it began."""
         self._newest: Snapshot | None = None
         self._backlog = Backlog()
 
@@ -54,7 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost."""
         if self._initial is None:
-            self._initial = first_batch.initial(self._cuts.first(self._target))
+            first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
+            self._initial = first_batch.initial(first, self._options.isolation)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -66,26 +76,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._cuts.take()
+        self._target = self._patience.ask("where the query ends", self._cuts.take)
+        self._ends = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """▲ `start` itself where nothing is new: anything else is another micro-batch."""
-        end = self._end_behind(start, limited=not isinstance(limit, ReadAllAvailable))
+        limited = not isinstance(limit, ReadAllAvailable)
+        end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
         if end is not None:
+            self._idle_s = IDLE_S
             return end
-        if self._target is None:
-            self._rest(IDLE_S)
+        if not self._ends:
+            self._rest(self._idle_s)
+            self._idle_s = min(2 * self._idle_s, LONGEST_IDLE_S)
         return start
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
-        target = self._cuts.take() if self._target is None else self._target
+        target = self._target if self._ends else self._cuts.take()
         if target is None:
             return None
         self._newest = target
-        before, target = self._cuts.between(decode_offset(start), target)
+        before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
         if not adds(before, target):
             return None
-        return first_batch.ending(start, self._limited(before, target) if limited else target)
+        return first_batch.ending(start, self._end(before, target, limited=limited), self._options.isolation)
+
+    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot:
+        """▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
+        back no further when it runs again."""
+        end = target
+        if limited:
+            try:
+                end = self._limited(start, target)
+            except DataTrimmed:
+                if start is None or (settled := self._cuts.settled(start, target)) is None:
+                    raise
+                start, target = settled
+                end = self._limited(start, target)
+        return pair_to_plan(self._cuts, start, end, self._backlog)[1]
 
     def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
         while True:
@@ -114,13 +142,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._backlog.done(part)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._newest is None else encode_offset(self._newest)
+        return None if self._newest is None else encode_offset(self._newest, self._options.isolation)
 
     # ---- a micro-batch ----------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        cuts = first_batch.between(start, end)
-        return [] if cuts is None else list(plan(self._options, *cuts, known=self._backlog))
+        cuts = first_batch.between(start, end, self._options.isolation)
+        if cuts is None:
+            return []
+        self._cuts.check_topics(cuts[1])
+        return self._patience.ask(
+            "the plan of a batch", lambda: list(plan(self._options, *cuts, known=self._backlog, cuts=self._cuts))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition)

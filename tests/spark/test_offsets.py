@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from pyspark_txnstore.offset_codec import MAX_CUT_BYTES
 from pyspark_txnstore.offsets import (
     EntryRange,
+    Isolation,
     beginning,
+    check_isolation,
     decode_offset,
     encode_offset,
     ranges,
@@ -116,17 +118,53 @@ def test_equal_cuts_make_equal_offsets_in_whatever_order_they_were_made() -> Non
     assert encode_offset(turned) == encode_offset(CUT)
 
 
-def test_what_stands_in_a_checkpoint_stays_readable() -> None:
-    """▲ Written by the first version: what is changed in the codec needs another "v"."""
-    assert decode_offset(json.loads(TEXT)) == CUT
+@pytest.mark.parametrize("text", [TEXT, TEXT.replace('"v": 1', '"v": 2, "isolation": "read_committed"')])
+def test_what_stands_in_a_checkpoint_stays_readable(text: str) -> None:
+    """▲ Written by the first version and by the second: what is changed in the codec needs another "v"."""
+    assert decode_offset(json.loads(text)) == CUT
+
+
+def test_an_offset_before_everything_is_none_in_each_version() -> None:
     assert decode_offset(json.loads('{"v":1,"earliest":true}')) is None
-    assert encode_offset(None) == {"v": 1, "earliest": True}
+    assert decode_offset(encode_offset(None)) is None
+    assert encode_offset(None) == {"v": 2, "isolation": "read_committed", "earliest": True}
+
+
+OPEN = CUT
+CLEAN = Snapshot(77, {TOPIC: TopicBounds(4, {PATH: SegmentBounds(at(4), at(4))})})
+
+
+def of_first_version(cut: Snapshot | None) -> dict[str, Any]:
+    return {**{key: value for key, value in encode_offset(cut).items() if key != "isolation"}, "v": 1}
+
+
+@pytest.mark.parametrize("cut", [OPEN, CLEAN])
+@pytest.mark.parametrize(
+    ("written", "read"), [("read_committed", "read_uncommitted"), ("read_uncommitted", "read_committed")]
+)
+def test_an_offset_of_the_other_isolation_is_refused(cut: Snapshot, written: Isolation, read: Isolation) -> None:
+    check_isolation(encode_offset(cut, written), cut, written)
+    with pytest.raises(InvalidArgument, match=f"with isolationLevel {written}, and this one has {read}"):
+        check_isolation(encode_offset(cut, written), cut, read)
+    check_isolation(encode_offset(None, written), None, read)  # nothing lies before it, in either way
+    check_isolation(json.loads(cut.to_json()), cut, read)  # a snapshot is of no query
+
+
+def test_of_an_offset_without_isolation_it_is_known_where_something_is_pending() -> None:
+    first = of_first_version(OPEN)
+    assert decode_offset(first) == OPEN
+    check_isolation(first, OPEN, "read_committed")
+    with pytest.raises(InvalidArgument, match="with isolationLevel read_committed"):
+        check_isolation(first, OPEN, "read_uncommitted")
+    for isolation in ("read_committed", "read_uncommitted"):
+        check_isolation(of_first_version(CLEAN), CLEAN, isolation)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"v": 2}, "begin with a new one"),
+        ({"v": 3}, "begin with a new one"),
+        ({"isolation": "committed"}, '"isolation" to be one of read_committed, read_uncommitted, found .committed'),
         ({"v": None}, "begin with a new one"),
         ({"cut": 7}, '"cut" to be text, found 7'),
         ({"cut": "é"}, "its cut is damaged"),

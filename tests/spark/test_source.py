@@ -102,6 +102,21 @@ def test_only_the_columns_that_are_asked_for_are_read(
         reads.batch("value string").collect()
 
 
+def test_a_schema_with_not_null_is_refused_wherever_spark_asks(
+    reads: Reads, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Where it asks for nulls of such a column alone it asks nobody, so the documentation says it."""
+    sync_client.create_topic(topic)
+    with sync_client.producer(topic) as producer:
+        producer.send(b"without a key")
+    frame = reads.batch("key binary not null, value binary")
+    for asked in (frame, frame.where("key is not null"), frame.groupBy("key").count()):
+        with pytest.raises(PySparkException, match="column 'key' is NOT NULL there"):
+            asked.collect()
+    assert frame.where("key is null").count() == 0, "if this fails, Spark asks, and the documentation can be mended"
+    assert reads.batch("key binary, value binary").where("key is null").count() == 1
+
+
 def test_an_empty_topic_has_no_rows(reads: Reads, sync_client: txnclient.sync.Client, topic: str) -> None:
     sync_client.create_topic(topic)
     frame = reads.batch()

@@ -14,9 +14,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import txnclient.sync
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.options import SourceOptions
-from pyspark_txnstore.stream import IDLE_S, StreamReader
+from pyspark_txnstore.stream import IDLE_S, LONGEST_IDLE_S, StreamReader
 from tests.spark.micro_batches import Row, Start, commit, numbered, send, values
 from tests.spark.service import Service
+from txnwire.errors import InvalidArgument
 
 
 def split_all(client: txnclient.sync.Client, topic: str) -> None:
@@ -69,11 +70,16 @@ def test_a_query_rests_where_nothing_is_new_and_nowhere_else(
     rests: list[float] = []
     reader = StreamReader(options, DefaultSource(options={}).schema(), rest=rests.append)
     begin = reader.initialOffset()
-    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
-    assert rests == [IDLE_S]
+    for _ in range(7):
+        assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    assert rests == [IDLE_S, 0.1, 0.2, 0.4, 0.8, LONGEST_IDLE_S, LONGEST_IDLE_S]
+    rests.clear()
     commit(sync_client, [topic], [b"new"])
     end = reader.latestOffset(begin, ReadAllAvailable())
     assert end != begin
+    assert rests == []
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert rests == [IDLE_S], "once something has come it looks often again"
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(end, ReadAllAvailable()) == end  # the query ends with that
     assert rests == [IDLE_S]
@@ -141,6 +147,37 @@ def test_uncommitted_shows_everything_at_once_and_once(
     assert {row["txn_id"] for row in rows} == {str(txn.id), str(doomed.id)}
     txn.commit()
     assert query.next() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "then"), [("read_committed", "read_uncommitted"), ("read_uncommitted", "read_committed")]
+)
+def test_a_checkpoint_is_refused_at_the_other_isolation(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, before: str, then: str
+) -> None:
+    """▲ Or what is open there would come by half, or twice. So is its offset where another query begins or ends."""
+    sync_client.create_topic(topic)
+    txn = sync_client.begin()
+    send(sync_client, topic, [b"open"], txn)
+    send(sync_client, topic, [b"plain"])
+    query = start(isolationLevel=before)
+    query.next()
+    send(sync_client, topic, [b"rest"], txn)
+    txn.commit()
+    query.restart(isolationLevel=then)
+    refused = f"with isolationLevel {before}, and this one has {then}"
+    with pytest.raises(InvalidArgument, match=refused):
+        query.next()
+    with pytest.raises(InvalidArgument, match=refused):
+        query.replay(0)
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(InvalidArgument, match=refused):
+            SourceOptions.parse(
+                {"service.url": "txn://a:1", "topic": topic, "isolationLevel": then, option: query.offsets[-1]},
+                use="read",
+            )
+    query.restart(isolationLevel=before)
+    assert b"rest" in values(query.next())
 
 
 # X2

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -21,7 +22,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pyspark_txnstore import DefaultSource, columns, first_batch
 from pyspark_txnstore.columns import SCHEMA, Batches, check_schema, schema_of
 from pyspark_txnstore.cuts import of_segment, passed_over
-from pyspark_txnstore.offsets import encode_offset
+from pyspark_txnstore.offsets import Isolation, encode_offset
 from pyspark_txnstore.options import OPTIONS, SinkOptions, SourceOptions
 from pyspark_txnstore.source import coarse, plan
 from pyspark_txnstore.stream import adds
@@ -163,6 +164,12 @@ def test_a_schema_names_known_columns_with_their_types() -> None:
         check_schema(StructType([StructField("vlaue", BinaryType())]))
     with pytest.raises(InvalidArgument, match="column 'value' is binary, not string"):
         check_schema(StructType([StructField("value", StringType())]))
+
+
+def test_a_schema_with_not_null_is_refused() -> None:
+    """▲ Spark would leave out a filter for nulls, and answer that there are none."""
+    with pytest.raises(InvalidArgument, match="column 'key' is NOT NULL there"):
+        check_schema(StructType([StructField("key", BinaryType(), nullable=False)]))
 
 
 # Options
@@ -339,20 +346,24 @@ def test_a_stream_goes_on_where_something_came_or_a_layout_changed() -> None:
 # First batches
 
 
-def test_x2_the_end_of_the_first_batch_tells_its_start() -> None:
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_x2_the_end_of_the_first_batch_tells_its_start(isolation: Isolation) -> None:
+    initial = partial(first_batch.initial, isolation=isolation)
+    ending = partial(first_batch.ending, isolation=isolation)
+    between = partial(first_batch.between, isolation=isolation)
     first, second, third = (snapshot({"a": {"0000-ffff-0": at(n)}}, revision=n) for n in (4, 5, 6))
-    start = json.loads(json.dumps(first_batch.initial(first)))
-    end = json.loads(json.dumps(first_batch.ending(start, second)))
-    assert first_batch.between(start, end) == (first, second)
-    assert first_batch.between(first_batch.initial(third), end) == (first, second)
-    assert first_batch.between(first_batch.initial(None), end) == (first, second)
-    assert first_batch.between(start, start) is None  # nothing yet: where it began, and no more
-    assert first_batch.between(start, first_batch.initial(third)) is None
-    later = first_batch.ending(end, third)
-    assert later == encode_offset(third)
-    assert first_batch.between(end, later) == (second, third)
-    everything = first_batch.ending(first_batch.initial(None), third)
-    assert first_batch.between(first_batch.initial(second), everything) == (None, third)
+    start = json.loads(json.dumps(initial(first)))
+    end = json.loads(json.dumps(ending(start, second)))
+    assert between(start, end) == (first, second)
+    assert between(initial(third), end) == (first, second)
+    assert between(initial(None), end) == (first, second)
+    assert between(start, start) is None  # nothing yet: where it began, and no more
+    assert between(start, initial(third)) is None
+    later = ending(end, third)
+    assert later == encode_offset(third, isolation)
+    assert between(end, later) == (second, third)
+    everything = ending(initial(None), third)
+    assert between(initial(second), everything) == (None, third)
 
 
 # Parting large segments

@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import txnclient.sync
 from pyspark_txnstore.offsets import decode_offset
 from tests.spark.micro_batches import Start, commit, numbered, send, values
 from tests.spark.service import Service
+from tests.spark.waiting import wait_until
 from txnclient import Snapshot
 from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
 from txnwire.ids import EARLIEST, Position
@@ -38,6 +39,53 @@ def test_a_pattern_takes_up_new_topics_and_no_transaction_is_torn_by_it(
     batch = query.next()
     assert values(batch) == [b"second"] * 2
     assert {row["topic"] for row in batch or ()} == {a, b}
+
+
+def test_available_now_ends_where_its_pattern_matches_nothing(
+    start: Start, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Also if something comes that it matches: what there was when it began was nothing."""
+    query = start(topicsPattern=f"{topic}-.*")
+    query.reader.prepareForTriggerAvailableNow()
+    sync_client.create_topic(f"{topic}-a")
+    send(sync_client, f"{topic}-a", [b"later"])
+    assert query.next() is None
+    query.restart()
+    assert [values(batch) for batch in query.available_now()] == [[b"later"]]
+
+
+def test_a_checkpoint_of_another_topic_is_a_loss(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Copied for a query of another one; also the batch that runs again first."""
+    other = f"{topic}-other"
+    for name in (topic, other):
+        sync_client.create_topic(name)
+        send(sync_client, name, [name.encode()])
+    query = start()
+    query.next()
+    query.restart(topic=other)
+    with pytest.raises(DataTrimmed, match=f"{topic}: in the checkpoint's last batch, and not asked for any more"):
+        query.replay(0)
+    with pytest.raises(DataTrimmed, match=f"{topic}: read so far, and now deleted or not asked for"):
+        query.next()
+    query.restart(topic=other, failOnDataLoss="false")
+    assert values(query.next()) == [other.encode()]
+    assert f"{topic}: read so far" in caplog.text
+
+
+def test_a_loss_is_told_once_to_an_idle_query(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{topic}-other"
+    for name in (topic, other):
+        sync_client.create_topic(name)
+        send(sync_client, name, [b"read"])
+    query = start(topics=f"{topic},{other}", failOnDataLoss="false")
+    assert len(query.next() or ()) == 2
+    sync_client.delete_topic(other)
+    assert [query.next() for _ in range(3)] == [None] * 3
+    assert [other in record.getMessage() for record in caplog.records] == [True]
 
 
 class Meanwhile:
@@ -143,6 +191,67 @@ def test_what_retention_takes_is_an_error_or_passed_over(
     assert values(query.next()) == kept
     fresh = start()
     assert values(fresh.next()) == kept
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": "100"}])
+def test_what_only_an_aborted_transaction_held_back_is_no_loss(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, limit: dict[str, str]
+) -> None:
+    """It was open at a batch's end and aborted later; retention took what had been read, then something new came."""
+    sync_client.create_topic(topic)
+    (parent,) = sync_client.describe_topic(topic).active
+    doomed = sync_client.begin()
+    send(sync_client, topic, [b"doomed"], doomed)
+    send(sync_client, topic, [b"read"])
+    sync_client.split(parent.name)
+    query = start(**limit)
+    assert values(query.next()) == [b"read"]
+    doomed.abort()
+    end = sync_client.snapshot(topic).segments[parent.path].end
+    sync_client.update_topic(topic, retention_ms=1)
+
+    def is_gone() -> bool:
+        return not list(sync_client.scan_entries(parent.path, after=EARLIEST, end=end, trimmed="skip"))
+
+    wait_until(is_gone, "retention to take the parent", 120.0)
+    send(sync_client, topic, [b"new"])
+    assert values(query.next()) == [b"new"]
+    query.restart()
+    assert values(query.replay(1)) == [b"new"]
+    assert query.next() is None
+
+
+def test_a_transaction_that_stays_open_makes_no_batch_read_everything_again(
+    start: Start, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """Another one is open at each batch's end, and commits before the next."""
+    sync_client.create_topic(topic)
+    long = sync_client.begin(timeout=300)
+    send(sync_client, topic, [b"long"], long)
+    query = start()
+    read: list[int] = []
+    waiting: txnclient.sync.Transaction | None = None
+    for step in range(5):
+        following = sync_client.begin()
+        send(sync_client, topic, [b"short"], following)
+        send(sync_client, topic, numbered(f"plain{step}-", 50))
+        if waiting is not None:
+            waiting.commit()
+        waiting = following
+        batch = values(query.next())
+        assert batch.count(b"short") == (step > 0)
+        assert len(batch) == 50 + (step > 0)
+        read.append(entries_in(sync_client, query.partitions(step)))
+    assert read == [52, *[51 + 1] * 4]
+    long.abort()
+
+
+def entries_in(client: txnclient.sync.Client, parts: Iterable[Any]) -> int:
+    """That the tasks of these partitions read."""
+    ranges = [(one.segment, Position.parse(one.after), Position.parse(one.through)) for one in parts]
+    return sum(
+        len(page) for segment, after, end in ranges for page in client.scan_entries(segment, after=after, end=end)
+    )
 
 
 def test_min_partitions_parts_large_segments_and_loses_nothing(
