@@ -82,6 +82,10 @@ OPTIONS: Final = (
         "transactionTimeoutMs", "milliseconds", str(DEFAULT_TRANSACTION_TIMEOUT_MS), WRITES,
         "how long the transaction of a batch may take, until it is aborted",
     ),
+    Option(
+        "allowDifferentReplay", "true or false", "false", WRITES,
+        "true: a batch or `writeId` that is committed is left out also where it would write other rows now",
+    ),
     Option("writeId", "text", "", ("write",), "makes a batch write repeatable: one transaction, whoever repeats it"),
 )  # fmt: skip
 
@@ -155,6 +159,7 @@ class SinkOptions:
     sink_name: str | None
     transaction_timeout_ms: int
     write_id: str | None
+    allow_different_replay: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str], *, use: Use) -> SinkOptions:
@@ -167,6 +172,7 @@ class SinkOptions:
             sink_name=given.take("sinkName", _text),
             transaction_timeout_ms=given.take("transactionTimeoutMs", _count) or DEFAULT_TRANSACTION_TIMEOUT_MS,
             write_id=given.take("writeId", _text),
+            allow_different_replay=given.take("allowDifferentReplay", _flag) or False,
         )
 
 

@@ -3,7 +3,7 @@
 value       binary or string          required, not null
 key         binary or string          optional
 properties  map<string, string>       optional
-event_time  timestamp                 optional
+event_time  timestamp                 optional; stored to the millisecond, rounded down
 topic       string                    which topic the row goes to; without it the option `topic` tells
 """
 
@@ -50,6 +50,11 @@ def check_schema(schema: StructType, topic: str | None) -> None:
         raise InvalidArgument(f"a column is there twice: {', '.join(names)}")
     if topic is None and "topic" not in names:
         raise InvalidArgument("it is not said where to write: give the option `topic`, or rows a column `topic`")
+
+
+def names_topics(schema: StructType) -> bool:
+    """Whether rows of this schema say themselves where they go."""
+    return "topic" in (name.lower() for name in schema.fieldNames())
 
 
 def _is_text_map(kind: DataType) -> bool:

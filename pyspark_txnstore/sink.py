@@ -22,11 +22,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import batch_names
 from pyspark_txnstore.attempt import Attempt
+from pyspark_txnstore.content import Content
 from pyspark_txnstore.options import SinkOptions
-from pyspark_txnstore.outgoing_rows import check_schema
+from pyspark_txnstore.outgoing_rows import check_schema, names_topics
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.runs import Run
-from pyspark_txnstore.winners import Commit, Repeat, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, check_repeat, to_abort, to_commit
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
     if overwrite:
         raise InvalidArgument("mode('overwrite') would replace what the topic holds: use mode('append')")
     check_schema(schema, options.topic)
+    if options.write_id is not None and options.sink_name is None and names_topics(schema):
+        raise InvalidArgument(
+            "the rows name their topics, so `writeId` alone does not tell this write from another one, as of a second "
+            "DataFrame in the same foreachBatch: give each of them a `sinkName` of its own ('spark' for the one that "
+            "had none until now)"
+        )
     sink = batch_names.batch_sink(options.sink_name, options.topic)
     if options.write_id is None:
         return BatchSink(options, batch_names.write_name(sink, uuid.uuid4().hex)._replace(former="", keep_newest=False))
@@ -133,16 +140,17 @@ def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
     if commit is None:
         return
     if isinstance(commit, Repeat):
-        _tell_left_out(commit.name, commit.rows)
+        _leave_out(options, commit.name, commit.content)
         return
     if commit.former and _committed_as(options, commit.former):
         _abort_one(options, commit.name, commit.txn_id)
-        _tell_left_out(commit.former, commit.rows)
+        _leave_out(options, commit.former, commit.content)
         return
     client = client_of(options.url, timeout_s=options.timeout_s)
     txn = client.attach(commit.txn_id, name=commit.name)
     try:
-        txn.commit(writers=commit.writers, timeout=max(COMMIT_TIMEOUT_S, options.timeout_s))
+        timeout_s = max(COMMIT_TIMEOUT_S, options.timeout_s)
+        txn.commit(writers=commit.writers, note=str(commit.content), timeout=timeout_s)
     except InvalidTxnState as error:
         state = _state_of(options, commit.txn_id)
         if state != "COMMITTED":
@@ -150,33 +158,46 @@ def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
                 f"the transaction {commit.txn_id} of {commit.name!r} is {state}, its rows are gone: run the batch "
                 f"again, and raise transactionTimeoutMs if batches take longer than that ({error})"
             ) from error
-        _tell_left_out(commit.name, commit.rows)
+        _leave_out(options, commit.name, commit.content)
     except (Timeout, OutcomeUnknown) as error:
         error.add_note(f"whether {commit.name!r} is committed is not known: run it again, and it will find out")
         raise
 
 
-def _tell_left_out(name: str, rows: int) -> None:
-    """▲ Never in silence: what looks like a repeat may be another write under the same name."""
+def _leave_out(options: SinkOptions, name: str, content: Content) -> None:
+    """▲ Never in silence, and never other rows than those that are committed: that raises `InvalidTxnState`."""
+    note = _note_of(options, name)
+    doubt = check_repeat(name, note, content, allow_different=options.allow_different_replay)
     _log.warning(
         "%r is committed already, by another run of it, whose rows count: the %d rows of this run are left out. That "
-        "is right where a batch or a writeId is repeated; rows that are new need a name of their own (checkpoint, "
-        "sinkName, writeId)",
+        "is right where a batch or a writeId is repeated%s",
         name,
-        rows,
+        content.rows,
+        "" if doubt is None else f"; {doubt}",
     )
+
+
+def _note_of(options: SinkOptions, name: str) -> str | None:
+    """Of what is committed under the name; None where it has none, or is known no more."""
+    try:
+        found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
+    except TxnNotFound:
+        return None
+    note: str | None = found.get("note")  # ▲ servers of earlier versions tell of none
+    return note
 
 
 def _committed_as(options: SinkOptions, former: str) -> bool:
     """Whether an earlier version of this package has committed the batch, under the name that it gave it. ▲ A driver of
     that version may have died between its commit and Spark's: the batch would be written twice. What it has left open
-    is aborted before this run commits, for a commit of it may still be on its way."""
+    is aborted before this run commits, for a commit of it may still be on its way. ▲ What has the note of a write is
+    of this version, which calls another write so."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=former)
     except TxnNotFound:
         return False
     if found["outcome"] in ("COMMITTED", "ABORTED"):
-        return bool(found["outcome"] == "COMMITTED")
+        return found["outcome"] == "COMMITTED" and Content.parse(found.get("note")) is None
     if found["outcome"] != "OPEN":
         raise OutcomeUnknown(f"whether an earlier version has committed {former!r} is not known any more")
     try:

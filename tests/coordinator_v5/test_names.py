@@ -150,8 +150,8 @@ def test_a5_joining_or_committing_it_again_tells_the_outcome(writers: Sequence[s
 
 @pytest.mark.parametrize("collected", [False, True])
 def test_a5_the_note_of_a_commit_is_told_as_long_as_its_name_is_known(collected: bool) -> None:
-    """Through whichever coordinator. Another note is refused; without one it is the same commit, and so is any where the
-    record has none, as those of earlier versions."""
+    """Through whichever coordinator. Another note is refused; without one it is the same commit, and so is any where
+    the record has none, as those of earlier versions."""
 
     async def scenario(etcd: MemoryEtcd) -> None:
         one, other = await two(etcd)

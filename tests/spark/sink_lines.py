@@ -90,10 +90,18 @@ class Lines:
 
     def forget_last_commit(self) -> None:
         """As if the driver had died between the sink's commit and Spark's."""
-        commits = self.checkpoint / "commits"
-        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink()
+        self._forget_last("commits")
+
+    def forget_last_batch(self) -> None:
+        """As if the checkpoint's disk had lost what was written to it last."""
+        for log in ("offsets", "commits"):
+            self._forget_last(log)
+
+    def _forget_last(self, log: str) -> None:
+        folder = self.checkpoint / log
+        last = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+        (folder / str(last)).unlink()
+        (folder / f".{last}.crc").unlink()
 
 
 def main(folder: str, url: str, topic: str, tasks: str, fault: str) -> None:

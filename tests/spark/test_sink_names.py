@@ -13,10 +13,11 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_txnstore import batch_names
+from pyspark_txnstore.content import NOTHING, Content
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
 from pyspark_txnstore.runs import Run
 from pyspark_txnstore.sink import query_id_of
-from pyspark_txnstore.winners import Commit, Repeat, Written, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
@@ -137,12 +138,13 @@ def test_writers_of_a_run_follow_each_other_and_are_no_other_runs() -> None:
 
 
 def written(txn_id: str | None = "0-1", writer: int = 0, *, name: str = NAME, committed: bool = False) -> Written:
-    return Written(name, former="before", txn_id=txn_id, writer_id=writer, rows=1, committed=committed)
+    content = Content(1, 5) if txn_id else NOTHING
+    return Written(name, former="before", txn_id=txn_id, writer_id=writer, content=content, committed=committed)
 
 
 def test_one_commit_for_all_that_had_rows() -> None:
     assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == Commit(
-        NAME, "0-1", (3, 9), 2, "before"
+        NAME, "0-1", (3, 9), Content(2, 10), "before"
     )
 
 
@@ -152,7 +154,27 @@ def test_x1_a_batch_without_rows_commits_nothing(messages: list[WriterCommitMess
 
 
 def test_x1_a_batch_found_committed_commits_nothing_and_tells_what_it_leaves_out() -> None:
-    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) == Repeat(NAME, "0-1", 2)
+    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) == Repeat(
+        NAME, "0-1", Content(2, 10)
+    )
+
+
+def test_x1_a_repeat_with_the_same_rows_is_left_out() -> None:
+    assert check_repeat(NAME, "rows=3 digest=00000000000000ff", Content(3, 255), allow_different=False) is None
+
+
+@pytest.mark.parametrize("content", [Content(4, 255), Content(3, 254), Content(2, 255), NOTHING])
+def test_x1_a_repeat_with_other_rows_fails_unless_that_is_allowed(content: Content) -> None:
+    """▲ A checkpoint that has lost its newest batch gives its number to other rows, and they were never written."""
+    note = "rows=3 digest=00000000000000ff"
+    with pytest.raises(InvalidTxnState, match=f"committed with {note}, and this run of it has {content}"):
+        check_repeat(NAME, note, content, allow_different=False)
+    assert f"this run has {content}" in (check_repeat(NAME, note, content, allow_different=True) or "")
+
+
+@pytest.mark.parametrize("note", [None, "", "rows=3", "rows=3 digest2=00000000000000ff", "of somebody else"])
+def test_x1_what_has_no_note_of_this_version_is_not_compared_and_that_is_told(note: str | None) -> None:
+    assert "not known" in (check_repeat(NAME, note, Content(3, 255), allow_different=False) or "")
 
 
 def test_winners_of_different_transactions_fail_the_batch() -> None:
@@ -171,7 +193,9 @@ def test_winners_of_another_batch_fail_it(name: str) -> None:
 def test_the_batch_is_the_one_that_spark_commits() -> None:
     with pytest.raises(InvalidTxnState, match="batch 8"):
         to_commit([written()], 8)
-    assert to_commit([written()]) == Commit(NAME, "0-1", (0,), 1, "before")  # of a df.write, which has no number
+    assert to_commit([written()]) == Commit(
+        NAME, "0-1", (0,), Content(1, 5), "before"
+    )  # of a df.write, which has no number
 
 
 @pytest.mark.parametrize("message", [None, WriterCommitMessage()])

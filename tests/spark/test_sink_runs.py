@@ -136,9 +136,9 @@ def test_x1_a_repeated_write_tells_how_many_rows_it_leaves_out(
     options: SinkOptions, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = BatchName(f"{topic}/told", "")
-    commit(options, write(options, name, OLDER, 11, b"a", b"b"))
+    commit(options, write(options, name, OLDER, 11, b"a", b"b", b"c"))
     assert caplog.messages == []
-    repeated = commit(options, write(options, name, NEWER, 12, b"a"), write(options, name, NEWER, 13, b"b", b"c"))
+    repeated = commit(options, write(options, name, NEWER, 12, b"c"), write(options, name, NEWER, 13, b"b", b"a"))
     assert isinstance(repeated, Repeat)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert name.text in caplog.text
@@ -170,13 +170,15 @@ def test_x1_a_newer_run_begins_anew_with_all_of_its_time(
 def test_x1_an_older_run_joins_a_newer_one_and_one_of_them_counts(
     options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
 ) -> None:
-    """Two drivers on one checkpoint, or a clock that is behind: whoever commits first."""
+    """Two drivers on one checkpoint, or a clock that is behind: whoever commits first. With the same rows the other one
+    goes on; here it is told that its own are not written."""
     name = BatchName(f"{topic}/rivals", "")
     newer = write(options, name, NEWER, 31, b"newer")
     older = write(options, name, OLDER, 32, b"older")
     assert older.txn_id == newer.txn_id
     commit(options, older)
-    commit(options, newer)
+    with pytest.raises(InvalidTxnState, match="other rows"):
+        commit(options, newer)
     assert read_all(sync_client, topic) == [b"older"]
 
 
