@@ -8,12 +8,11 @@ a batch that runs again after its commit finds it, and writes nothing.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -26,7 +25,7 @@ from pyspark_txnstore.content import Content
 from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.outgoing_rows import check_schema, names_topics
 from pyspark_txnstore.process_client import client_of
-from pyspark_txnstore.runs import Run
+from pyspark_txnstore.runs import Run, has_mark
 from pyspark_txnstore.winners import Commit, Repeat, check_repeat, to_abort, to_commit
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
@@ -40,6 +39,12 @@ STRAGGLERS_S = 3.0
 """How long what tasks of a failed batch begin is aborted. Spark says that a batch has failed with its first task that
 has; the other ones still run until it has killed them, for which it takes `spark.python.task.killTimeout`, 2 s."""
 
+LOOK_S = 0.4
+"""Between two looks for it."""
+
+MAX_LISTED = 10_000
+"""Of the transactions that are open, where those of a failed batch are looked for."""
+
 _log = logging.getLogger("pyspark_txnstore")
 
 
@@ -47,12 +52,12 @@ class StreamSink(DataSourceStreamArrowWriter):
     """Of a streaming query. Spark makes one for the tasks of each run of a batch, which carries that run to them, and
     others, elsewhere, for each commit."""
 
-    def __init__(self, options: SinkOptions, sink: batch_names.Sink, checkpoint: str | None) -> None:
-        """`sink`: what its transactions are named by. `checkpoint`: location of the query's, where that is known."""
+    def __init__(self, options: SinkOptions, sink: batch_names.Sink, mark: bytes = b"") -> None:
+        """`sink`: what its transactions are named by. `mark`: of those that this query begins (`runs.mark_of`)."""
         self._options = options
-        self._run = Run.begin()
+        self._run = Run.begin(mark)
         self._sink = sink
-        self._checkpoint = checkpoint
+        self._mark = mark
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _task()
@@ -64,13 +69,13 @@ class StreamSink(DataSourceStreamArrowWriter):
         _commit(self._options, to_commit(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Where no task could tell in which transaction it wrote, it is found by its name, as the checkpoint tells."""
+        """Where no task could tell in which transaction it wrote, it is found among those that are open."""
         told = to_abort(messages)
         name = next((name for name, _ in told), None)
-        query_id = None if name is not None or self._checkpoint is None else query_id_of(self._checkpoint)
-        if query_id is not None:
-            name = batch_names.micro_batch_name(self._sink, query_id, batchId).text
-        _abort(self._options, told, name)
+        if name is None:
+            _abort(self._options, told, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
+        else:
+            _abort(self._options, told, partial(_open_one, self._options, name))
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -88,7 +93,7 @@ class BatchSink(DataSourceArrowWriter):
         _commit(self._options, to_commit(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, to_abort(messages), self.batch_name.text)
+        _abort(self._options, to_abort(messages), partial(_open_one, self._options, self.batch_name.text))
 
 
 def _task() -> TaskContext:
@@ -98,23 +103,12 @@ def _task() -> TaskContext:
     return context
 
 
-def stream_sink(options: SinkOptions, schema: StructType, *, checkpoint: str | None, overwrite: bool) -> StreamSink:
-    """`checkpoint`: location of the query's, where it is an option. Raises `InvalidArgument`."""
+def stream_sink(options: SinkOptions, schema: StructType, *, mark: bytes = b"", overwrite: bool) -> StreamSink:
+    """`mark`: as of a `StreamSink`. Raises `InvalidArgument`."""
     if overwrite:
         raise InvalidArgument("outputMode('complete') would replace what the topic holds: use 'append'")
     check_schema(schema, options.topic)
-    return StreamSink(options, batch_names.stream_sink(options.sink_name, options.topic), checkpoint)
-
-
-def query_id_of(checkpoint: str) -> str | None:
-    """As Spark has written it into a checkpoint, of one in a folder of this machine; None of any other.
-
-    For cleaning up alone: whoever fails a batch is told its number, and not of which query."""
-    try:
-        found = json.loads((Path(checkpoint.removeprefix("file:")) / "metadata").read_text())
-        return batch_names.query_id(str(found["id"]))
-    except (OSError, ValueError, KeyError, TypeError, InvalidArgument):
-        return None
+    return StreamSink(options, batch_names.stream_sink(options.sink_name, options.topic), mark)
 
 
 def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> BatchSink:
@@ -212,30 +206,46 @@ def _state_of(options: SinkOptions, txn_id: str) -> str:
     return state
 
 
-def _open_one(options: SinkOptions, name: str) -> str | None:
-    """Id of the transaction that is open under the name."""
+def _open_one(options: SinkOptions, name: str) -> list[tuple[str, str]]:
+    """(name, transaction id) of what is open under the name."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
     except TxnNotFound:
-        return None
-    return str(found["txn"]) if found["outcome"] == "OPEN" else None
+        return []
+    return [(name, str(found["txn"]))] if found["outcome"] == "OPEN" else []
 
 
-def _abort(options: SinkOptions, told: list[tuple[str, str]], name: str | None) -> None:
+def _open_of_batch(options: SinkOptions, sink: batch_names.Sink, batch_id: int, mark: bytes) -> list[tuple[str, str]]:
+    """(name, transaction id) of what is open of this batch. ▲ Of the query with this mark alone: another one that
+    writes by the same sink may be at a batch of the same number."""
+    if not mark:
+        return []
+    client = client_of(options.url, timeout_s=options.timeout_s)
+    listed = client.admin("transactions.list", state="OPEN", limit=MAX_LISTED)["transactions"]
+    found = []
+    for one in listed:
+        if batch_names.is_micro_batch(one["name"] or "", sink, batch_id):
+            header = client.admin("transactions.describe", txn=one["txn"])["header"]
+            if header is not None and header["state"] == "OPEN" and has_mark(header["attempt"], mark):
+                found.append((str(one["name"]), str(one["txn"])))
+    return found
+
+
+def _abort(options: SinkOptions, told: list[tuple[str, str]], look: Callable[[], list[tuple[str, str]]]) -> None:
     """So that readers need not wait for the deadline of what a failed batch has written: what its tasks have `told` of,
-    and what is open under its `name`, which a task that was not killed yet may begin after its batch has failed."""
-    for told_name, txn_id in told:
-        _abort_one(options, told_name, txn_id)
+    and what a `look` finds open, for a task that was not killed yet may begin it after its batch has failed."""
+    for name, txn_id in told:
+        _abort_one(options, name, txn_id)
     began = time.monotonic()
-    while name is not None and time.monotonic() < began + STRAGGLERS_S:
+    while time.monotonic() < began + STRAGGLERS_S:
         try:
-            left = _open_one(options, name)
+            left = look()
         except TxnError as error:
-            _log.warning("whether %r is open could not be seen, its deadline aborts it: %s", name, error)
+            _log.warning("what a failed batch has left open could not be seen, its deadline aborts it: %s", error)
             return
-        if left is not None:
-            _abort_one(options, name, left)
-        time.sleep(0.2)
+        for name, txn_id in left:
+            _abort_one(options, name, txn_id)
+        time.sleep(LOOK_S)
 
 
 def _abort_one(options: SinkOptions, name: str, txn_id: str) -> None:

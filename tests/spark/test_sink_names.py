@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +13,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark_txnstore import batch_names
 from pyspark_txnstore.content import NOTHING, Content
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
-from pyspark_txnstore.runs import Run
-from pyspark_txnstore.sink import query_id_of
+from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
 from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
@@ -87,13 +84,17 @@ def test_without_query_and_batch_there_is_no_name(properties: dict[str, str | No
         batch_names.micro_batch_of(properties, SINK)
 
 
-def test_a_checkpoint_tells_its_query(tmp_path: Path) -> None:
-    (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
-    assert query_id_of(str(tmp_path)) == query_id_of(f"file://{tmp_path}") == QUERY
-    for damaged in ("", "{}", "[]", '{"id": 7}'):
-        (tmp_path / "metadata").write_text(damaged)
-        assert query_id_of(str(tmp_path)) is None
-    assert query_id_of("s3a://bucket/checkpoint") is None
+def test_a_batch_of_a_sink_is_told_by_its_name_whatever_the_query() -> None:
+    other = "topic://public/default/out2"
+    assert batch_names.is_micro_batch(NAME, SINK, 7)
+    for sink, batch in (
+        (SINK, 77),
+        (batch_names.stream_sink("sink", other), 7),
+        (batch_names.stream_sink("s", TOPIC), 7),
+    ):
+        assert not batch_names.is_micro_batch(NAME, sink, batch)
+    for name in ("", f"{NAME}/7", f"x/{NAME}", batch_names.write_name(SINK, "7").text):
+        assert not batch_names.is_micro_batch(name, SINK, 7)
 
 
 def test_the_longest_names_fit() -> None:
@@ -124,6 +125,26 @@ def test_a_newer_run_takes_the_place_of_an_older_one_and_of_nothing_else() -> No
     for attempt in (newer.stamp.hex(), "00", "", "0011223344556677"):
         assert not older.supersedes(attempt)
     assert len(Run.begin().stamp) == 12
+
+
+def test_a_run_with_a_mark_is_told_by_it_and_older_or_newer_than_any_other() -> None:
+    """▲ Those of an earlier version have none."""
+    driver = {DRIVER_FOLDERS: "/tmp/blockmgr-1"}
+    mark = mark_of({"topic": TOPIC, "queryName": "q"}, driver)
+    run, plain = Run.begin(mark), Run.begin()
+    assert len(run.stamp) == 20
+    assert has_mark(run.stamp.hex(), mark)
+    assert mark == mark_of({"queryname": "q", "TOPIC": TOPIC}, driver)
+    for options, environment in (
+        ({"topic": TOPIC}, driver),
+        ({"topic": TOPIC, "queryName": "q"}, {DRIVER_FOLDERS: "/b"}),
+    ):
+        assert not has_mark(run.stamp.hex(), mark_of(options, environment))
+    assert not has_mark(plain.stamp.hex(), mark)
+    assert not has_mark(plain.stamp.hex(), mark_of({}, {}))
+    for older, newer in ((run, Run(b"\xff" * 12)), (Run(bytes(12)), run), (Run(bytes(12) + b"\xff" * 8), run)):
+        assert (newer.supersedes(older.stamp.hex()), older.supersedes(newer.stamp.hex())) == (True, False)
+    assert run.writer_id(1) == Run(run.stamp[:12]).writer_id(1)
 
 
 def test_writers_of_a_run_follow_each_other_and_are_no_other_runs() -> None:

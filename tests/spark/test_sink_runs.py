@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txnclient.sync
-from pyspark_txnstore import sink
+from pyspark_txnstore import batch_names, sink
 from pyspark_txnstore.attempt import Attempt
 from pyspark_txnstore.batch_names import BatchName
 from pyspark_txnstore.options import SinkOptions
@@ -25,6 +26,7 @@ from pyspark_txnstore.winners import Commit, Repeat, Written, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink_lines import Lines
 from tests.spark.test_sink import read_all
+from tests.spark.waiting import wait_until
 from txnstore.lifetime import tied_to_parent
 from txnwire.errors import InvalidTxnState
 
@@ -99,6 +101,34 @@ def test_x1_what_an_earlier_version_committed_is_not_written_again(
     assert Counter(read_all(sync_client, topic)) == Counter(lines.written)
     assert sync_client.outcomes([left.id]) == {left.id: "ABORTED"}
     assert lines.open_transactions(sync_client) == []
+
+
+# ---- what is stopped leaves nothing open ----------------------------------------------------------------------------
+
+
+def test_x1_a_batch_that_is_stopped_is_aborted_at_once_wherever_its_checkpoint_is(
+    spark: SparkSession, lines: Lines, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ Readers would wait for its deadline. No task can tell where it wrote; what another query has open under the
+    same sink, at a batch of the same number, stays open."""
+    sync_client.create_topic(topic)
+    lines.add(["a", "b"])
+    sink_name = batch_names.stream_sink(None, topic)
+    other = sync_client.begin(name=batch_names.micro_batch_name(sink_name, str(uuid.uuid4()), 0).text, timeout=300)
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(lines.folder / "checkpoints"))
+    try:
+        query = lines.start(topic, lines.rows(1), "stall", queryName="stopped")
+        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "the batch", 100.0)
+        name = batch_names.micro_batch_name(sink_name, query.id, 0).text
+        begun = sync_client.begin(name=name)
+        assert begun.joined
+        query.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+        (lines.marks / "go").touch()
+    assert set(sync_client.outcomes([begun.id]).values()) == {"ABORTED"}
+    assert sync_client.admin("transactions.describe", txn=str(other.id))["outcome"] == "OPEN"
+    other.abort()
 
 
 # ---- what is left out is told ---------------------------------------------------------------------------------------
