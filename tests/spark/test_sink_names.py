@@ -12,6 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_txnstore import batch_names
 from pyspark_txnstore.content import NOTHING, Content
+from pyspark_txnstore.options import SinkOptions, Use
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
 from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
 from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
@@ -114,6 +115,35 @@ def test_names_that_are_given_are_taken_as_they_are_or_refused(text: str) -> Non
             made(text, TOPIC)
     with pytest.raises(InvalidArgument, match="writeId"):
         batch_names.write_name(SINK, text)
+
+
+# ---- options --------------------------------------------------------------------------------------------------------
+
+GIVEN = {"service.url": "txn://h:1", "topic": TOPIC}
+
+
+@pytest.mark.parametrize("use", ["write", "stream write"])
+def test_what_spark_gives_to_any_sink_is_passed_over(use: Use) -> None:
+    others = ["path", "checkpointLocation", "queryName", "maxRecordsPerFile", "compression", "timestampFormat"]
+    given = GIVEN | dict.fromkeys(others, "x") | {"asyncProgressTrackingEnabled": "false"}
+    assert SinkOptions.parse(given, use=use) == SinkOptions.parse(GIVEN, use=use)
+
+
+@pytest.mark.parametrize("use", ["write", "stream write"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sinkname2": "a"}, "'sinkname2' is not known; of a"),
+        ({"allowDifferentReplays": "true"}, "is not known"),
+        ({"overwriteSchema": "true"}, "is not known"),
+        ({"allowDifferentReplay": "yes"}, "neither true nor false"),
+        ({"startingOffsets": "latest"}, "is not for this"),
+        ({"asyncProgressTrackingEnabled": "True"}, "not exactly once"),
+    ],
+)
+def test_what_is_meant_for_this_sink_and_is_wrong_is_refused(use: Use, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        SinkOptions.parse(GIVEN | options, use=use)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
