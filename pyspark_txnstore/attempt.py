@@ -12,7 +12,7 @@ import txnclient.sync
 from pyspark_txnstore.batch_names import BatchName
 from pyspark_txnstore.content import NOTHING, content_of, total
 from pyspark_txnstore.options import SinkOptions
-from pyspark_txnstore.outgoing_rows import by_topic, runs_of
+from pyspark_txnstore.outgoing_rows import by_topic, gathered, runs_of
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.runs import Run
 from pyspark_txnstore.winners import Written
@@ -53,11 +53,10 @@ class Attempt:
 
         ▲ All rows are taken even where none is sent any more: stateful operators before this one keep their state for
         the next batch only once they have been read to their end, and what they are is compared with what counts."""
-        for batch in batches:
-            if batch.num_rows:
-                messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
-                self._guarded(partial(self._send, messages))
-                self._content = total((self._content, content_of(messages)))
+        for batch in gathered(batches):
+            messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
+            self._guarded(partial(self._send, messages))
+            self._content = total((self._content, content_of(messages)))
         if self._txn is None:
             return Written(self._name, former=self._former)
         self._guarded(lambda txn: txn.flush())
@@ -142,7 +141,7 @@ class Attempt:
 
     def _send(self, messages: list[tuple[str, Columns]], txn: txnclient.sync.Transaction) -> None:
         """To several topics at once, for each send is waited for until it is stored. ▲ Nothing is under way any more
-        when this ends: the rows of a topic keep their order from batch to batch, and one batch is held at a time."""
+        when this ends: the rows of a topic keep their order, and no more is held than one batch of `gathered`."""
         if len(messages) == 1:
             self._send_to(txn, *messages[0])
             return

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_txnstore import batch_names
+from pyspark_txnstore import batch_names, outgoing_rows
 from pyspark_txnstore.content import NOTHING, Content
 from pyspark_txnstore.options import SinkOptions, Use
-from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
+from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, gathered, runs_of
 from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
 from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
 from txnwire.entry import Columns, OutgoingMessage
@@ -331,6 +331,24 @@ def test_rows_go_to_the_topics_they_name_in_order() -> None:
     assert list(by_topic(batch, "b")) == [("b", Columns([b"1", b"3", b"4"])), ("a", Columns([b"2"]))]
     with pytest.raises(InvalidArgument, match="`topic` is null"):
         list(by_topic(batch, None))
+
+
+def test_rows_that_name_their_topics_are_gathered_in_order_and_not_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = pa.schema([("Topic", pa.string()), ("value", pa.string())])
+    batches = [
+        pa.record_batch([["a", "b"][:rows], [str(number), "x"][:rows]], schema)
+        for number, rows in enumerate([2, 0, 1, 2, 1])
+    ]
+    for most, sizes in ((1, [2, 1, 2, 1]), (batches[0].nbytes + 1, [3, 3]), (2**20, [6])):
+        monkeypatch.setattr(outgoing_rows, "GATHERED_BYTES", most)
+        found = list(gathered(iter(batches)))
+        assert [one.num_rows for one in found] == sizes
+        assert pa.Table.from_batches(found).to_pylist() == pa.Table.from_batches(batches).to_pylist()
+    plain = [one.select(["value"]) for one in batches]
+    assert [one.num_rows for one in gathered(iter(plain))] == [2, 1, 2, 1], "nothing is gained by waiting"
+    assert list(gathered(iter([]))) == []
 
 
 def test_large_values_go_by_themselves_in_order() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -25,7 +26,7 @@ from pyspark_txnstore.runs import Run
 from pyspark_txnstore.winners import Commit, Repeat, Written, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink_lines import Lines
-from tests.spark.test_sink import read_all
+from tests.spark.test_sink import read_all, stored
 from tests.spark.waiting import wait_until
 from txnstore.lifetime import tied_to_parent
 from txnwire.errors import InvalidTxnState
@@ -173,6 +174,37 @@ def test_x1_a_repeated_write_tells_how_many_rows_it_leaves_out(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert name.text in caplog.text
     assert "the 3 rows of this run are left out" in caplog.text
+
+
+# ---- an attempt that is stopped and comes back -----------------------------------------------------------------------
+
+
+@pytest.mark.process
+def test_x1_an_attempt_that_is_stopped_and_comes_back_behind_the_commit_does_not_count(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    """▲ Its task was given to another one meanwhile. It has sent half of its rows, and sends the other half."""
+    name = BatchName(f"{topic}/stopped", "")
+    arguments = [options.url, topic, name.text, NEWER.stamp.hex(), str(tmp_path)]
+    command = tied_to_parent([sys.executable, "-m", "tests.spark.attempt_process", *arguments])
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            wait_until(lambda: (tmp_path / "half").exists() or process.poll() is not None, "its rows", 100.0)
+            os.killpg(process.pid, signal.SIGSTOP)
+            winner = write(options, name, NEWER, 2, b"a", b"b")
+            commit(options, winner)
+            (tmp_path / "go").touch()
+            os.killpg(process.pid, signal.SIGCONT)
+            told, _ = process.communicate(timeout=100)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert told.split() == [winner.txn_id, "True", "2"]
+    assert sorted(read_all(sync_client, topic)) == [b"a", b"b"]
+    assert stored(sync_client, topic) == 3
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
