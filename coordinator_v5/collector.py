@@ -189,7 +189,7 @@ class Collector:
         return read_outcomes(tcid, block, record)
 
     async def _names(self, tc: OwnedTcid, batch: dict[int, Seen]) -> list[Rewrite]:
-        """Of named transactions the name record takes over outcome and writers."""
+        """Of named transactions the name record takes over outcome, writers and note."""
         named = {TxnId(tc.tcid, counter): seen.name for counter, seen in batch.items() if seen.name is not None}
         if not named:
             return []

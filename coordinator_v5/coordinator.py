@@ -308,6 +308,7 @@ class Coordinator:
         *,
         commit: bool,
         writers: Sequence[str] | None = None,
+        note: str | None = None,
         forced: bool = False,
     ) -> bool:
         """Decide a transaction that is open here; `reply` gets the decision or an error, later.
@@ -318,7 +319,7 @@ class Coordinator:
         if txn is None or txn.phase is not Phase.OPEN:
             return False
         state, reason = _wanted(commit, forced)
-        self._ends.end(txn, state, reason=reason, writers=writers, reply=reply)
+        self._ends.end(txn, state, reason=reason, writers=writers, note=note, reply=reply)
         return True
 
     async def end(
@@ -327,21 +328,22 @@ class Coordinator:
         *,
         commit: bool,
         writers: Sequence[str] | None = None,
+        note: str | None = None,
         forced: bool = False,
         name: str = "",
     ) -> Decision:
         """Commit or abort any transaction, of whatever coordinator. The same decision again is answered with the first.
 
-        `writers`: those that count, 16 hex digits each; None: all. `name`: of a named transaction, where its outcome
-        stands once it is collected. Raises `InvalidTxnState` (decided the other way round, or with other writers; says
-        why), `ExpiredTransaction` (fenced), `TxnNotFound` (never given out), `OutcomeUnknown` (too long ago),
-        `Timeout`, `StoreUnavailable`.
+        `writers`: those that count, 16 hex digits each; None: all. `note`: kept with a commit. `name`: of a named
+        transaction, where its outcome stands once it is collected. Raises `InvalidTxnState` (decided the other way
+        round, or with other writers or another note; says why), `ExpiredTransaction` (fenced), `TxnNotFound` (never
+        given out), `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
         """
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, forced=forced):
+        if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, note=note, forced=forced):
             return await future
         state, reason = _wanted(commit, forced)
-        return await self._ends.end_by_store(txn_id, state, reason=reason, writers=writers, name=name)
+        return await self._ends.end_by_store(txn_id, state, reason=reason, writers=writers, name=name, note=note)
 
     # ---- transaction keys ----
 

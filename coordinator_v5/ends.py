@@ -51,16 +51,23 @@ class Ends:
         return len(self._pending)
 
     def end(
-        self, txn: Transaction, state: str, *, reason: str | None, writers: Sequence[str] | None, reply: EndReply
+        self,
+        txn: Transaction,
+        state: str,
+        *,
+        reason: str | None,
+        writers: Sequence[str] | None,
+        note: str | None,
+        reply: EndReply,
     ) -> None:
         """Decide a transaction of ours; `reply` is called with the decision, or with the error that says why not."""
-        request = EndRequest(txn, state, reason, writers, reply, self._state.clock.monotonic())
+        request = EndRequest(txn, state, reason, writers, note, reply, self._state.clock.monotonic())
         self._pending[request] = None
         txn.waiters.append(request)
         # One unanswered write of a header at a time (▲ §4; the store holds a second one back): who asks meanwhile is
         # answered from the first one's verdict.
         if txn.ending is None:
-            self._send(txn, state, reason, writers, None)
+            self._send(txn, state, reason, writers, note, None)
 
     def sweep_end(self, txn: Transaction, state: str, reason: str) -> None:
         """End a transaction nobody asked to end.
@@ -69,7 +76,7 @@ class Ends:
         that the client has announced itself there.
         """
         if txn.ending is None and not txn.tc.lost:
-            self._send(txn, state, reason, None, txn.tc.epoch)
+            self._send(txn, state, reason, None, None, txn.tc.epoch)
 
     def sweep(self, now: float) -> None:
         """Answer `Timeout` to who has waited for too long; the decision itself goes on until it is definite."""
@@ -82,10 +89,16 @@ class Ends:
             self._reply(request, Timeout(f"the end of {txn_id} was not answered within {limit_s} s: ask again"))
 
     def _send(
-        self, txn: Transaction, state: str, reason: str | None, writers: Sequence[str] | None, tc_epoch: int | None
+        self,
+        txn: Transaction,
+        state: str,
+        reason: str | None,
+        writers: Sequence[str] | None,
+        note: str | None,
+        tc_epoch: int | None,
     ) -> None:
         wall_ms = self._state.clock.wall_ms()
-        decided = decide(txn.header, state, finalized_ms=wall_ms, reason=reason, writers=writers)
+        decided = decide(txn.header, state, finalized_ms=wall_ms, reason=reason, writers=writers, note=note)
         self._state.counters.sweeping += reason in SWEPT
         # A late index put may be on its way: then its key may land before this end, which has to delete it. So may one
         # of a successor that this coordinator, asleep, has not heard of.
@@ -127,7 +140,7 @@ class Ends:
         for request in waiters:
             txn.waiters.append(request)
             if txn.ending is None:
-                self._send(txn, request.state, request.reason, request.writers, None)
+                self._send(txn, request.state, request.reason, request.writers, request.note, None)
 
     def _gone(self, txn: Transaction, waiters: Sequence[EndRequest]) -> None:
         """Its header has been collected: another coordinator has owned the TCID for more than the retention."""
@@ -173,7 +186,14 @@ class Ends:
     # ---- by what the store holds ----
 
     async def end_by_store(
-        self, txn_id: TxnId, state: str, *, reason: str | None, writers: Sequence[str] | None, name: str = ""
+        self,
+        txn_id: TxnId,
+        state: str,
+        *,
+        reason: str | None,
+        writers: Sequence[str] | None,
+        name: str = "",
+        note: str | None = None,
     ) -> Decision:
         """Decide, or tell how it was decided, a transaction that is not in memory: of another coordinator's TCID, or
         ended already. Raises `InvalidTxnState`, `ExpiredTransaction`, `OutcomeUnknown`, `TxnNotFound`, `Timeout`."""
@@ -181,12 +201,12 @@ class Ends:
         key = keys.txn(txn_id)
         record = await self._state.store.get(key, timeout_s=timeout_s)
         if record is None:
-            return await self._end_collected(txn_id, state, writers, name)
+            return await self._end_collected(txn_id, state, writers, name, note)
         decision = decision_of(record)
         if decision is None:
             opened = decode(Header, record.value, key=key)
             wall_ms = self._state.clock.wall_ms()
-            decided = decide(opened, state, finalized_ms=wall_ms, reason=reason, writers=writers)
+            decided = decide(opened, state, finalized_ms=wall_ms, reason=reason, writers=writers, note=note)
             commit = plan_end(txn_id, decided, deadline_key=True)
             try:
                 result = await self._state.store.commit(commit, timeout_s=timeout_s)
@@ -195,20 +215,22 @@ class Ends:
             verdict = read_end_verdict(commit, result, decided)
             decision = verdict.decision
             if decision is None:
-                return await self._end_collected(txn_id, state, writers, name)
+                return await self._end_collected(txn_id, state, writers, name, note)
             self._compared(mine=verdict.mine)
             if verdict.mine:
                 self.count(decision)
-        return check_end(txn_id, decision, state, writers)
+        return check_end(txn_id, decision, state, writers, note)
 
-    async def _end_collected(self, txn_id: TxnId, state: str, writers: Sequence[str] | None, name: str) -> Decision:
+    async def _end_collected(
+        self, txn_id: TxnId, state: str, writers: Sequence[str] | None, name: str, note: str | None
+    ) -> Decision:
         decision, writers_known = await self.collected(txn_id, name)
         if state == decision.state == COMMITTED and not writers_known:
             # ▲ Which writers counted stands in a named transaction's name record, never in the bitmap.
             if name or writers is not None:
                 raise OutcomeUnknown(f"transaction {txn_id} is COMMITTED and collected: which writers counted is lost")
             return decision
-        return check_end(txn_id, decision, state, writers)
+        return check_end(txn_id, decision, state, writers, note)
 
     async def collected(self, txn_id: TxnId, name: str = "") -> tuple[Decision, bool]:
         """The outcome of an id without a header, and whether its writers are known with it: by the record of its
@@ -231,7 +253,7 @@ class Ends:
 
 def _answer(txn_id: TxnId, decision: Decision, request: EndRequest) -> Decision | TxnError:
     try:
-        return check_end(txn_id, decision, request.state, request.writers)
+        return check_end(txn_id, decision, request.state, request.writers, request.note)
     except TxnError as error:
         return error
 

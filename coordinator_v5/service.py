@@ -17,6 +17,7 @@ from txnstore.writer_lists import MAX_WRITERS, pack
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MAX_TCID, TxnId
+from txnwire.names import validate_note
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -76,7 +77,7 @@ class CoordinatorService:
         if begun.decision is not None:
             ok.state = _state(begun.decision)
             ok.revision = begun.decision.revision
-            _fill_writers(ok, begun.decision)
+            _fill_kept(ok, begun.decision)
         return pb.Command(new_txn_ok=ok)
 
     async def _begin_keyed(self, request: pb.NewTxn, peer: Peer) -> pb.Command:
@@ -121,15 +122,23 @@ class CoordinatorService:
         commit = request.action == pb.TXN_ACTION_COMMIT
         # An absent list counts all writers, an empty one none.
         writers = _listed(request.writers.writers) if request.HasField("writers") else None
+        note = _noted(request)
         reply = partial(self._ended, peer, command.request_id)
-        if self._coordinator.end_nowait(txn_id, reply, commit=commit, writers=writers, forced=request.forced):
+        if self._coordinator.end_nowait(
+            txn_id, reply, commit=commit, writers=writers, note=note, forced=request.forced
+        ):
             return None
-        return self._end_by_store(txn_id, commit, writers, request.forced, request.name)
+        return self._end_by_store(request, txn_id, writers)
 
-    async def _end_by_store(
-        self, txn_id: TxnId, commit: bool, writers: list[str] | None, forced: bool, name: str
-    ) -> pb.Command:
-        decision = await self._coordinator.end(txn_id, commit=commit, writers=writers, forced=forced, name=name)
+    async def _end_by_store(self, request: pb.EndTxn, txn_id: TxnId, writers: list[str] | None) -> pb.Command:
+        decision = await self._coordinator.end(
+            txn_id,
+            commit=request.action == pb.TXN_ACTION_COMMIT,
+            writers=writers,
+            note=_noted(request),
+            forced=request.forced,
+            name=request.name,
+        )
         reply = pb.Command()
         _fill(reply, decision)
         return reply
@@ -170,17 +179,27 @@ def _fill(reply: pb.Command, decision: Decision) -> None:
     ok.revision = decision.revision
     ok.state = _state(decision)
     ok.ClearField("writers")
-    _fill_writers(ok, decision)
+    _fill_kept(ok, decision)
 
 
 def _state(decision: Decision) -> pb.TxnState:
     return pb.TXN_STATE_COMMITTED if decision.state == COMMITTED else pb.TXN_STATE_ABORTED
 
 
-def _fill_writers(ok: pb.EndTxnOk | pb.NewTxnOk, decision: Decision) -> None:
+def _fill_kept(ok: pb.EndTxnOk | pb.NewTxnOk, decision: Decision) -> None:
+    ok.note = decision.note or ""
     if decision.writers is not None:
         ok.writers.writers.extend(int(writer, 16) for writer in decision.writers)
         ok.writers.SetInParent()
+
+
+def _noted(request: pb.EndTxn) -> str | None:
+    """Raises `InvalidArgument`."""
+    if not request.note:
+        return None
+    if not request.name or request.action != pb.TXN_ACTION_COMMIT:
+        raise InvalidArgument("a note goes with the commit of a named transaction: nobody would find it elsewhere")
+    return validate_note(request.note)
 
 
 def _listed(writers: Sequence[int]) -> list[str]:

@@ -37,7 +37,7 @@ class Phase(Enum):
 class EndRequest:
     """Somebody waits for a decision. `reply` is called exactly once."""
 
-    __slots__ = ("reason", "reply", "started_at", "state", "txn", "writers")
+    __slots__ = ("note", "reason", "reply", "started_at", "state", "txn", "writers")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class EndRequest:
         state: str,
         reason: str | None,
         writers: Sequence[str] | None,
+        note: str | None,
         reply: EndReply,
         started_at: float,
     ) -> None:
@@ -52,6 +53,7 @@ class EndRequest:
         self.state = state
         self.reason = reason
         self.writers = writers
+        self.note = note
         self.reply = reply
         self.started_at = started_at
 

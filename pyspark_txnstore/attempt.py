@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import txnclient.sync
 from pyspark_txnstore.batch_names import BatchName
+from pyspark_txnstore.content import NOTHING, content_of, total
 from pyspark_txnstore.options import SinkOptions
-from pyspark_txnstore.outgoing_rows import by_topic, runs_of
+from pyspark_txnstore.outgoing_rows import by_topic, gathered, runs_of
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.runs import Run
 from pyspark_txnstore.winners import Written
@@ -23,6 +25,9 @@ from txnwire.protocol import MAX_VALUE_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+TOPICS_AT_ONCE: Final = 32
+"""That one task sends to at the same time: most of a send is waiting."""
 
 MAX_SUPERSEDED: Final = 100
 """Runs that one attempt gives up before it joins what it finds: more of them are not started by restarts."""
@@ -41,18 +46,17 @@ class Attempt:
         self._writer_id = _given_once(run.writer_id(task_attempt))
         self._txn: txnclient.sync.Transaction | None = None
         self._committed = False
-        self._rows = 0
+        self._content = NOTHING
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Send all rows in the transaction and flush. It is begun with the first row: no row, no transaction.
 
         ▲ All rows are taken even where none is sent any more: stateful operators before this one keep their state for
-        the next batch only once they have been read to their end."""
-        for batch in batches:
-            if batch.num_rows and not self._committed:
-                messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
-                self._guarded(partial(self._send, messages))
-            self._rows += batch.num_rows
+        the next batch only once they have been read to their end, and what they are is compared with what counts."""
+        for batch in gathered(batches):
+            messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
+            self._guarded(partial(self._send, messages))
+            self._content = total((self._content, content_of(messages)))
         if self._txn is None:
             return Written(self._name, former=self._former)
         self._guarded(lambda txn: txn.flush())
@@ -61,7 +65,7 @@ class Attempt:
             former=self._former,
             txn_id=str(self._txn.id),
             writer_id=self._txn.writer_id,
-            rows=self._rows,
+            content=self._content,
             committed=self._committed,
         )
 
@@ -136,13 +140,28 @@ class Attempt:
         raise error
 
     def _send(self, messages: list[tuple[str, Columns]], txn: txnclient.sync.Transaction) -> None:
-        for topic, columns in messages:
-            producer = producer_of(self._options, topic)
-            for part in runs_of(columns, MAX_VALUE_BYTES):
-                if isinstance(part, Columns):
-                    producer.send_many(part, txn=txn)
-                else:
-                    producer.send(**part._asdict(), txn=txn, chunk=True)
+        """To several topics at once, for each send is waited for until it is stored. ▲ Nothing is under way any more
+        when this ends: the rows of a topic keep their order, and no more is held than one batch of `gathered`."""
+        if len(messages) == 1:
+            self._send_to(txn, *messages[0])
+            return
+        with ThreadPoolExecutor(min(len(messages), TOPICS_AT_ONCE), "txnstore-send") as pool:
+            sends: list[Future[None]] = [pool.submit(self._send_to, txn, *one) for one in messages]
+            try:
+                wait(sends, return_when=FIRST_EXCEPTION)
+            finally:
+                pool.shutdown(cancel_futures=True)
+        for sent in sends:
+            if not sent.cancelled():
+                sent.result()
+
+    def _send_to(self, txn: txnclient.sync.Transaction, topic: str, columns: Columns) -> None:
+        producer = producer_of(self._options, topic)
+        for part in runs_of(columns, MAX_VALUE_BYTES):
+            if isinstance(part, Columns):
+                producer.send_many(part, txn=txn)
+            else:
+                producer.send(**part._asdict(), txn=txn, chunk=True)
 
 
 MAX_WRITERS_KEPT: Final = 10_000

@@ -79,6 +79,12 @@ def micro_batch_name(sink: Sink, query: str, batch_id: int) -> BatchName:
     return BatchName(f"{_part(sink.name)}/{query}/{sink.target}/{batch_id}", f"{sink.former}/{query}/{batch_id}")
 
 
+def is_micro_batch(name: str, sink: Sink, batch_id: int) -> bool:
+    """Whether this is what a batch of this number is called, of whatever query that writes by this sink."""
+    parts = name.split("/")
+    return len(parts) == 4 and [parts[0], *parts[2:]] == [_part(sink.name), sink.target, str(batch_id)]
+
+
 def micro_batch_of(properties: Mapping[str, str | None], sink: Sink) -> BatchName:
     """The name of the micro-batch that a task with these properties belongs to. Raises `InvalidArgument`."""
     query, batch_id = properties.get(QUERY_ID), properties.get(BATCH_ID)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pyspark_txnstore.columns import check_schema, schema_of
 from pyspark_txnstore.options import SinkOptions, SourceOptions, columns_option
+from pyspark_txnstore.runs import mark_of
 from pyspark_txnstore.sink import BatchSink, StreamSink, batch_sink, stream_sink
 from pyspark_txnstore.source import BatchReader
 from pyspark_txnstore.stream import StreamReader
@@ -36,6 +39,6 @@ class DefaultSource(DataSource):
         return stream_sink(
             SinkOptions.parse(self.options, use="stream write"),
             schema,
-            checkpoint=self.options.get("checkpointLocation"),
+            mark=mark_of(self.options, os.environ),
             overwrite=overwrite,
         )

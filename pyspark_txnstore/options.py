@@ -94,6 +94,10 @@ OPTIONS: Final = (
         "transactionTimeoutMs", "milliseconds", str(DEFAULT_TRANSACTION_TIMEOUT_MS), WRITES,
         "how long the transaction of a batch may take, until it is aborted",
     ),
+    Option(
+        "allowDifferentReplay", "true or false", "false", WRITES,
+        "true: a batch or `writeId` that is committed is left out also where it would write other rows now",
+    ),
     Option("writeId", "text", "", ("write",), "makes a batch write repeatable: one transaction, whoever repeats it"),
 )  # fmt: skip
 
@@ -101,6 +105,17 @@ _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Spark hands over some options that are its own; `path` is told apart below."""
+
+ASYNC_PROGRESS: Final = "asyncprogresstrackingenabled"
+
+_OF_ANY_SINK: Final = frozenset(
+    {
+        "maxrecordsperfile", "compression", "encoding", "timezone", "dateformat", "timestampformat",
+        ASYNC_PROGRESS, "asyncprogresstrackingcheckpointintervalms",
+    }
+)  # fmt: skip
+"""What jobs give to whatever sink they write to, and what says how Spark runs a query: nothing of it concerns topics.
+Others stay refused, for one of ours that is misspelt would be passed over."""
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,17})([kmg]?)b?\Z")
 _FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -186,6 +201,7 @@ class SinkOptions:
     sink_name: str | None
     transaction_timeout_ms: int
     write_id: str | None
+    allow_different_replay: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str], *, use: Use) -> SinkOptions:
@@ -198,6 +214,7 @@ class SinkOptions:
             sink_name=given.take("sinkName", _text),
             transaction_timeout_ms=given.take("transactionTimeoutMs", _count) or DEFAULT_TRANSACTION_TIMEOUT_MS,
             write_id=given.take("writeId", _text),
+            allow_different_replay=given.take("allowDifferentReplay", _flag) or False,
         )
 
 
@@ -216,9 +233,14 @@ class _Given:
                 raise InvalidArgument(
                     f"option {option.name!r} is not for this: it belongs to {' or '.join(option.uses)}"
                 )
-            if name == "path":
-                raise InvalidArgument("load() and save() take no path here: name topics with the option 'topic'")
-            if option is None and name not in _OF_SPARK:
+            if name == "path" and use in READS:
+                raise InvalidArgument("load() takes no path here: name topics with the option 'topic'")
+            if name == ASYNC_PROGRESS and use in WRITES and self._values[name].strip().lower() == "true":
+                raise InvalidArgument(
+                    "option 'asyncProgressTrackingEnabled': a query that does not write down each batch before it runs "
+                    "gives a number to other rows after a restart, so it is not exactly once: leave it out"
+                )
+            if option is None and name not in _OF_SPARK and not (use in WRITES and name in _OF_ANY_SINK):
                 known = ", ".join(one.name for one in OPTIONS if use in one.uses)
                 raise InvalidArgument(f"option {name!r} is not known; of a {use} there are: {known}")
 

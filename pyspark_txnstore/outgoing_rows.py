@@ -3,15 +3,15 @@
 value       binary or string          required, not null
 key         binary or string          optional
 properties  map<string, string>       optional
-event_time  timestamp                 optional
+event_time  timestamp                 optional; stored to the millisecond, rounded down
 topic       string                    which topic the row goes to; without it the option `topic` tells
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument
+from txnwire.protocol import MIB
 
 _TYPES: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
     "value": ("binary or string", (BinaryType, StringType)),
@@ -52,10 +53,42 @@ def check_schema(schema: StructType, topic: str | None) -> None:
         raise InvalidArgument("it is not said where to write: give the option `topic`, or rows a column `topic`")
 
 
+def names_topics(schema: StructType) -> bool:
+    """Whether rows of this schema say themselves where they go."""
+    return "topic" in (name.lower() for name in schema.fieldNames())
+
+
 def _is_text_map(kind: DataType) -> bool:
     if not isinstance(kind, MapType):
         return True
     return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+
+
+GATHERED_BYTES: Final = 8 * MIB
+"""Of rows that name their topics, held at once: what is sent to each topic is then more than a few rows of a batch."""
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in fewer batches where they name their topics; none is empty."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        held_bytes += batch.nbytes
+        names_none = "topic" not in (name.lower() for name in batch.schema.names)
+        if names_none or held_bytes >= GATHERED_BYTES:
+            yield from _joined(held)
+            held, held_bytes = [], 0
+    yield from _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, Columns]]:

@@ -2,23 +2,33 @@
 
 Spark makes a sink anew for each run of a batch and sends it to all tasks of that run. So the sink carries the run:
 
-    run     milliseconds of the driver's clock (6 bytes) · random (6 bytes)
+    run     milliseconds of the driver's clock (6 bytes) · random (6 bytes) · mark of the query (8 bytes, of a stream's)
     writer  random of the run (36 bits) · number of the task attempt (28 bits)
 
 ▲ A driver that starts again runs its last batch again. Were its tasks to join the transaction that the dead driver has
 left open, they would inherit a deadline that is nearly over. So a newer run aborts what an older one has begun, and
 begins anew with all of its time. An older run that finds a newer one's joins it, which is always safe: the one commit
 lists the writers that count. By the clock alone no row is lost or doubled: a driver whose clock is behind joins too.
+
+The mark is for cleaning up: whoever fails a batch is told its number, in another process than the one that has begun
+the run, and neither the query's id nor the run. Both processes know the driver's folders and the query's options.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 _TIME_BYTES: Final = 6
 _NONCE_BYTES: Final = 6
+_RUN_BYTES: Final = _TIME_BYTES + _NONCE_BYTES
+_MARK_BYTES: Final = 8
+
+DRIVER_FOLDERS: Final = "SPARK_LOCAL_DIRS"
+"""Variable that Spark sets for the Pythons of its driver; it has an id of this driver's block manager."""
 
 TASK_BITS: Final = 28
 """Spark numbers the task attempts of an application from 0 on. ▲ A batch that took more of them than this would give a
@@ -31,20 +41,37 @@ class Run(NamedTuple):
     stamp: bytes
 
     @staticmethod
-    def begin() -> Run:
+    def begin(mark: bytes = b"") -> Run:
         """A new one, now."""
         now_ms = time.time_ns() // 1_000_000
-        return Run(now_ms.to_bytes(_TIME_BYTES, "big") + os.urandom(_NONCE_BYTES))
+        return Run(now_ms.to_bytes(_TIME_BYTES, "big") + os.urandom(_NONCE_BYTES) + mark)
 
     def supersedes(self, attempt: str) -> bool:
         """Whether the transaction begun under this attempt, in hex, is an older run's. Of what is no run it is not
         known, so it is joined."""
-        if len(attempt) != 2 * len(self.stamp):
+        if len(attempt) not in (2 * _RUN_BYTES, 2 * (_RUN_BYTES + _MARK_BYTES)):
             return False
-        return attempt < self.stamp.hex()
+        return attempt[: 2 * _RUN_BYTES] < self.stamp[:_RUN_BYTES].hex()
 
     def writer_id(self, task_attempt: int) -> int:
         """▲ Another one for each attempt of the run, and for all runs by chance. They follow each other, so that a
         commit of very many is small."""
-        nonce = int.from_bytes(self.stamp[_TIME_BYTES:], "big") >> (8 * _NONCE_BYTES - (64 - TASK_BITS))
+        nonce = int.from_bytes(self.stamp[_TIME_BYTES:_RUN_BYTES], "big") >> (8 * _NONCE_BYTES - (64 - TASK_BITS))
         return (nonce or 1) << TASK_BITS | task_attempt % (1 << TASK_BITS)
+
+
+def mark_of(options: Mapping[str, str], environment: Mapping[str, str]) -> bytes:
+    """Of a query with these options in the driver with this environment; empty where that is not known.
+
+    Two queries of one driver have the same one only if all their options are the same, so without a name and with their
+    checkpoints where Spark puts such."""
+    folders = environment.get(DRIVER_FOLDERS)
+    if not folders:
+        return b""
+    known = sorted((name.lower(), value) for name, value in options.items())
+    return blake2b(repr((folders, known)).encode(), digest_size=_MARK_BYTES).digest()
+
+
+def has_mark(attempt: str, mark: bytes) -> bool:
+    """Whether the transaction begun under this attempt, in hex, is a run's with this mark."""
+    return bool(mark) and len(attempt) == 2 * (_RUN_BYTES + _MARK_BYTES) and attempt.endswith(mark.hex())

@@ -8,12 +8,11 @@ a batch that runs again after its commit finds it, and writes nothing.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -22,11 +21,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import batch_names
 from pyspark_txnstore.attempt import Attempt
+from pyspark_txnstore.content import Content
 from pyspark_txnstore.options import SinkOptions
-from pyspark_txnstore.outgoing_rows import check_schema
+from pyspark_txnstore.outgoing_rows import check_schema, names_topics
 from pyspark_txnstore.process_client import client_of
-from pyspark_txnstore.runs import Run
-from pyspark_txnstore.winners import Commit, Repeat, to_abort, to_commit
+from pyspark_txnstore.runs import Run, has_mark
+from pyspark_txnstore.winners import Commit, Repeat, check_repeat, to_abort, to_commit
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ STRAGGLERS_S = 3.0
 """How long what tasks of a failed batch begin is aborted. Spark says that a batch has failed with its first task that
 has; the other ones still run until it has killed them, for which it takes `spark.python.task.killTimeout`, 2 s."""
 
+LOOK_S = 0.4
+"""Between two looks for it."""
+
+MAX_LISTED = 10_000
+"""Of the transactions that are open, where those of a failed batch are looked for."""
+
 _log = logging.getLogger("pyspark_txnstore")
 
 
@@ -46,12 +52,12 @@ class StreamSink(DataSourceStreamArrowWriter):
     """Of a streaming query. Spark makes one for the tasks of each run of a batch, which carries that run to them, and
     others, elsewhere, for each commit."""
 
-    def __init__(self, options: SinkOptions, sink: batch_names.Sink, checkpoint: str | None) -> None:
-        """`sink`: what its transactions are named by. `checkpoint`: location of the query's, where that is known."""
+    def __init__(self, options: SinkOptions, sink: batch_names.Sink, mark: bytes = b"") -> None:
+        """`sink`: what its transactions are named by. `mark`: of those that this query begins (`runs.mark_of`)."""
         self._options = options
-        self._run = Run.begin()
+        self._run = Run.begin(mark)
         self._sink = sink
-        self._checkpoint = checkpoint
+        self._mark = mark
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _task()
@@ -63,13 +69,13 @@ class StreamSink(DataSourceStreamArrowWriter):
         _commit(self._options, to_commit(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Where no task could tell in which transaction it wrote, it is found by its name, as the checkpoint tells."""
+        """Where no task could tell in which transaction it wrote, it is found among those that are open."""
         told = to_abort(messages)
         name = next((name for name, _ in told), None)
-        query_id = None if name is not None or self._checkpoint is None else query_id_of(self._checkpoint)
-        if query_id is not None:
-            name = batch_names.micro_batch_name(self._sink, query_id, batchId).text
-        _abort(self._options, told, name)
+        if name is None:
+            _abort(self._options, told, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
+        else:
+            _abort(self._options, told, partial(_open_one, self._options, name))
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -87,7 +93,7 @@ class BatchSink(DataSourceArrowWriter):
         _commit(self._options, to_commit(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, to_abort(messages), self.batch_name.text)
+        _abort(self._options, to_abort(messages), partial(_open_one, self._options, self.batch_name.text))
 
 
 def _task() -> TaskContext:
@@ -97,23 +103,12 @@ def _task() -> TaskContext:
     return context
 
 
-def stream_sink(options: SinkOptions, schema: StructType, *, checkpoint: str | None, overwrite: bool) -> StreamSink:
-    """`checkpoint`: location of the query's, where it is an option. Raises `InvalidArgument`."""
+def stream_sink(options: SinkOptions, schema: StructType, *, mark: bytes = b"", overwrite: bool) -> StreamSink:
+    """`mark`: as of a `StreamSink`. Raises `InvalidArgument`."""
     if overwrite:
         raise InvalidArgument("outputMode('complete') would replace what the topic holds: use 'append'")
     check_schema(schema, options.topic)
-    return StreamSink(options, batch_names.stream_sink(options.sink_name, options.topic), checkpoint)
-
-
-def query_id_of(checkpoint: str) -> str | None:
-    """As Spark has written it into a checkpoint, of one in a folder of this machine; None of any other.
-
-    For cleaning up alone: whoever fails a batch is told its number, and not of which query."""
-    try:
-        found = json.loads((Path(checkpoint.removeprefix("file:")) / "metadata").read_text())
-        return batch_names.query_id(str(found["id"]))
-    except (OSError, ValueError, KeyError, TypeError, InvalidArgument):
-        return None
+    return StreamSink(options, batch_names.stream_sink(options.sink_name, options.topic), mark)
 
 
 def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> BatchSink:
@@ -121,6 +116,12 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
     if overwrite:
         raise InvalidArgument("mode('overwrite') would replace what the topic holds: use mode('append')")
     check_schema(schema, options.topic)
+    if options.write_id is not None and options.sink_name is None and names_topics(schema):
+        raise InvalidArgument(
+            "the rows name their topics, so `writeId` alone does not tell this write from another one, as of a second "
+            "DataFrame in the same foreachBatch: give each of them a `sinkName` of its own ('spark' for the one that "
+            "had none until now)"
+        )
     sink = batch_names.batch_sink(options.sink_name, options.topic)
     if options.write_id is None:
         return BatchSink(options, batch_names.write_name(sink, uuid.uuid4().hex)._replace(former="", keep_newest=False))
@@ -133,16 +134,17 @@ def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
     if commit is None:
         return
     if isinstance(commit, Repeat):
-        _tell_left_out(commit.name, commit.rows)
+        _leave_out(options, commit.name, commit.content)
         return
     if commit.former and _committed_as(options, commit.former):
         _abort_one(options, commit.name, commit.txn_id)
-        _tell_left_out(commit.former, commit.rows)
+        _leave_out(options, commit.former, commit.content)
         return
     client = client_of(options.url, timeout_s=options.timeout_s)
     txn = client.attach(commit.txn_id, name=commit.name)
     try:
-        txn.commit(writers=commit.writers, timeout=max(COMMIT_TIMEOUT_S, options.timeout_s))
+        timeout_s = max(COMMIT_TIMEOUT_S, options.timeout_s)
+        txn.commit(writers=commit.writers, note=str(commit.content), timeout=timeout_s)
     except InvalidTxnState as error:
         state = _state_of(options, commit.txn_id)
         if state != "COMMITTED":
@@ -150,33 +152,46 @@ def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
                 f"the transaction {commit.txn_id} of {commit.name!r} is {state}, its rows are gone: run the batch "
                 f"again, and raise transactionTimeoutMs if batches take longer than that ({error})"
             ) from error
-        _tell_left_out(commit.name, commit.rows)
+        _leave_out(options, commit.name, commit.content)
     except (Timeout, OutcomeUnknown) as error:
         error.add_note(f"whether {commit.name!r} is committed is not known: run it again, and it will find out")
         raise
 
 
-def _tell_left_out(name: str, rows: int) -> None:
-    """▲ Never in silence: what looks like a repeat may be another write under the same name."""
+def _leave_out(options: SinkOptions, name: str, content: Content) -> None:
+    """▲ Never in silence, and never other rows than those that are committed: that raises `InvalidTxnState`."""
+    note = _note_of(options, name)
+    doubt = check_repeat(name, note, content, allow_different=options.allow_different_replay)
     _log.warning(
         "%r is committed already, by another run of it, whose rows count: the %d rows of this run are left out. That "
-        "is right where a batch or a writeId is repeated; rows that are new need a name of their own (checkpoint, "
-        "sinkName, writeId)",
+        "is right where a batch or a writeId is repeated%s",
         name,
-        rows,
+        content.rows,
+        "" if doubt is None else f"; {doubt}",
     )
+
+
+def _note_of(options: SinkOptions, name: str) -> str | None:
+    """Of what is committed under the name; None where it has none, or is known no more."""
+    try:
+        found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
+    except TxnNotFound:
+        return None
+    note: str | None = found.get("note")  # ▲ servers of earlier versions tell of none
+    return note
 
 
 def _committed_as(options: SinkOptions, former: str) -> bool:
     """Whether an earlier version of this package has committed the batch, under the name that it gave it. ▲ A driver of
     that version may have died between its commit and Spark's: the batch would be written twice. What it has left open
-    is aborted before this run commits, for a commit of it may still be on its way."""
+    is aborted before this run commits, for a commit of it may still be on its way. ▲ What has the note of a write is
+    of this version, which calls another write so."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=former)
     except TxnNotFound:
         return False
     if found["outcome"] in ("COMMITTED", "ABORTED"):
-        return bool(found["outcome"] == "COMMITTED")
+        return found["outcome"] == "COMMITTED" and Content.parse(found.get("note")) is None
     if found["outcome"] != "OPEN":
         raise OutcomeUnknown(f"whether an earlier version has committed {former!r} is not known any more")
     try:
@@ -191,30 +206,46 @@ def _state_of(options: SinkOptions, txn_id: str) -> str:
     return state
 
 
-def _open_one(options: SinkOptions, name: str) -> str | None:
-    """Id of the transaction that is open under the name."""
+def _open_one(options: SinkOptions, name: str) -> list[tuple[str, str]]:
+    """(name, transaction id) of what is open under the name."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
     except TxnNotFound:
-        return None
-    return str(found["txn"]) if found["outcome"] == "OPEN" else None
+        return []
+    return [(name, str(found["txn"]))] if found["outcome"] == "OPEN" else []
 
 
-def _abort(options: SinkOptions, told: list[tuple[str, str]], name: str | None) -> None:
+def _open_of_batch(options: SinkOptions, sink: batch_names.Sink, batch_id: int, mark: bytes) -> list[tuple[str, str]]:
+    """(name, transaction id) of what is open of this batch. ▲ Of the query with this mark alone: another one that
+    writes by the same sink may be at a batch of the same number."""
+    if not mark:
+        return []
+    client = client_of(options.url, timeout_s=options.timeout_s)
+    listed = client.admin("transactions.list", state="OPEN", limit=MAX_LISTED)["transactions"]
+    found = []
+    for one in listed:
+        if batch_names.is_micro_batch(one["name"] or "", sink, batch_id):
+            header = client.admin("transactions.describe", txn=one["txn"])["header"]
+            if header is not None and header["state"] == "OPEN" and has_mark(header["attempt"], mark):
+                found.append((str(one["name"]), str(one["txn"])))
+    return found
+
+
+def _abort(options: SinkOptions, told: list[tuple[str, str]], look: Callable[[], list[tuple[str, str]]]) -> None:
     """So that readers need not wait for the deadline of what a failed batch has written: what its tasks have `told` of,
-    and what is open under its `name`, which a task that was not killed yet may begin after its batch has failed."""
-    for told_name, txn_id in told:
-        _abort_one(options, told_name, txn_id)
+    and what a `look` finds open, for a task that was not killed yet may begin it after its batch has failed."""
+    for name, txn_id in told:
+        _abort_one(options, name, txn_id)
     began = time.monotonic()
-    while name is not None and time.monotonic() < began + STRAGGLERS_S:
+    while time.monotonic() < began + STRAGGLERS_S:
         try:
-            left = _open_one(options, name)
+            left = look()
         except TxnError as error:
-            _log.warning("whether %r is open could not be seen, its deadline aborts it: %s", name, error)
+            _log.warning("what a failed batch has left open could not be seen, its deadline aborts it: %s", error)
             return
-        if left is not None:
-            _abort_one(options, name, left)
-        time.sleep(0.2)
+        for name, txn_id in left:
+            _abort_one(options, name, txn_id)
+        time.sleep(LOOK_S)
 
 
 def _abort_one(options: SinkOptions, name: str, txn_id: str) -> None:

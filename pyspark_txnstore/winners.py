@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from pyspark_txnstore.content import NOTHING, Content, total
 from txnwire.errors import InvalidTxnState
 
 
@@ -24,30 +25,30 @@ class Written(WriterCommitMessage):
     txn_id: str | None = None
     """None: it had no rows, and has begun nothing."""
     writer_id: int = 0
-    rows: int = 0
-    """That it was given, also where none of them was sent."""
+    content: Content = NOTHING
+    """Of the rows that it was given, also where none of them was sent."""
     committed: bool = False
     """The transaction was found committed by an earlier run of the batch: nothing of this one counts."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One decision for all winners. `rows`: theirs."""
+    """One decision for all winners. `content`: of their rows."""
 
     name: str
     txn_id: str
     writers: tuple[int, ...]
-    rows: int = 0
+    content: Content = NOTHING
     former: str = ""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """The batch was committed before, by another run. `rows`: of this one, which are left out."""
+    """The batch was committed before, by another run. `content`: of the rows of this one, which are left out."""
 
     name: str
     txn_id: str
-    rows: int
+    content: Content
 
 
 def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> Commit | Repeat | None:
@@ -69,10 +70,33 @@ def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | No
         )
     if not having:
         return None
-    rows = sum(one.rows for one in having)
+    content = total(one.content for one in having)
     if any(one.committed for one in having):
-        return Repeat(names[0], txn_ids[0], rows)
-    return Commit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)), rows, having[0].former)
+        return Repeat(names[0], txn_ids[0], content)
+    return Commit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)), content, having[0].former)
+
+
+def check_repeat(name: str, note: str | None, content: Content, *, allow_different: bool) -> str | None:
+    """▲ What looks like a repeat may be other rows under the same name, of which nothing would ever be heard again: a
+    checkpoint that has lost its newest batches gives their numbers out anew, for whatever there is to read by then.
+
+    `note`: of the commit under the `name`. `content`: of this run, which is left out. Gives what to tell of that beyond
+    it; None: nothing. Raises `InvalidTxnState` where the two differ, unless that is allowed.
+    """
+    committed = Content.parse(note)
+    if committed is None:
+        return "whether both have the same rows is not known: an earlier version has committed it"
+    if committed == content:
+        return None
+    if allow_different:
+        return f"they are not those that count ({committed}, this run has {content}): allowDifferentReplay is set"
+    raise InvalidTxnState(
+        f"{name!r} is committed with {committed}, and this run of it has {content}: other rows, of which none was "
+        "written. Either the checkpoint has lost its newest batches or was put back from a copy, so that their numbers "
+        "were given out again; or two writes share a writeId; or the query makes other rows whenever it runs. "
+        "docs/spark.md, 'Other rows under an old name', says how to go on; allowDifferentReplay=true keeps what is "
+        "committed and leaves the rows of this run out for good"
+    )
 
 
 def to_abort(messages: Sequence[WriterCommitMessage | None]) -> list[tuple[str, str]]:

@@ -332,8 +332,8 @@ class Client(Openers):
 
         With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
         tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
-        aborts it, or at its deadline. Once it has committed, `.state`, `.writers` and `commit()` tell how; after an
-        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
+        aborts it, or at its deadline. Once it has committed, `.state`, `.writers`, `.note` and `commit()` tell how;
+        after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
 
         How it ended is known for `keep` after its end, a minute to 100 years; by default for 30 days. With
         `keep_newest` it is known for ever while it is the newest commit of its prefix (up to the last "/"): for jobs

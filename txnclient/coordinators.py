@@ -278,7 +278,13 @@ class Coordinators:
     # ---- end --------------------------------------------------------------------------------------------------------
 
     async def end(
-        self, txn: Transaction, action: pb.TxnAction, deadline: Deadline, *, writers: Sequence[int] | None = None
+        self,
+        txn: Transaction,
+        action: pb.TxnAction,
+        deadline: Deadline,
+        *,
+        writers: Sequence[int] | None = None,
+        note: str | None = None,
     ) -> pb.EndTxnOk:
         """End `txn`; asks again, at any coordinator, until the outcome is definite: the same decision again is ok.
 
@@ -288,6 +294,7 @@ class Coordinators:
         command = pb.Command(end_txn=pb.EndTxn(txnid_most_bits=most, txnid_least_bits=least, action=action))
         if txn.name is not None:
             command.end_txn.name = txn.name
+            command.end_txn.note = note or ""
             if writers is not None:
                 command.end_txn.writers.writers.extend(writers)
                 command.end_txn.writers.SetInParent()
@@ -431,7 +438,7 @@ def _as_announced(txn_id: TxnId) -> bytes:
 
 def _result(ok: pb.NewTxnOk) -> CommitResult | None:
     """How a named transaction has committed, None while it is open."""
-    return CommitResult(ok.revision, listed(ok)) if ok.state == pb.TXN_STATE_COMMITTED else None
+    return CommitResult(ok.revision, listed(ok), ok.note or None) if ok.state == pb.TXN_STATE_COMMITTED else None
 
 
 def _check_timeout(timeout_s: object) -> None:

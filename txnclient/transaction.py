@@ -27,6 +27,7 @@ from txnwire.errors import (
     again,
 )
 from txnwire.ids import TxnId
+from txnwire.names import validate_note
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -51,6 +52,8 @@ class CommitResult:
     """Of the metadata store: orders all decisions. 0 where only the collected outcome is known any more."""
     writers: tuple[int, ...] | None = None
     """Of a named transaction: the writers that count, in rising order; None: all."""
+    note: str | None = None
+    """What its commit has noted; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,13 @@ class Ender(Protocol):
     """Who asks the coordinators to end a transaction."""
 
     async def end(
-        self, txn: Transaction, action: pb.TxnAction, deadline: Deadline, *, writers: Sequence[int] | None = None
+        self,
+        txn: Transaction,
+        action: pb.TxnAction,
+        deadline: Deadline,
+        *,
+        writers: Sequence[int] | None = None,
+        note: str | None = None,
     ) -> pb.EndTxnOk: ...
 
     async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
@@ -143,6 +152,7 @@ class Transaction:
         self._result: CommitResult | None = None
         self._counted: tuple[int, ...] | None = None
         """The writers that a commit has named."""
+        self._note: str | None = None
         self._asked = False
         """Whether a coordinator may have been asked to commit it."""
         self._settling = False
@@ -164,6 +174,12 @@ class Transaction:
         """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
         return None if self._result is None else self._result.writers
 
+    @property
+    def note(self) -> str | None:
+        """Of a named transaction that is known to have committed: what its commit has noted; None: nothing, or not
+        known."""
+        return None if self._result is None else self._result.note
+
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait for every send and ack made in the transaction here; raises the error of one that failed.
 
@@ -174,12 +190,16 @@ class Transaction:
         if self._failure is not None:
             raise again(self._failure)
 
-    async def commit(self, *, writers: Iterable[int] | None = None, timeout: float | None = None) -> CommitResult:
+    async def commit(
+        self, *, writers: Iterable[int] | None = None, note: str | None = None, timeout: float | None = None
+    ) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
         `writers`, of a named one: the `writer_id`s that count, and whatever any other has sent and acked is treated as
         aborted; None: all, an empty list: none. The first commit decides: `InvalidTxnState` for another list later.
-        Only what *this* object has sent and acked is waited for, and only if its writer counts.
+        Only what *this* object has sent and acked is waited for, and only if its writer counts. `note`, of a named one:
+        up to 256 bytes of text that whoever finds the name committed is told (`.note`), e.g. what was written.
+        `InvalidTxnState` for another note later; a commit without one is never another one for that.
 
         If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
         is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
@@ -188,19 +208,20 @@ class Transaction:
         """
         self._session.expect_here()
         counted = self._listed(writers)
+        self._check_note(note)
         if self._result is not None:
-            return self._same_again(self._result, counted)
+            return self._same_again(self._result, counted, note)
         deadline = self._session.deadline(timeout)
         if self._state is TransactionState.ABORTING and self._asked:
             await self._find_out(deadline)
             if self._result is not None:
-                return self._same_again(self._result, counted)
+                return self._same_again(self._result, counted, note)
         if self._state not in (_OPEN, TransactionState.COMMITTING):
             raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
         self._state = TransactionState.COMMITTING
-        self._counted = counted
+        self._counted, self._note = counted, note
         try:
-            return await self._commit(counted, deadline)
+            return await self._commit(counted, note, deadline)
         except TxnError:
             raise
         except BaseException:
@@ -215,7 +236,7 @@ class Transaction:
         except InvalidTxnState as error:
             _log.debug("transaction %s: %s", self.id, error)
 
-    async def _commit(self, counted: tuple[int, ...] | None, deadline: Deadline) -> CommitResult:
+    async def _commit(self, counted: tuple[int, ...] | None, note: str | None, deadline: Deadline) -> CommitResult:
         if counted is None or self.writer_id in counted:
             await self._complete(deadline)
         else:
@@ -225,11 +246,11 @@ class Transaction:
             raise InvalidTxnState(f"transaction {self.id} cannot commit: it was aborted meanwhile")
         self._asked, self._state = True, TransactionState.COMMITTING
         try:
-            reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted)
+            reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted, note=note)
         except InvalidTxnState as error:
             await self._ended_otherwise(deadline)
             raise await self._reason(error, deadline) from None
-        return self._committed(CommitResult(reply.revision, listed(reply)))
+        return self._committed(CommitResult(reply.revision, listed(reply), reply.note or None))
 
     async def _complete(self, deadline: Deadline) -> None:
         """What was made in it here is stored and recorded; raises the error of what could not be."""
@@ -269,11 +290,22 @@ class Transaction:
                 )
         return tuple(sorted(distinct))
 
-    def _same_again(self, result: CommitResult, counted: tuple[int, ...] | None) -> CommitResult:
+    def _check_note(self, note: str | None) -> None:
+        if note is None:
+            return
+        if self.name is None:
+            raise InvalidArgument(f"transaction {self.id} has no name, so nobody would find its note: commit without")
+        validate_note(note)
+
+    def _same_again(self, result: CommitResult, counted: tuple[int, ...] | None, note: str | None) -> CommitResult:
         if result.writers != counted:
             raise InvalidTxnState(
                 f"transaction {self.id} is COMMITTED already, with another list of writers: "
                 f"{_shown(result.writers)}, asked for {_shown(counted)}"
+            )
+        if None not in (note, result.note) and note != result.note:
+            raise InvalidTxnState(
+                f"transaction {self.id} is COMMITTED already, with another note: {result.note!r}, asked for {note!r}"
             )
         return result
 
@@ -371,7 +403,7 @@ class Transaction:
     async def ask_again(self, *, timeout: float) -> None:
         """For the end that was asked for. Raises as that does."""
         if self._state is TransactionState.COMMITTING:
-            await self.commit(writers=self._counted, timeout=timeout)
+            await self.commit(writers=self._counted, note=self._note, timeout=timeout)
         else:
             await self.abort(timeout=timeout)
 

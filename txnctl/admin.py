@@ -289,6 +289,7 @@ class Administration:
                 "revision": None,
                 "operations": [],
                 "writers": by_name.writers,
+                "note": by_name.note,
                 **kept,
             }
         if found.record is None and found.outcome is None and not found.ops:
@@ -302,6 +303,7 @@ class Administration:
             "header": msgspec.to_builtins(found.record.header) if found.record is not None else None,
             "revision": found.record.revision if found.record is not None else None,
             "operations": [msgspec.structs.asdict(op) for op in found.ops],
+            "note": None if found.outcome is None else found.outcome.note,
             **kept,
         }
 

@@ -234,14 +234,14 @@ def read_collect_verdict(commit: Commit, result: CommitResult, outcomes: Outcome
 
 
 def name_rewrite(record: KeyValue | None, txn_id: TxnId, decision: Decision, collected_ms: int) -> Rewrite | None:
-    """▲ The name record takes over outcome and writers at collection *if* it still names this transaction."""
+    """▲ The name record takes over outcome, writers and note at collection *if* it still names this transaction."""
     if record is None:
         return None
     named = records.decode(TxnName, record.value, key=record.key)
     if named.txn_id != str(txn_id):
         return None
     writers = None if decision.writers is None else pack(decision.writers)
-    taken = replace(named, outcome=decision.state, writers=writers, collected_ms=collected_ms)
+    taken = replace(named, outcome=decision.state, writers=writers, note=decision.note, collected_ms=collected_ms)
     return Rewrite(record.key, records.encode(taken), record.mod_revision)
 
 

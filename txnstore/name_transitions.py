@@ -1,7 +1,7 @@
 """Named transactions: get-or-create by one etcd transaction. Pure. Source: DESIGN §5 (begin) and §10.
 
 A name record names the transaction that everyone who begins the name joins; after an abort the next to begin gets a
-fresh one. Its outcome and writers are taken over at collection (`collection_transitions.name_rewrite`).
+fresh one. Its outcome, writers and note are taken over at collection (`collection_transitions.name_rewrite`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> Decision | None:
 def _collected(named: TxnName) -> Decision | None:
     if named.outcome is None:
         return None
-    return Decision(named.outcome, 0, None, None if named.writers is None else unpack(named.writers))
+    return Decision(named.outcome, 0, None, None if named.writers is None else unpack(named.writers), named.note)
 
 
 class Keep(NamedTuple):

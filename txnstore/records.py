@@ -32,7 +32,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """`/txn/<txnId>`. Written once OPEN, once decided: `version == 1` *is* OPEN (DESIGN §5).
 
     `timeout_ms`, `created_ms`, `finalized_ms`: absolute epoch milliseconds. `attempt`: hex, the identity under which a
-    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writer_lists`)."""
+    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writer_lists`). `note`: what the
+    commit of a named one has noted, None also in records of earlier versions."""
 
     v: int = 1
     state: str
@@ -47,6 +48,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     writers: list[str] | None = None
     end_attempt: str | None = None
+    note: str | None = None
 
 
 NO_WRITER = 0
@@ -89,6 +91,7 @@ class TxnName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     txn_id: str
     outcome: str | None = None
     writers: list[str] | None = None
+    note: str | None = None
     collected_ms: int = 0
     keep_ms: int = 0
     keep_newest: bool = True

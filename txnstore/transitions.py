@@ -47,16 +47,24 @@ WRITERS_SHOWN: Final = 4
 
 
 class Decision(NamedTuple):
-    """How a transaction ended. `revision` is that of its decision, 0 where only the collected outcome is known."""
+    """How a transaction ended. `revision` is that of its decision, 0 where only the collected outcome is known.
+    `note`: of its commit, None where that noted nothing."""
 
     state: str
     revision: int
     reason: str | None = None
     writers: tuple[str, ...] | None = None
+    note: str | None = None
 
 
 def decide(
-    header: Header, state: str, *, finalized_ms: int, reason: str | None, writers: Sequence[str] | None
+    header: Header,
+    state: str,
+    *,
+    finalized_ms: int,
+    reason: str | None,
+    writers: Sequence[str] | None,
+    note: str | None = None,
 ) -> Header:
     """The decided form of an OPEN header; raises `InvalidTxnState` for a transition that is not in `LEGAL`."""
     if state not in LEGAL[header.state]:
@@ -75,6 +83,7 @@ def decide(
         attempt=header.attempt,
         reason=reason,
         writers=None if writers is None or state != COMMITTED else pack(writers),
+        note=note if state == COMMITTED else None,
     )
 
 
@@ -154,7 +163,7 @@ def read_end_verdict(commit: Commit, result: CommitResult, decided: Header) -> E
     """What became of the transaction. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
     if result.succeeded:
         writers = None if decided.writers is None else unpack(decided.writers)
-        return EndVerdict(Decision(decided.state, result.revision, decided.reason, writers), True)
+        return EndVerdict(Decision(decided.state, result.revision, decided.reason, writers, decided.note), True)
     if not result.reads[0]:
         return EndVerdict(None, False)
     found = result.reads[0][0]
@@ -171,14 +180,17 @@ def decision_of(record: KeyValue) -> Decision | None:
         return None
     header = records.decode(Header, record.value, key=record.key)
     writers = None if header.writers is None else unpack(header.writers)
-    return Decision(header.state, record.mod_revision, header.reason, writers)
+    return Decision(header.state, record.mod_revision, header.reason, writers, header.note)
 
 
-def check_end(txn_id: TxnId, decision: Decision, state: str, writers: Sequence[str] | None) -> Decision:
+def check_end(
+    txn_id: TxnId, decision: Decision, state: str, writers: Sequence[str] | None, note: str | None = None
+) -> Decision:
     """Answer a request for `state` about a decided transaction: the same decision again is ok, with the first revision.
 
-    Raises `ExpiredTransaction` whenever it was fenced, `InvalidTxnState` for the opposite decision or another list of
-    writers, saying why it ended (scenarios D1, D2).
+    Raises `ExpiredTransaction` whenever it was fenced, `InvalidTxnState` for the opposite decision, another list of
+    writers or another note, saying why it ended (scenarios D1, D2). A commit without a note is the same as any: an
+    earlier version of a client, a coordinator or a collector knows of none.
     """
     if decision.reason == records.REASON_FENCED:
         raise ExpiredTransaction(f"transaction {txn_id} was fenced by a newer holder of its transaction key")
@@ -189,6 +201,10 @@ def check_end(txn_id: TxnId, decision: Decision, state: str, writers: Sequence[s
         raise InvalidTxnState(
             f"transaction {txn_id} is COMMITTED already, with another list of writers: "
             f"{_writers_text(decision.writers)}, asked for {_writers_text(writers)}"
+        )
+    if state == COMMITTED and None not in (note, decision.note) and note != decision.note:
+        raise InvalidTxnState(
+            f"transaction {txn_id} is COMMITTED already, with another note: {decision.note!r}, asked for {note!r}"
         )
     return decision
 

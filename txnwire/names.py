@@ -22,6 +22,9 @@ MAX_TXN_NAME_BYTES = 512
 
 MAX_TRANSACTION_KEY_BYTES = 512
 
+MAX_NOTE_BYTES = 256
+"""As UTF-8. Names are kept for a month and longer, each with its note."""
+
 
 def validate_name(name: str, *, part: str) -> str:
     """Return `name` if it is a legal name, else raise `InvalidArgument` that says which `part` is wrong and why."""
@@ -36,6 +39,11 @@ def validate_name(name: str, *, part: str) -> str:
 def validate_txn_name(name: str) -> str:
     """Return `name` if it can name a transaction: free text, e.g. `job-7/42`. Raises `InvalidArgument`."""
     return _validate_free_text(name, "transaction name", MAX_TXN_NAME_BYTES, "job-7/42")
+
+
+def validate_note(note: str) -> str:
+    """Return `note` if a commit can note it: free text, kept with its outcome. Raises `InvalidArgument`."""
+    return _validate_free_text(note, "note", MAX_NOTE_BYTES, "rows=1000")
 
 
 def validate_transaction_key(key: str) -> str:

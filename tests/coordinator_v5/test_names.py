@@ -45,8 +45,10 @@ async def begin(process: Process, name: str = NAME, **options: object) -> Begun:
     return await process.coordinator.begin_named(tcid, name=name, **options)  # type: ignore[arg-type]
 
 
-async def commit(process: Process, txn_id: TxnId, writers: Sequence[str] | None = None, name: str = NAME) -> Decision:
-    return await process.coordinator.end(txn_id, commit=True, writers=writers, name=name)
+async def commit(
+    process: Process, txn_id: TxnId, writers: Sequence[str] | None = None, name: str = NAME, note: str | None = None
+) -> Decision:
+    return await process.coordinator.end(txn_id, commit=True, writers=writers, name=name, note=note)
 
 
 async def abort(process: Process, txn_id: TxnId, name: str = NAME) -> Decision:
@@ -142,6 +144,40 @@ def test_a5_joining_or_committing_it_again_tells_the_outcome(writers: Sequence[s
             with pytest.raises(InvalidTxnState, match="COMMITTED"):
                 await abort(process, txn_id)
         await close(one, other)
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a5_the_note_of_a_commit_is_told_as_long_as_its_name_is_known(collected: bool) -> None:
+    """Through whichever coordinator. Another note is refused; without one it is the same commit, and so is any where
+    the record has none, as those of earlier versions."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, other = await two(etcd)
+        noted, plain = [(await begin(one, name)).txn_id for name in ("noted", "plain")]
+        assert (await commit(one, noted, [W1], "noted", "rows=3")).note == "rows=3"
+        await commit(one, plain, [W1], "plain")
+        if collected:
+            await until(lambda: not headers(etcd))
+        for process in (one, other):
+            assert (await begin(process, "noted")).decision.note == "rows=3"
+            for note in ("rows=3", None):
+                assert (await commit(process, noted, [W1], "noted", note)).note == "rows=3"
+            with pytest.raises(InvalidTxnState, match="another note: 'rows=3', asked for 'rows=4'"):
+                await commit(process, noted, [W1], "noted", "rows=4")
+            assert (await commit(process, plain, [W1], "plain", "rows=4")).note is None
+        await close(one, other)
+
+    in_virtual_time(scenario)
+
+
+def test_an_aborted_one_has_no_note() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        txn_id = (await begin(process)).txn_id
+        assert (await process.coordinator.end(txn_id, commit=False, note="rows=3")).note is None
+        await close(process)
 
     in_virtual_time(scenario)
 

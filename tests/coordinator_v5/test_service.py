@@ -49,6 +49,8 @@ class Client:
         *,
         forced: bool = False,
         writers: pb.WriterList | None = None,
+        name: str = "",
+        note: str = "",
     ) -> pb.EndTxnOk:
         request = pb.EndTxn(
             txnid_most_bits=txn_id.most_bits,
@@ -56,6 +58,8 @@ class Client:
             action=action,
             forced=forced,
             writers=writers,
+            name=name,
+            note=note,
         )
         return (await self.caller.call(pb.Command(end_txn=request))).end_txn_ok
 
@@ -136,6 +140,22 @@ def test_writer_lists_tell_none_from_empty() -> None:
                 await client.end(txn_id, COMMIT)
         plain = await client.end(await client.begin(), COMMIT)
         assert not plain.HasField("writers")
+
+    served(scenario)
+
+
+def test_a_note_is_answered_to_its_own_commit_and_checked() -> None:
+    """▲ One reply is filled again and again."""
+
+    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+        client = await connect()
+        assert (await client.end(await client.begin(), COMMIT, name="a", note="rows=3")).note == "rows=3"
+        assert (await client.end(await client.begin(), COMMIT, name="b")).note == ""
+        txn_id = await client.begin()
+        for action, name, note in ((COMMIT, "c", "n" * 257), (COMMIT, "", "rows=3"), (ABORT, "c", "rows=3")):
+            with pytest.raises(InvalidArgument, match="note"):
+                await client.end(txn_id, action, name=name, note=note)
+        assert (await client.end(txn_id, COMMIT, name="c", note="n" * 256)).note == "n" * 256
 
     served(scenario)
 

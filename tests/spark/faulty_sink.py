@@ -61,6 +61,8 @@ class Fault:
             kept = list(rows)
             write(iter(kept))  # a speculative attempt that was as fast, and that Spark did not choose
             rows = iter(kept)
+        elif self.kind == "stall":
+            rows = self._stalling(rows)
         elif self.kind == "outlive" and partition == 1 and self.first("outlived"):
             rows = self._outliving(rows)
         written = write(rows)
@@ -81,6 +83,14 @@ class Fault:
     def _failing(self, rows: Iterator[Any]) -> Iterator[Any]:
         yield next(rows).slice(0, 2)
         raise RuntimeError("a fault in mid-write")
+
+    def _stalling(self, rows: Iterator[Any]) -> Iterator[Any]:
+        first = next(rows)
+        yield first.slice(0, 1)
+        (self.folder / "stalled").touch()
+        wait_until((self.folder / "go").exists, "the test to let this task go")
+        yield first.slice(1)
+        yield from rows
 
     def _outliving(self, rows: Iterator[Any]) -> Iterator[Any]:
         """Once another task has written in the transaction, and this one too, wait until it is aborted."""

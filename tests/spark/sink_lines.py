@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import txnclient.sync
 from pyspark_txnstore import batch_names
-from pyspark_txnstore.sink import query_id_of
 from tests.spark.faulty_sink import FaultySource
 from tests.spark.sessions import local_session
 
@@ -60,17 +60,20 @@ class Lines:
         **options: str,
     ) -> None:
         """Until all files are written. Raises what the query fails with."""
-        if topic is not None:
-            options["topic"] = topic
-        if fault is not None:
-            options |= {"fault": fault, "fault.folder": str(self.marks)}
-        options |= {"service.url": self._url, "checkpointLocation": str(checkpoint or self.checkpoint)}
-        writer = (self.rows(tasks) if rows is None else rows).writeStream.options(**options)
-        query = writer.format("txnstore" if fault is None else "txnstore_faulty").trigger(availableNow=True).start()
+        options["checkpointLocation"] = str(checkpoint or self.checkpoint)
+        query = self.start(topic, self.rows(tasks) if rows is None else rows, fault, **options)
         try:
             assert query.awaitTermination(QUERY_TIMEOUT_S), "the query has not ended"
         finally:
             query.stop()
+
+    def start(self, topic: str | None, rows: DataFrame, fault: str | None, **options: str) -> StreamingQuery:
+        if topic is not None:
+            options["topic"] = topic
+        if fault is not None:
+            options |= {"fault": fault, "fault.folder": str(self.marks)}
+        writer = rows.writeStream.options(**{"service.url": self._url, **options})
+        return writer.format("txnstore" if fault is None else "txnstore_faulty").trigger(availableNow=True).start()
 
     @property
     def query_id(self) -> str:
@@ -84,16 +87,22 @@ class Lines:
     def open_transactions(self, client: txnclient.sync.Client) -> list[str]:
         """Names of those that this query has left open."""
         listed = client.admin("transactions.list", state="OPEN", limit=10_000)["transactions"]
-        query = query_id_of(str(self.checkpoint))
-        assert query is not None
-        return [one["name"] for one in listed if query in (one["name"] or "")]
+        return [one["name"] for one in listed if self.query_id in (one["name"] or "")]
 
     def forget_last_commit(self) -> None:
         """As if the driver had died between the sink's commit and Spark's."""
-        commits = self.checkpoint / "commits"
-        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink()
+        self._forget_last("commits")
+
+    def forget_last_batch(self) -> None:
+        """As if the checkpoint's disk had lost what was written to it last."""
+        for log in ("offsets", "commits"):
+            self._forget_last(log)
+
+    def _forget_last(self, log: str) -> None:
+        folder = self.checkpoint / log
+        last = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+        (folder / str(last)).unlink()
+        (folder / f".{last}.crc").unlink()
 
 
 def main(folder: str, url: str, topic: str, tasks: str, fault: str) -> None:

@@ -23,6 +23,7 @@ import txnclient.sync
 from pyspark_txnstore import batch_names, sink
 from pyspark_txnstore.attempt import Attempt
 from pyspark_txnstore.batch_names import BatchName
+from pyspark_txnstore.content import total
 from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.process_client import close_clients
 from pyspark_txnstore.runs import Run
@@ -155,8 +156,9 @@ def test_x1_an_attempt_at_a_committed_batch_takes_all_its_rows_and_sends_none(
         close_clients()
     assert taken == [0, 1, 2, 3] * 2
     for written in (late, again):
-        assert (written.txn_id, written.rows, written.committed) == (str(shared.id), 4, True)
-    assert to_commit([late, again]) == Repeat(name.text, str(shared.id), 8)
+        assert (written.txn_id, written.content.rows, written.committed) == (str(shared.id), 4, True)
+    assert late.content == again.content
+    assert to_commit([late, again]) == Repeat(name.text, str(shared.id), total([late.content, again.content]))
     assert stored(sync_client, topic) == 2
     assert read_all(sync_client, topic) == []
 

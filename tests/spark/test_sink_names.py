@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +10,12 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_txnstore import batch_names
-from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, runs_of
-from pyspark_txnstore.runs import Run
-from pyspark_txnstore.sink import query_id_of
-from pyspark_txnstore.winners import Commit, Repeat, Written, to_abort, to_commit
+from pyspark_txnstore import batch_names, outgoing_rows
+from pyspark_txnstore.content import NOTHING, Content
+from pyspark_txnstore.options import SinkOptions, Use
+from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, gathered, runs_of
+from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
+from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
@@ -86,13 +85,17 @@ def test_without_query_and_batch_there_is_no_name(properties: dict[str, str | No
         batch_names.micro_batch_of(properties, SINK)
 
 
-def test_a_checkpoint_tells_its_query(tmp_path: Path) -> None:
-    (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
-    assert query_id_of(str(tmp_path)) == query_id_of(f"file://{tmp_path}") == QUERY
-    for damaged in ("", "{}", "[]", '{"id": 7}'):
-        (tmp_path / "metadata").write_text(damaged)
-        assert query_id_of(str(tmp_path)) is None
-    assert query_id_of("s3a://bucket/checkpoint") is None
+def test_a_batch_of_a_sink_is_told_by_its_name_whatever_the_query() -> None:
+    other = "topic://public/default/out2"
+    assert batch_names.is_micro_batch(NAME, SINK, 7)
+    for sink, batch in (
+        (SINK, 77),
+        (batch_names.stream_sink("sink", other), 7),
+        (batch_names.stream_sink("s", TOPIC), 7),
+    ):
+        assert not batch_names.is_micro_batch(NAME, sink, batch)
+    for name in ("", f"{NAME}/7", f"x/{NAME}", batch_names.write_name(SINK, "7").text):
+        assert not batch_names.is_micro_batch(name, SINK, 7)
 
 
 def test_the_longest_names_fit() -> None:
@@ -114,6 +117,35 @@ def test_names_that_are_given_are_taken_as_they_are_or_refused(text: str) -> Non
         batch_names.write_name(SINK, text)
 
 
+# ---- options --------------------------------------------------------------------------------------------------------
+
+GIVEN = {"service.url": "txn://h:1", "topic": TOPIC}
+
+
+@pytest.mark.parametrize("use", ["write", "stream write"])
+def test_what_spark_gives_to_any_sink_is_passed_over(use: Use) -> None:
+    others = ["path", "checkpointLocation", "queryName", "maxRecordsPerFile", "compression", "timestampFormat"]
+    given = GIVEN | dict.fromkeys(others, "x") | {"asyncProgressTrackingEnabled": "false"}
+    assert SinkOptions.parse(given, use=use) == SinkOptions.parse(GIVEN, use=use)
+
+
+@pytest.mark.parametrize("use", ["write", "stream write"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sinkname2": "a"}, "'sinkname2' is not known; of a"),
+        ({"allowDifferentReplays": "true"}, "is not known"),
+        ({"overwriteSchema": "true"}, "is not known"),
+        ({"allowDifferentReplay": "yes"}, "neither true nor false"),
+        ({"startingOffsets": "latest"}, "is not for this"),
+        ({"asyncProgressTrackingEnabled": "True"}, "not exactly once"),
+    ],
+)
+def test_what_is_meant_for_this_sink_and_is_wrong_is_refused(use: Use, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        SinkOptions.parse(GIVEN | options, use=use)
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +155,26 @@ def test_a_newer_run_takes_the_place_of_an_older_one_and_of_nothing_else() -> No
     for attempt in (newer.stamp.hex(), "00", "", "0011223344556677"):
         assert not older.supersedes(attempt)
     assert len(Run.begin().stamp) == 12
+
+
+def test_a_run_with_a_mark_is_told_by_it_and_older_or_newer_than_any_other() -> None:
+    """▲ Those of an earlier version have none."""
+    driver = {DRIVER_FOLDERS: "/tmp/blockmgr-1"}
+    mark = mark_of({"topic": TOPIC, "queryName": "q"}, driver)
+    run, plain = Run.begin(mark), Run.begin()
+    assert len(run.stamp) == 20
+    assert has_mark(run.stamp.hex(), mark)
+    assert mark == mark_of({"queryname": "q", "TOPIC": TOPIC}, driver)
+    for options, environment in (
+        ({"topic": TOPIC}, driver),
+        ({"topic": TOPIC, "queryName": "q"}, {DRIVER_FOLDERS: "/b"}),
+    ):
+        assert not has_mark(run.stamp.hex(), mark_of(options, environment))
+    assert not has_mark(plain.stamp.hex(), mark)
+    assert not has_mark(plain.stamp.hex(), mark_of({}, {}))
+    for older, newer in ((run, Run(b"\xff" * 12)), (Run(bytes(12)), run), (Run(bytes(12) + b"\xff" * 8), run)):
+        assert (newer.supersedes(older.stamp.hex()), older.supersedes(newer.stamp.hex())) == (True, False)
+    assert run.writer_id(1) == Run(run.stamp[:12]).writer_id(1)
 
 
 def test_writers_of_a_run_follow_each_other_and_are_no_other_runs() -> None:
@@ -137,12 +189,13 @@ def test_writers_of_a_run_follow_each_other_and_are_no_other_runs() -> None:
 
 
 def written(txn_id: str | None = "0-1", writer: int = 0, *, name: str = NAME, committed: bool = False) -> Written:
-    return Written(name, former="before", txn_id=txn_id, writer_id=writer, rows=1, committed=committed)
+    content = Content(1, 5) if txn_id else NOTHING
+    return Written(name, former="before", txn_id=txn_id, writer_id=writer, content=content, committed=committed)
 
 
 def test_one_commit_for_all_that_had_rows() -> None:
     assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == Commit(
-        NAME, "0-1", (3, 9), 2, "before"
+        NAME, "0-1", (3, 9), Content(2, 10), "before"
     )
 
 
@@ -152,7 +205,27 @@ def test_x1_a_batch_without_rows_commits_nothing(messages: list[WriterCommitMess
 
 
 def test_x1_a_batch_found_committed_commits_nothing_and_tells_what_it_leaves_out() -> None:
-    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) == Repeat(NAME, "0-1", 2)
+    assert to_commit([written(committed=True), written(None), written(writer=4)], 7) == Repeat(
+        NAME, "0-1", Content(2, 10)
+    )
+
+
+def test_x1_a_repeat_with_the_same_rows_is_left_out() -> None:
+    assert check_repeat(NAME, "rows=3 digest=00000000000000ff", Content(3, 255), allow_different=False) is None
+
+
+@pytest.mark.parametrize("content", [Content(4, 255), Content(3, 254), Content(2, 255), NOTHING])
+def test_x1_a_repeat_with_other_rows_fails_unless_that_is_allowed(content: Content) -> None:
+    """▲ A checkpoint that has lost its newest batch gives its number to other rows, and they were never written."""
+    note = "rows=3 digest=00000000000000ff"
+    with pytest.raises(InvalidTxnState, match=f"committed with {note}, and this run of it has {content}"):
+        check_repeat(NAME, note, content, allow_different=False)
+    assert f"this run has {content}" in (check_repeat(NAME, note, content, allow_different=True) or "")
+
+
+@pytest.mark.parametrize("note", [None, "", "rows=3", "rows=3 digest2=00000000000000ff", "of somebody else"])
+def test_x1_what_has_no_note_of_this_version_is_not_compared_and_that_is_told(note: str | None) -> None:
+    assert "not known" in (check_repeat(NAME, note, Content(3, 255), allow_different=False) or "")
 
 
 def test_winners_of_different_transactions_fail_the_batch() -> None:
@@ -171,7 +244,9 @@ def test_winners_of_another_batch_fail_it(name: str) -> None:
 def test_the_batch_is_the_one_that_spark_commits() -> None:
     with pytest.raises(InvalidTxnState, match="batch 8"):
         to_commit([written()], 8)
-    assert to_commit([written()]) == Commit(NAME, "0-1", (0,), 1, "before")  # of a df.write, which has no number
+    assert to_commit([written()]) == Commit(
+        NAME, "0-1", (0,), Content(1, 5), "before"
+    )  # of a df.write, which has no number
 
 
 @pytest.mark.parametrize("message", [None, WriterCommitMessage()])
@@ -256,6 +331,24 @@ def test_rows_go_to_the_topics_they_name_in_order() -> None:
     assert list(by_topic(batch, "b")) == [("b", Columns([b"1", b"3", b"4"])), ("a", Columns([b"2"]))]
     with pytest.raises(InvalidArgument, match="`topic` is null"):
         list(by_topic(batch, None))
+
+
+def test_rows_that_name_their_topics_are_gathered_in_order_and_not_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = pa.schema([("Topic", pa.string()), ("value", pa.string())])
+    batches = [
+        pa.record_batch([["a", "b"][:rows], [str(number), "x"][:rows]], schema)
+        for number, rows in enumerate([2, 0, 1, 2, 1])
+    ]
+    for most, sizes in ((1, [2, 1, 2, 1]), (batches[0].nbytes + 1, [3, 3]), (2**20, [6])):
+        monkeypatch.setattr(outgoing_rows, "GATHERED_BYTES", most)
+        found = list(gathered(iter(batches)))
+        assert [one.num_rows for one in found] == sizes
+        assert pa.Table.from_batches(found).to_pylist() == pa.Table.from_batches(batches).to_pylist()
+    plain = [one.select(["value"]) for one in batches]
+    assert [one.num_rows for one in gathered(iter(plain))] == [2, 1, 2, 1], "nothing is gained by waiting"
+    assert list(gathered(iter([]))) == []
 
 
 def test_large_values_go_by_themselves_in_order() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txnclient.sync
-from pyspark_txnstore import sink
+from pyspark_txnstore import batch_names, sink
 from pyspark_txnstore.attempt import Attempt
 from pyspark_txnstore.batch_names import BatchName
 from pyspark_txnstore.options import SinkOptions
@@ -24,7 +26,8 @@ from pyspark_txnstore.runs import Run
 from pyspark_txnstore.winners import Commit, Repeat, Written, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink_lines import Lines
-from tests.spark.test_sink import read_all
+from tests.spark.test_sink import read_all, stored
+from tests.spark.waiting import wait_until
 from txnstore.lifetime import tied_to_parent
 from txnwire.errors import InvalidTxnState
 
@@ -101,6 +104,34 @@ def test_x1_what_an_earlier_version_committed_is_not_written_again(
     assert lines.open_transactions(sync_client) == []
 
 
+# ---- what is stopped leaves nothing open ----------------------------------------------------------------------------
+
+
+def test_x1_a_batch_that_is_stopped_is_aborted_at_once_wherever_its_checkpoint_is(
+    spark: SparkSession, lines: Lines, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ Readers would wait for its deadline. No task can tell where it wrote; what another query has open under the
+    same sink, at a batch of the same number, stays open."""
+    sync_client.create_topic(topic)
+    lines.add(["a", "b"])
+    sink_name = batch_names.stream_sink(None, topic)
+    other = sync_client.begin(name=batch_names.micro_batch_name(sink_name, str(uuid.uuid4()), 0).text, timeout=300)
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(lines.folder / "checkpoints"))
+    try:
+        query = lines.start(topic, lines.rows(1), "stall", queryName="stopped")
+        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "the batch", 100.0)
+        name = batch_names.micro_batch_name(sink_name, query.id, 0).text
+        begun = sync_client.begin(name=name)
+        assert begun.joined
+        query.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+        (lines.marks / "go").touch()
+    assert set(sync_client.outcomes([begun.id]).values()) == {"ABORTED"}
+    assert sync_client.admin("transactions.describe", txn=str(other.id))["outcome"] == "OPEN"
+    other.abort()
+
+
 # ---- what is left out is told ---------------------------------------------------------------------------------------
 
 
@@ -136,13 +167,44 @@ def test_x1_a_repeated_write_tells_how_many_rows_it_leaves_out(
     options: SinkOptions, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = BatchName(f"{topic}/told", "")
-    commit(options, write(options, name, OLDER, 11, b"a", b"b"))
+    commit(options, write(options, name, OLDER, 11, b"a", b"b", b"c"))
     assert caplog.messages == []
-    repeated = commit(options, write(options, name, NEWER, 12, b"a"), write(options, name, NEWER, 13, b"b", b"c"))
+    repeated = commit(options, write(options, name, NEWER, 12, b"c"), write(options, name, NEWER, 13, b"b", b"a"))
     assert isinstance(repeated, Repeat)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert name.text in caplog.text
     assert "the 3 rows of this run are left out" in caplog.text
+
+
+# ---- an attempt that is stopped and comes back -----------------------------------------------------------------------
+
+
+@pytest.mark.process
+def test_x1_an_attempt_that_is_stopped_and_comes_back_behind_the_commit_does_not_count(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    """▲ Its task was given to another one meanwhile. It has sent half of its rows, and sends the other half."""
+    name = BatchName(f"{topic}/stopped", "")
+    arguments = [options.url, topic, name.text, NEWER.stamp.hex(), str(tmp_path)]
+    command = tied_to_parent([sys.executable, "-m", "tests.spark.attempt_process", *arguments])
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            wait_until(lambda: (tmp_path / "half").exists() or process.poll() is not None, "its rows", 100.0)
+            os.killpg(process.pid, signal.SIGSTOP)
+            winner = write(options, name, NEWER, 2, b"a", b"b")
+            commit(options, winner)
+            (tmp_path / "go").touch()
+            os.killpg(process.pid, signal.SIGCONT)
+            told, _ = process.communicate(timeout=100)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert told.split() == [winner.txn_id, "True", "2"]
+    assert sorted(read_all(sync_client, topic)) == [b"a", b"b"]
+    assert stored(sync_client, topic) == 3
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
@@ -170,13 +232,15 @@ def test_x1_a_newer_run_begins_anew_with_all_of_its_time(
 def test_x1_an_older_run_joins_a_newer_one_and_one_of_them_counts(
     options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
 ) -> None:
-    """Two drivers on one checkpoint, or a clock that is behind: whoever commits first."""
+    """Two drivers on one checkpoint, or a clock that is behind: whoever commits first. With the same rows the other one
+    goes on; here it is told that its own are not written."""
     name = BatchName(f"{topic}/rivals", "")
     newer = write(options, name, NEWER, 31, b"newer")
     older = write(options, name, OLDER, 32, b"older")
     assert older.txn_id == newer.txn_id
     commit(options, older)
-    commit(options, newer)
+    with pytest.raises(InvalidTxnState, match="other rows"):
+        commit(options, newer)
     assert read_all(sync_client, topic) == [b"older"]
 
 

@@ -68,6 +68,7 @@ class Cluster:
         self.names: dict[str, TxnId] = {}
         self.writers: dict[TxnId, list[int] | None] = {}
         """Of committed ones: those that count, None for all."""
+        self.notes: dict[TxnId, str] = {}
         self.stored: dict[str, list[tuple[int, int, TxnId | None]]] = {path: [] for path in SEGMENTS}
         """Per segment: first and last sequence id, transaction."""
         self.entries: dict[str, list[bytes]] = defaultdict(list)
@@ -369,6 +370,7 @@ class ScriptedServer:
         ok.joined = self.cluster.attempts.get(request.attempt) != txn_id
         if self.cluster.states[txn_id] == "COMMITTED":
             ok.state, ok.revision = pb.TXN_STATE_COMMITTED, self.cluster.decided_at[txn_id]
+            ok.note = self.cluster.notes[txn_id]
             if (writers := self.cluster.writers[txn_id]) is not None:
                 ok.writers.CopyFrom(pb.WriterList(writers=writers))
         return ok
@@ -382,9 +384,10 @@ class ScriptedServer:
             cluster.states[txn_id] = wanted
             cluster.decided_at[txn_id] = cluster.revision
             cluster.writers[txn_id] = list(request.writers.writers) if request.HasField("writers") else None
+            cluster.notes[txn_id] = request.note
         if cluster.states[txn_id] != wanted:
             raise InvalidTxnState(f"transaction {txn_id} has {cluster.states[txn_id]}: timeout")
-        ok = pb.EndTxnOk(revision=cluster.decided_at[txn_id])
+        ok = pb.EndTxnOk(revision=cluster.decided_at[txn_id], note=cluster.notes[txn_id])
         if wanted == "COMMITTED" and (writers := cluster.writers[txn_id]) is not None:
             ok.writers.CopyFrom(pb.WriterList(writers=writers))
         if wanted == "COMMITTED" and request.HasField("writers") and list(request.writers.writers) != writers:

@@ -95,6 +95,40 @@ def test_a_commit_whose_reply_was_lost_is_asked_again_with_its_list_and_name() -
     run(scenario())
 
 
+def test_a_note_is_told_to_whoever_finds_the_name_committed() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            txn = await client.begin(name=NAME)
+            early = await client.begin(name=NAME)
+            server.lose_replies["end_txn"] = 1
+            assert (await txn.commit(note="rows=3")).note == txn.note == "rows=3"
+            assert [one.note for one in ends(server.commands)] == ["rows=3"] * 2
+            assert (await client.begin(name=NAME)).note == "rows=3"
+            assert (await early.commit()).note == "rows=3", "a commit without a note is no other one"
+            with pytest.raises(txnclient.InvalidTxnState, match="another note: 'rows=3', asked for 'rows=4'"):
+                await txn.commit(note="rows=4")
+            assert (await txn.commit()).note == "rows=3"
+            other = await client.begin(name="other")
+            assert (await other.commit()).note is None
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("note", ["", "n" * 257, "é" * 129, "\ud800", 7])
+def test_notes_are_checked_and_belong_to_names(note: str) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            plain, named = await client.begin(), await client.begin(name=NAME)
+            with pytest.raises(txnclient.InvalidArgument, match="note"):
+                await named.commit(note=note)
+            with pytest.raises(txnclient.InvalidArgument, match="no name"):
+                await plain.commit(note="rows=3")
+            assert (plain.state, named.state) == (TransactionState.OPEN,) * 2
+
+    run(scenario())
+
+
 def test_sends_and_acks_are_made_as_the_writer_of_each_begin() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

@@ -91,17 +91,18 @@ async def test_named_transactions_are_described_by_name_also_when_collected(etcd
         assert f"{shared.id}: OPEN" in by_name.out
         assert "name job-7/42" in by_name.out
         assert f"{shared.writer_id:016x}" in by_name.out
-        await shared.commit(writers=[shared.writer_id])
+        await shared.commit(writers=[shared.writer_id], note="rows=3")
         async with asyncio.timeout(30):
             while (
                 "collected"
                 not in (told := await done("transactions", "describe", "--name", "job-7/42", url=cluster.url)).out
             ):
                 assert "1 writers count" in told.out
+                assert "note rows=3" in told.out
         assert f"1 writers count: {shared.writer_id:016x}" in told.out
         json = await done("transactions", "describe", "--name", "job-7/42", "-o", "json", url=cluster.url)
         assert (json.json["txn"], json.json["outcome"]) == (str(shared.id), "COMMITTED")
-        assert json.json["writers"] == [f"{shared.writer_id:016x}"]
+        assert (json.json["writers"], json.json["note"]) == ([f"{shared.writer_id:016x}"], "rows=3")
         assert (json.json["keep_ms"], json.json["keep_newest"]) == (7 * 86_400_000, True)
         assert "known for 7 days, 0:00:00 after its end, and for ever while it is the newest" in told.out
         unknown = await txnctl("transactions", "describe", "--name", "job-8/1", url=cluster.url)

@@ -188,11 +188,12 @@ def test_a_name_record_takes_the_outcome_over_only_while_it_names_the_transactio
 ) -> None:
     key = keys.txn_name("job/1")
     record = None if named is None else KeyValue(key, records.encode(TxnName(v=1, txn_id=str(named))), 1, 2, 30)
-    rewrite = name_rewrite(record, TxnId(1, 5), Decision(COMMITTED, 8, None, ("0a",)), 55)
+    rewrite = name_rewrite(record, TxnId(1, 5), Decision(COMMITTED, 8, None, ("0a",), "rows=3"), 55)
     assert (rewrite is not None) == taken
     if rewrite is not None:
         assert rewrite.mod_revision == 30
-        assert records.decode(TxnName, rewrite.value, key=key).writers == ["0a"]
+        written = records.decode(TxnName, rewrite.value, key=key)
+        assert (written.writers, written.note) == (["0a"], "rows=3")
 
 
 async def test_a_name_record_is_rewritten_in_the_collection_s_own_transaction(memory_store: MemoryStore) -> None:

@@ -67,25 +67,35 @@ class Transaction(Face[txnclient.transaction.Transaction]):
         """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
         return self._bridge.call(lambda: self._inner.writers)
 
+    @property
+    def note(self) -> str | None:
+        """Of a named transaction that is known to have committed: what its commit has noted; None: nothing, or not
+        known."""
+        return self._bridge.call(lambda: self._inner.note)
+
     def flush(self, *, timeout: float | None = None) -> None:
         """Wait for every send and ack made in the transaction here; raises the error of one that failed.
 
         So a writer of a named transaction knows, and may tell whoever commits it, that what it did is all there."""
         self._bridge.wait(self._inner.flush(timeout=timeout))
 
-    def commit(self, *, writers: Iterable[int] | None = None, timeout: float | None = None) -> CommitResult:
+    def commit(
+        self, *, writers: Iterable[int] | None = None, note: str | None = None, timeout: float | None = None
+    ) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
         `writers`, of a named one: the `writer_id`s that count, and whatever any other has sent and acked is treated as
         aborted; None: all, an empty list: none. The first commit decides: `InvalidTxnState` for another list later.
-        Only what *this* object has sent and acked is waited for, and only if its writer counts.
+        Only what *this* object has sent and acked is waited for, and only if its writer counts. `note`, of a named one:
+        up to 256 bytes of text that whoever finds the name committed is told (`.note`), e.g. what was written.
+        `InvalidTxnState` for another note later; a commit without one is never another one for that.
 
         If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
         is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
         calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
         of the client's transaction key. `timeout` in seconds, None: the client's.
         """
-        return self._bridge.wait(self._inner.commit(writers=writers, timeout=timeout))
+        return self._bridge.wait(self._inner.commit(writers=writers, note=note, timeout=timeout))
 
     def reason(self, error: TxnError) -> TxnError:
         """What to raise for the `error` of a send or ack in it: that its client was fenced, where that is behind it."""
@@ -793,8 +803,8 @@ class Client(Face[txnclient.client.Client]):
 
         With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
         tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
-        aborts it, or at its deadline. Once it has committed, `.state`, `.writers` and `commit()` tell how; after an
-        abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
+        aborts it, or at its deadline. Once it has committed, `.state`, `.writers`, `.note` and `commit()` tell how;
+        after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
 
         How it ended is known for `keep` after its end, a minute to 100 years; by default for 30 days. With
         `keep_newest` it is known for ever while it is the newest commit of its prefix (up to the last "/"): for jobs

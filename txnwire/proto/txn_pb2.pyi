@@ -315,7 +315,7 @@ class NewTxn(_message.Message):
     def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ..., transaction_key: _Optional[str] = ..., key_epoch: _Optional[int] = ..., key_begin: _Optional[int] = ..., keep_ms: _Optional[int] = ..., keep_newest: _Optional[bool] = ...) -> None: ...
 
 class NewTxnOk(_message.Message):
-    __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms", "joined", "revision", "writers")
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms", "joined", "revision", "writers", "note")
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +323,7 @@ class NewTxnOk(_message.Message):
     JOINED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     txnid_most_bits: int
     txnid_least_bits: int
     state: TxnState
@@ -330,7 +331,8 @@ class NewTxnOk(_message.Message):
     joined: bool
     revision: int
     writers: WriterList
-    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., revision: _Optional[int] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ...) -> None: ...
+    note: str
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., revision: _Optional[int] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class AddPartitionToTxn(_message.Message):
     __slots__ = ("txnid_most_bits", "txnid_least_bits", "partitions")
@@ -359,30 +361,34 @@ class WriterList(_message.Message):
     def __init__(self, writers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndTxn(_message.Message):
-    __slots__ = ("txnid_most_bits", "txnid_least_bits", "action", "writers", "forced", "name")
+    __slots__ = ("txnid_most_bits", "txnid_least_bits", "action", "writers", "forced", "name", "note")
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
     FORCED_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     txnid_most_bits: int
     txnid_least_bits: int
     action: TxnAction
     writers: WriterList
     forced: bool
     name: str
-    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., action: _Optional[_Union[TxnAction, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., forced: _Optional[bool] = ..., name: _Optional[str] = ...) -> None: ...
+    note: str
+    def __init__(self, txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., action: _Optional[_Union[TxnAction, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., forced: _Optional[bool] = ..., name: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class EndTxnOk(_message.Message):
-    __slots__ = ("revision", "state", "writers")
+    __slots__ = ("revision", "state", "writers", "note")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     revision: int
     state: TxnState
     writers: WriterList
-    def __init__(self, revision: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ...) -> None: ...
+    note: str
+    def __init__(self, revision: _Optional[int] = ..., state: _Optional[_Union[TxnState, str]] = ..., writers: _Optional[_Union[WriterList, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class AnnounceSession(_message.Message):
     __slots__ = ("open",)

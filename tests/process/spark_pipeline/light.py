@@ -134,7 +134,7 @@ class Query:
         ]
         if self._random.random() < 0.1:
             self._restart()
-        StreamSink(self._sink, self._named, None).commit(messages, number)
+        StreamSink(self._sink, self._named).commit(messages, number)
         if self._random.random() < 0.2:
             self._restart()
             self._read(number, 2)
