@@ -35,7 +35,7 @@ from txnstore.paging import in_parts
 from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Op, Owner, TxnName, TxnSeq
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.errors import TxnError
+from txnwire.errors import StoreUnavailable, TxnError
 from txnwire.ids import EARLIEST, TxnId
 
 TCIDS: Final = 16
@@ -142,11 +142,19 @@ async def _until(what: str, reached: Callable[[], Awaitable[bool]]) -> float:
     began = time.monotonic()
     try:
         async with asyncio.timeout(WAIT_S):
-            while not await reached():
+            while not await _is(reached):
                 await asyncio.sleep(0.2)
     except TimeoutError:
         raise TimeoutError(f"not reached within {WAIT_S:g} s: {what}") from None
     return time.monotonic() - began
+
+
+async def _is(reached: Callable[[], Awaitable[bool]]) -> bool:
+    """Not where etcd is too busy to say."""
+    try:
+        return await reached()
+    except StoreUnavailable:
+        return False
 
 
 async def _told(name: str, took: float, server: Server, left: int, detail: str = "") -> list[Result]:

@@ -364,17 +364,12 @@ class Coordinator:
 
     # ---- sessions ----
 
-    def announce(self, connection: SessionConnection, open_ids: Sequence[TxnId]) -> None:
+    async def announce(self, connection: SessionConnection, open_ids: Sequence[TxnId]) -> None:
         """A client's list of what it has open, on a connection of its session (DESIGN §9)."""
-        known: list[Transaction] = []
-        unknown: list[TxnId] = []
-        for txn_id in open_ids:
-            txn = self._state.find(txn_id)
-            if txn is not None:
-                known.append(txn)
-            elif txn_id.tcid not in self._state.tcids:
-                unknown.append(txn_id)
-        self._state.sessions.announced(connection, known, unknown, self._state.awake_s)
+        state = self._state
+        await state.sessions.announced(
+            connection, open_ids, state.find, lambda tcid: tcid in state.tcids, lambda: state.awake_s
+        )
 
     def disconnected(self, connection: KeyConnection) -> None:
         """A connection has ended; with the last of its session the grace begins."""

@@ -19,9 +19,9 @@ from txnstore.store import Compare, KeyValue, MetadataStore
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ports import Clock
 
-PAGE: Final = 5_000
+PAGE: Final = 2_000
 """Names read at once; etcd looks at all keys that follow for each page of them."""
-AT_ONCE: Final = 250
+AT_ONCE: Final = 100
 """Names judged, and deleted, between two yields."""
 
 log = structlog.get_logger(__name__)

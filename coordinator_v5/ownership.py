@@ -20,7 +20,8 @@ from txnstore.former_selves import FormerSelves
 from txnstore.records import Registration
 from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
 from txnstore.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
-from txnwire.errors import TxnError
+from txnwire.errors import DataCorrupt, TxnError
+from txnwire.ids import MAX_TCID
 
 log = structlog.get_logger()
 
@@ -48,6 +49,8 @@ class TcidOwnership:
         self._on_taken = on_taken
         self._on_lost = on_lost
         self._mine: dict[int, int] = {}
+        self._losing: dict[int, None] = {}
+        """Ours no longer, and not told yet."""
         self._holders: dict[int, str] = {}
         """Who has which TCID, as last heard of."""
         self._members: dict[str, None] = {}
@@ -77,13 +80,13 @@ class TcidOwnership:
             except TxnError as error:
                 log.warning("coordinator ids not held", error=str(error))
             finally:
-                self._drop_all()
+                await self._drop_all()
             await self._give_up_lease()
             await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         """Free every TCID now, so that others need not wait for the lease to expire. `run` must have ended."""
-        self._drop_all()
+        await self._drop_all()
         await self._give_up_lease()
 
     async def _give_up_lease(self) -> None:
@@ -150,18 +153,23 @@ class TcidOwnership:
     def _under_this_name(self, present: Iterable[KeyValue]) -> dict[int, str]:
         """Leases that hold something under this id, with the address that is told."""
         registered = ((record.lease, _registered(record)) for record in present if record.lease)
-        return {lease: one.address for lease, one in registered if one.id == self._registration.id}
+        mine = self._registration.id
+        return {lease: one.address for lease, one in registered if one is not None and one.id == mine}
 
     def _learn(self, present: Iterable[KeyValue]) -> None:
         """All there is, at one revision."""
         self._holders.clear()
         self._members = {self._registration.id: None}
         for record in present:
-            if record.key.startswith(keys.TC):
-                self._holders[_tcid_of(record.key)] = _registered(record).id
-            else:
-                self._members[_registered(record).id] = None
+            if not record.key.startswith(keys.TC):
+                self._seen(record)
+            elif (tcid := _tcid_of(record.key)) is not None:
+                self._holders[tcid] = _holder(record)
         self._joined_or_left.set()
+
+    def _seen(self, member: KeyValue) -> None:
+        if (registered := _registered(member)) is not None:
+            self._members[registered.id] = None
 
     # ---- taking ----
 
@@ -192,13 +200,18 @@ class TcidOwnership:
         watch = self._store.watch(_FIRST, _END, from_revision=from_revision)
         try:
             async for batch in watch:
-                self.heard(batch)
+                await self.heard(batch)
                 await self._give_back(batch, lease)
                 await self._take_share(lease)
         finally:
             await watch.close()
 
-    def heard(self, batch: WatchBatch) -> None:
+    async def heard(self, batch: WatchBatch) -> None:
+        """Returns once all that is lost by it is told."""
+        self._take_in(batch)
+        await self._tell_lost()
+
+    def _take_in(self, batch: WatchBatch) -> None:
         if batch.resync:
             self._learn(event.record for event in batch.events)
             for tcid, taken_at in sorted(self._mine.items()):
@@ -210,12 +223,13 @@ class TcidOwnership:
                     self._lose(tcid)
         for event in batch.events:
             if event.record.key.startswith(keys.TC):
-                self._heard_of_tcid(_tcid_of(event.record.key), event)
+                if (named := _tcid_of(event.record.key)) is not None:
+                    self._heard_of_tcid(named, event)
             elif event.kind is EventKind.DELETE:
-                self._members.pop(event.record.key[len(keys.TC_MEMBER) :].decode(), None)
+                self._members.pop(event.record.key[len(keys.TC_MEMBER) :].decode(errors="replace"), None)
                 self._joined_or_left.set()
             else:
-                self._members[_registered(event.record).id] = None
+                self._seen(event.record)
                 self._joined_or_left.set()
 
     def _heard_of_tcid(self, tcid: int, event: Event) -> None:
@@ -226,7 +240,7 @@ class TcidOwnership:
                 self._holders.pop(tcid, None)
                 self._lose(tcid)
         elif record.create_revision >= taken_at:
-            self._holders[tcid] = _registered(record).id
+            self._holders[tcid] = _holder(record)
             if taken_at and record.create_revision > taken_at:
                 self._lose(tcid)
 
@@ -238,7 +252,7 @@ class TcidOwnership:
             record = event.record
             if event.kind is EventKind.PUT and record.key.startswith(keys.TC) and record.lease == lease.id:
                 tcid = _tcid_of(record.key)
-                if tcid not in self._mine and self._holders.get(tcid) == self._registration.id:
+                if tcid is not None and tcid not in self._mine and self._holders.get(tcid) == self._registration.id:
                     log.warning("coordinator id not served is given up", tcid=tcid)
                     await self._store.commit(plan_give_up_tcid(tcid, record.create_revision))
 
@@ -258,25 +272,57 @@ class TcidOwnership:
             return
         log.info("coordinator ids given up", tcids=sorted(given), coordinators=sorted(self._members))
         for tcid in given:
-            # ▲ No more begins of it first; those on their way compare its epoch, and land before it is free or never.
             del self._mine[tcid]
-            self._on_lost(tcid)
+            self._losing[tcid] = None
+        # ▲ No more begins of it first; those on their way compare its epoch, and land before it is free or never.
+        await self._tell_lost()
         await asyncio.gather(*(self._store.commit(plan_give_up_tcid(*one)) for one in given.items()))
 
     def _lose(self, tcid: int) -> None:
         if self._mine.pop(tcid, None) is not None:
             log.warning("coordinator id lost", tcid=tcid)
+            self._losing[tcid] = None
+
+    async def _tell_lost(self) -> None:
+        """One id after the other, and the loop goes on in between: each may have thousands of transactions open.
+
+        ▲ Until it is told, an id that is lost is acted for: that does no harm, as with one whose loss is not known yet.
+        It is told before anything is taken, or an id that comes back would be dropped anew."""
+        while self._losing:
+            tcid = next(iter(self._losing))
+            del self._losing[tcid]
             self._on_lost(tcid)
+            await asyncio.sleep(0)
 
-    def _drop_all(self) -> None:
-        mine, self._mine = self._mine, {}
-        for tcid in sorted(mine):
-            self._on_lost(tcid)
-
-
-def _registered(record: KeyValue) -> Registration:
-    return records.decode(Registration, record.value, key=record.key)
+    async def _drop_all(self) -> None:
+        self._losing |= dict.fromkeys(sorted(self._mine))
+        self._mine.clear()
+        await self._tell_lost()
 
 
-def _tcid_of(key: bytes) -> int:
-    return int(key[len(keys.TC) :], 16)
+def _registered(record: KeyValue) -> Registration | None:
+    """None of one that is none of ours: ▲ it keeps nobody from holding the others."""
+    try:
+        return records.decode(Registration, record.value, key=record.key)
+    except DataCorrupt as error:
+        log.error("unreadable registration left alone", error=str(error))
+        return None
+
+
+def _holder(record: KeyValue) -> str:
+    """Empty where it cannot be read: the id is not free, and nobody's that is known."""
+    registered = _registered(record)
+    return "" if registered is None else registered.id
+
+
+def _tcid_of(key: bytes) -> int | None:
+    """None of a key that is none of ours: nothing here would be named by it."""
+    text = key[len(keys.TC) :]
+    try:
+        tcid = int(text, 16)
+    except ValueError:
+        tcid = -1
+    if not 0 <= tcid <= MAX_TCID or keys.tc(tcid) != key:
+        log.error("unreadable key of a coordinator id left alone", key=repr(key))
+        return None
+    return tcid

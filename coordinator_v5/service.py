@@ -10,6 +10,7 @@ from functools import partial
 
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.names import Begun
+from coordinator_v5.sessions import ANNOUNCED_AT_ONCE
 from txnstore.name_transitions import Keep
 from txnstore.records import COMMITTED
 from txnstore.transitions import Decision
@@ -19,6 +20,7 @@ from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MAX_TCID, TxnId
 from txnwire.names import validate_note
 from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import in_turns
 
 
 class CoordinatorService:
@@ -157,9 +159,11 @@ class CoordinatorService:
         TxnId.from_bits(request.txnid_most_bits, request.txnid_least_bits)
         return pb.Command(ok=pb.Ok())
 
-    def _announce_session(self, peer: Peer, command: pb.Command) -> pb.Command:
-        ids = [TxnId.from_bits(one.txnid_most_bits, one.txnid_least_bits) for one in command.announce_session.open]
-        self._coordinator.announce(peer, ids)
+    async def _announce_session(self, peer: Peer, command: pb.Command) -> pb.Command:
+        ids: list[TxnId] = []
+        async for part in in_turns(command.announce_session.open, ANNOUNCED_AT_ONCE):
+            ids += (TxnId.from_bits(one.txnid_most_bits, one.txnid_least_bits) for one in part)
+        await self._coordinator.announce(peer, ids)
         return pb.Command(ok=pb.Ok())
 
     async def _tc_client_connect(self, peer: Peer, command: pb.Command) -> pb.Command:

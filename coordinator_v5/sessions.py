@@ -9,12 +9,16 @@ process announcements may still sit unread in its sockets, and nobody may be jud
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator_v5.transactions import BeginRequest, Phase, Transaction
 from txnwire.ids import TxnId
+from txnwire.turns import in_turns
+
+ANNOUNCED_AT_ONCE: Final = 2000
+"""Transactions of an announcement that are looked at in one go."""
 
 
 class SessionConnection(Protocol):
@@ -27,7 +31,7 @@ class SessionConnection(Protocol):
 
 
 class Session:
-    __slots__ = ("announced", "begins", "connections", "lost_at", "open", "session_id")
+    __slots__ = ("announced", "announcement", "begins", "connections", "lost_at", "open", "session_id")
 
     def __init__(self, session_id: bytes) -> None:
         self.session_id = session_id
@@ -35,9 +39,21 @@ class Session:
         self.open: dict[TxnId, Transaction] = {}
         self.begins: dict[str, BeginRequest] = {}
         """By attempt, while unanswered or the transaction is open: a repeated begin finds its first answer (D7)."""
-        self.announced: dict[TxnId, None] = {}
-        """Ids announced before their TCID was loaded here."""
+        self.announced: dict[TxnId, Announcement | Transaction] = {}
+        """Ids announced before their TCID was loaded here, each by what: a list of the client, or its life here before
+        the TCID was lost."""
+        self.announcement: Announcement | None = None
+        """The newest."""
         self.lost_at: float | None = None
+
+
+class Announcement:
+    """One list of a client, while it is worked on and as long as what it names is awaited."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: SessionConnection) -> None:
+        self.connection = connection
 
 
 class Sessions:
@@ -93,7 +109,7 @@ class Sessions:
         self.ended(txn)
         if session is not None and session.connections:
             self._announced[txn.txn_id] = session
-            session.announced[txn.txn_id] = None
+            session.announced[txn.txn_id] = txn
 
     def taken_over(self, txn: Transaction, now: float) -> None:
         """A transaction found open at a take-over: its client has the grace to announce it, if it has not yet."""
@@ -104,8 +120,10 @@ class Sessions:
         if session is None:
             self._wait_for_claim(txn, now)
         else:
-            session.announced.pop(txn.txn_id, None)
-            self.opened(txn, session, None)
+            # ▲ By that connection: the list that named it may be worked on still, and whatever is of an earlier
+            # connection when it ends is called unclaimed.
+            by = session.announced.pop(txn.txn_id, None)
+            self.opened(txn, session, by.connection if isinstance(by, Announcement) else None)
 
     def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> Transaction | None:
         """The transaction that this attempt of a begin has already made under a predecessor, from now on this
@@ -125,34 +143,63 @@ class Sessions:
         txn.claim_by, txn.connection = None, connection
         self._unclaimed.pop(txn.txn_id, None)
 
-    def announced(
+    async def announced(
         self,
         connection: SessionConnection,
-        known: Sequence[Transaction],
-        unknown: Sequence[TxnId],
-        now: float,
+        open_ids: Sequence[TxnId],
+        find: Callable[[TxnId], Transaction | None],
+        is_loaded: Callable[[int], bool],
+        now: Callable[[], float],
     ) -> None:
-        """The client lists what it has open: `known` here, `unknown` of TCIDs that are not loaded (yet).
+        """The client lists what it has open: known here, or of TCIDs that are not loaded (yet).
 
         What it does not list and began on an earlier connection is a begin whose answer it never got: it goes after the
         grace, unless the same attempt is repeated in the meantime.
+
+        In turns: a client may have a quarter of a million open. ▲ So each part is looked up when its turn has come: a
+        transaction may end meanwhile, its TCID be loaded or lost.
         """
         session = self.connected(connection)
-        for txn in known:
-            if txn.header.name is not None:
-                continue  # everybody's who joined it: it belongs to no session
-            if txn.session is None and txn.header.owner == connection.owner:
-                self.opened(txn, session, connection)
-            if txn.session is session:
-                self.claimed(txn, connection)
+        announcement = session.announcement = Announcement(connection)
+        earlier = list(session.announced.items())
+        async for ids in in_turns(open_ids, ANNOUNCED_AT_ONCE):
+            if not self._counts(announcement, session):
+                return
+            for txn_id in ids:
+                txn = find(txn_id)
+                if txn is not None:
+                    self._listed(txn, session, connection)
+                elif not is_loaded(txn_id.tcid):
+                    self._announced[txn_id] = session
+                    session.announced[txn_id] = announcement
         # A list is complete: what an earlier one named and this one does not is not waited for any more.
-        self._forget_announced(session)
-        for txn_id in unknown:
-            self._announced[txn_id] = session
-            session.announced[txn_id] = None
-        for txn in session.open.values():
-            if txn.connection is not connection and txn.claim_by is None and txn.header.name is None:
-                self._wait_for_claim(txn, now)
+        async for told in in_turns(earlier, ANNOUNCED_AT_ONCE):
+            if not self._counts(announcement, session):
+                return
+            for txn_id, by in told:
+                # ▲ Not what has been put there since: of a TCID that was lost while this list was worked on.
+                if by is not announcement and session.announced.get(txn_id) is by:
+                    self._forget_announced(session, txn_id)
+        async for txns in in_turns(list(session.open.values()), ANNOUNCED_AT_ONCE):
+            if not self._counts(announcement, session):
+                return
+            for txn in txns:
+                of_earlier = txn.session is session and txn.connection is not connection
+                if of_earlier and txn.claim_by is None and txn.header.name is None:
+                    self._wait_for_claim(txn, now())
+
+    def _counts(self, announcement: Announcement, session: Session) -> bool:
+        """▲ Not once a newer list is there, which says it all again; nor once its connection is gone: what it names
+        would be claimed for ever by a session that nobody ends."""
+        return session.announcement is announcement and announcement.connection in session.connections
+
+    def _listed(self, txn: Transaction, session: Session, connection: SessionConnection) -> None:
+        if txn.header.name is not None:
+            return  # everybody's who joined it: it belongs to no session
+        if txn.session is None and txn.header.owner == connection.owner:
+            self.opened(txn, session, connection)
+        if txn.session is session:
+            self.claimed(txn, connection)
 
     def vanished(self, now: float, limit: int) -> list[Transaction]:
         """At most `limit` transactions whose client has been gone for longer than the grace, again and again until they
@@ -182,10 +229,10 @@ class Sessions:
     def _forget(self, session: Session) -> None:
         del self._sessions[session.session_id]
         del self._lost[session.session_id]
-        self._forget_announced(session)
+        for txn_id in list(session.announced):
+            self._forget_announced(session, txn_id)
 
-    def _forget_announced(self, session: Session) -> None:
-        for txn_id in session.announced:
-            if self._announced.get(txn_id) is session:
-                del self._announced[txn_id]
-        session.announced.clear()
+    def _forget_announced(self, session: Session, txn_id: TxnId) -> None:
+        del session.announced[txn_id]
+        if self._announced.get(txn_id) is session:
+            del self._announced[txn_id]

@@ -23,6 +23,7 @@ from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_ENTRY_BYTES
 from txnwire.serving import Handler, Peer
+from txnwire.turns import in_turns
 
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -181,17 +182,15 @@ class BrokerService:
         cut = await segment.cuts.answer(
             request.revision, Position(request.resolved.ledger_id, request.resolved.entry_id)
         )
-        return pb.Command(
-            segment_cut_ok=pb.SegmentCutOk(
-                ownership_epoch=segment.epoch,
-                end=_position(cut.end),
-                undecided=[
-                    pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
-                    for txn_id in cut.undecided
-                ],
-                aborted=[_aborted_writer(txn_id, writer) for txn_id, writer in cut.aborted],
+        answer = pb.SegmentCutOk(ownership_epoch=segment.epoch, end=_position(cut.end))
+        async for undecided in in_turns(cut.undecided):
+            answer.undecided.extend(
+                pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+                for txn_id in undecided
             )
-        )
+        async for aborted in in_turns(cut.aborted):
+            answer.aborted.extend(_aborted_writer(txn_id, writer) for txn_id, writer in aborted)
+        return pb.Command(segment_cut_ok=answer)
 
     async def _scan_entries(self, _: Peer, command: pb.Command) -> pb.Command:
         request = command.scan_entries

@@ -10,6 +10,8 @@ from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument
 from txnwire.names import SegmentName, TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
+from txnwire.snapshot import written_in_steps
+from txnwire.turns import taking_turns
 
 
 class ControllerService:
@@ -86,7 +88,8 @@ class ControllerService:
             raise InvalidArgument("a snapshot names at least one topic")
         # `min_revision` needs no look: the cut's revision is read from the store after this request was sent.
         snapshot = await self._controller.take_snapshot(topics, at_least=command.take_snapshot.at_least)
-        return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=snapshot.to_json()))
+        text = await taking_turns(written_in_steps(snapshot))
+        return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=text))
 
 
 def _layout_changed(changed: Changed) -> pb.Command:

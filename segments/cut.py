@@ -14,9 +14,9 @@ Lamport's, with the metadata store's revision in the place of their markers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from segments.topology import SEALED, Topology
 from txnstore import keys, records
@@ -26,7 +26,13 @@ from txnwire.errors import TopicNotFound
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
+from txnwire.turns import Steps, in_steps
 from watchers.outcomes import Decision
+
+T = TypeVar("T", TxnId, tuple[TxnId, int])
+
+TOPICS_AT_ONCE: Final = 200
+"""Their records are decoded in one go."""
 
 
 class Resolved(NamedTuple):
@@ -129,7 +135,9 @@ def read_layouts(topics: Sequence[TopicName], found: Sequence[KeyValue | None]) 
 
 
 class Cut:
-    """The last step: what is still to be read, and what comes of it. `resolved` and `tails` by segment path."""
+    """The last step: what is still to be read, and what comes of it. `resolved` and `tails` by segment path.
+
+    Both in steps: a quarter of a million transactions may be open, and ten thousand topics cut."""
 
     def __init__(
         self, layouts: Layouts, resolved: Mapping[str, Resolved], revision: int, tails: Mapping[str, Tail]
@@ -138,74 +146,101 @@ class Cut:
         self._resolved = resolved
         self._revision = revision
         self._tails = tails
-        self._named = sorted({txn_id: None for tail in tails.values() for txn_id in tail.undecided})
+        self._paths = layouts.segments
+        self._named: list[TxnId] = []
 
-    @property
-    def final_keys(self) -> list[bytes]:
+    def final_keys(self) -> Steps[list[bytes]]:
         """▲ To be read together, at one revision, behind every answer: only then did every owner answer as the owner
         for the whole time."""
-        return [
-            *topic_keys(list(self._layouts.topics)),
-            *(keys.owner(path) for path in self._layouts.segments),
-            keys.GC_HORIZON,
-            *(keys.txn(txn_id) for txn_id in self._named),
-        ]
+        undecided: dict[TxnId, None] = {}
+        for tail in self._tails.values():
+            for named in in_steps(tail.undecided):
+                undecided |= dict.fromkeys(named)
+                yield
+        self._named = yield from _in_order(undecided, _tcid)
+        wanted = [*topic_keys(list(self._layouts.topics)), *map(keys.owner, self._paths), keys.GC_HORIZON]
+        for part in in_steps(self._named):
+            wanted += map(keys.txn, part)
+            yield
+        return wanted
 
-    def conclude(self, found: Sequence[KeyValue | None]) -> Snapshot | StartOver:
+    def conclude(self, found: Sequence[KeyValue | None]) -> Steps[Snapshot | StartOver]:
         """From the records under `final_keys`. Raises `DataCorrupt`."""
-        topics, paths = list(self._layouts.topics), self._layouts.segments
-        owners = found[len(topics) : len(topics) + len(paths)]
-        headers = found[len(topics) + len(paths) + 1 :]
-        moved = self._topic_gone(found[: len(topics)]) or self._owner_moved(paths, owners)
-        moved = moved or self._collected(headers, found[len(topics) + len(paths)])
-        return moved or self._snapshot(headers)
+        topics, owners = len(self._layouts.topics), len(self._paths)
+        moved = yield from self._topic_gone(found[:topics])
+        moved = moved or (yield from self._owner_moved(found[topics : topics + owners]))
+        headers = found[topics + owners + 1 :]
+        moved = moved or self._collected(headers, found[topics + owners])
+        return moved or (yield from self._snapshot(headers))
 
-    def _topic_gone(self, found: Sequence[KeyValue | None]) -> StartOver | None:
-        for (topic, layout), record in zip(self._layouts.topics.items(), found, strict=True):
-            if record is None or record.create_revision != layout.created:
-                return StartOver(f"{topic} was deleted meanwhile")
-            now = records.decode(TopicRecord, record.value, key=record.key)
-            if now.deleting_ms:
-                return StartOver(f"{topic} is being deleted")  # its owners may have let go of entries already
+    def _topic_gone(self, found: Sequence[KeyValue | None]) -> Steps[StartOver | None]:
+        for part in in_steps(zip(self._layouts.topics.items(), found, strict=True), TOPICS_AT_ONCE):
+            for (topic, layout), record in part:
+                if record is None or record.create_revision != layout.created:
+                    return StartOver(f"{topic} was deleted meanwhile")
+                now = records.decode(TopicRecord, record.value, key=record.key)
+                if now.deleting_ms:
+                    return StartOver(f"{topic} is being deleted")  # its owners may have let go of entries already
+            yield
         return None
 
-    def _owner_moved(self, paths: Sequence[str], found: Sequence[KeyValue | None]) -> StartOver | None:
+    def _owner_moved(self, found: Sequence[KeyValue | None]) -> Steps[StartOver | None]:
         # ▲ A former owner that has not heard of it yet answers with an end that its successor has passed.
-        for path, record in zip(paths, found, strict=True):
-            epoch = 0 if record is None else record.create_revision
-            answered = (self._resolved[path].epoch, self._tails[path].epoch)
-            if answered != (epoch, epoch):
-                return StartOver(f"{path} changed its owner: ownership epochs {answered[0]}, {answered[1]}, {epoch}")
-            if self._tails[path].end < self._resolved[path].position:
-                return StartOver(f"{path} ended at {self._tails[path].end}, before what it had resolved")
+        for part in in_steps(zip(self._paths, found, strict=True)):
+            for path, record in part:
+                epoch = 0 if record is None else record.create_revision
+                answered = (self._resolved[path].epoch, self._tails[path].epoch)
+                if answered != (epoch, epoch):
+                    return StartOver(
+                        f"{path} changed its owner: ownership epochs {answered[0]}, {answered[1]}, {epoch}"
+                    )
+                if self._tails[path].end < self._resolved[path].position:
+                    return StartOver(f"{path} ended at {self._tails[path].end}, before what it had resolved")
+            yield
         return None
 
     def _collected(self, headers: Sequence[KeyValue | None], horizon: KeyValue | None) -> StartOver | None:
         """▲ An absent header is no decision: it may have been decided before R or after it."""
-        for txn_id, header in zip(self._named, headers, strict=True):
-            if header is None:
-                raised = 0 if horizon is None else records.decode(GcHorizon, horizon.value, key=horizon.key).revision
-                return StartOver(f"{txn_id} was collected meanwhile (horizon {raised}, cut at {self._revision})")
-        return None
+        if None not in headers:
+            return None
+        raised = 0 if horizon is None else records.decode(GcHorizon, horizon.value, key=horizon.key).revision
+        txn_id = self._named[headers.index(None)]
+        return StartOver(f"{txn_id} was collected meanwhile (horizon {raised}, cut at {self._revision})")
 
-    def _snapshot(self, headers: Sequence[KeyValue | None]) -> Snapshot:
+    def _snapshot(self, headers: Sequence[KeyValue | None]) -> Steps[Snapshot]:
         pending: list[TxnId] = []
-        aborted = {one: None for tail in self._tails.values() for one in tail.aborted}
+        aborted: dict[tuple[TxnId, int | None], None] = {}
+        for tail in self._tails.values():
+            for noted in in_steps(tail.aborted):
+                aborted |= dict.fromkeys(noted)
+                yield
         counted: dict[TxnId, tuple[int, ...]] = {}
-        for txn_id, record in zip(self._named, headers, strict=True):
-            decision = None if record is None else self._decided_by_then(txn_id, record)
-            if decision is None:
-                pending.append(txn_id)
-            elif not decision.committed:
-                aborted[txn_id, None] = None
-            elif decision.writers is not None:
-                counted[txn_id] = tuple(sorted(decision.writers))
+        for part in in_steps(zip(self._named, headers, strict=True)):
+            for txn_id, record in part:
+                decision = None if record is None else self._decided_by_then(txn_id, record)
+                if decision is None:
+                    pending.append(txn_id)
+                elif not decision.committed:
+                    aborted[txn_id, None] = None
+                elif decision.writers is not None:
+                    counted[txn_id] = tuple(sorted(decision.writers))
+            yield
+        whole: list[TxnId] = []
+        losers: list[tuple[TxnId, int]] = []
+        for some in in_steps(aborted):
+            whole += (txn_id for txn_id, writer in some if writer is None)
+            losers += ((txn_id, writer) for txn_id, writer in some if writer is not None)
+            yield
+        topics: dict[str, TopicBounds] = {}
+        for layouts in in_steps(self._layouts.topics.items(), TOPICS_AT_ONCE):
+            topics |= {str(topic): self._bounds(layout) for topic, layout in layouts}
+            yield
         return Snapshot(
             revision=self._revision,
-            topics={str(topic): self._bounds(layout) for topic, layout in self._layouts.topics.items()},
+            topics=topics,
             pending=tuple(pending),
-            aborted=tuple(sorted(txn_id for txn_id, writer in aborted if writer is None)),
-            losers=tuple(sorted((txn_id, writer) for txn_id, writer in aborted if writer is not None)),
+            aborted=tuple((yield from _in_order(whole, _tcid))),
+            losers=tuple((yield from _in_order(losers, lambda loser: loser[0].tcid))),
             counted=counted,
         )
 
@@ -225,3 +260,21 @@ class Cut:
             else:
                 bounds[path] = SegmentBounds(self._resolved[path].position, self._tails[path].end, sealed=sealed)
         return TopicBounds(layout.topology.epoch, bounds, layout.topology.record.lost_id)
+
+
+def _tcid(txn_id: TxnId) -> int:
+    return txn_id.tcid
+
+
+def _in_order(items: Iterable[T], tcid: Callable[[T], int]) -> Steps[list[T]]:
+    """Sorted, by one coordinator id after the other: what is open of one of them is bounded."""
+    found: dict[int, list[T]] = {}
+    for part in in_steps(items):
+        for item in part:
+            found.setdefault(tcid(item), []).append(item)
+        yield
+    in_order: list[T] = []
+    for _, of_one in sorted(found.items()):
+        in_order += sorted(of_one)
+        yield
+    return in_order

@@ -374,9 +374,14 @@ class QueueSubscription(Subscription):
             self._queue.given_back(reservation.positions)
         self._dispatcher.wake()
 
+    def _settle(self, acked: Sequence[AckPosition], released: Sequence[AckPosition]) -> None:
+        self._queue.settled(acked)
+        self._queue.given_back(released)
+        if released:
+            self._dispatcher.wake()
+
     def _decision_applied(self, applied: AppliedAcks) -> None:
-        self._queue.settled(applied.acked)
-        self._queue.given_back(applied.released)
+        """Its messages are settled already."""
 
     def visible(self, decision: Decision) -> None:
         self._queue.decided(decision.txn_id, committed=decision.committed)

@@ -38,6 +38,7 @@ from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
 from txnwire.snapshot import Snapshot
+from txnwire.turns import taking_turns
 
 log = structlog.get_logger(__name__)
 
@@ -172,8 +173,8 @@ class Snapshots:
         segments = layouts.segments
         asked = (self._questions.tail(path, revision, resolved[path].position) for path in segments)
         cut = Cut(layouts, resolved, revision, dict(zip(segments, await _all(asked), strict=True)))
-        _, found = await self._store.get_many(cut.final_keys)
-        return cut.conclude(found)
+        _, found = await self._store.get_many(await taking_turns(cut.final_keys()))
+        return await taking_turns(cut.conclude(found))
 
     async def _ask_first(self, segments: Sequence[str], resolved: dict[str, Resolved]) -> str | None:
         """Put the answers there are into `resolved`. Why there are not more of them, if there are not."""

@@ -98,6 +98,9 @@ class StreamSubscription(Subscription):
             self._rewind()  # delivered, and its ack will never come
         self._release_successor()
 
+    def _settle(self, acked: Sequence[AckPosition], released: Sequence[AckPosition]) -> None:
+        """It goes back once, when all of it is settled."""
+
     def _decision_applied(self, applied: AppliedAcks) -> None:
         if applied.released and not self._held_back:
             self._rewind()

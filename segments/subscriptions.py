@@ -29,6 +29,7 @@ from txnwire.errors import (
 )
 from txnwire.ids import Position, TxnId
 from txnwire.ports import Clock
+from txnwire.tasks import errand
 from watchers.acks import AckPosition, ack_op_record, check_op_size
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, PendingAckStatistics, Reservation
@@ -134,6 +135,8 @@ class Subscription(ABC):
         """Whose acks are pending, by transaction."""
         self._fewer_pending = asyncio.Event()
         self._over: TxnError | None = None
+        self._applying: asyncio.Task[None] | None = None
+        """While there is a decision on so many acks that it is applied in turns."""
         self._unanswered = 0
         self._all_answered = asyncio.Event()
         self._all_answered.set()
@@ -185,7 +188,12 @@ class Subscription(ABC):
         """Their ops were refused: released again."""
 
     @abstractmethod
-    def _decision_applied(self, applied: AppliedAcks) -> None: ...
+    def _settle(self, acked: Sequence[AckPosition], released: Sequence[AckPosition]) -> None:
+        """What a decision has been applied to, or part of it."""
+
+    @abstractmethod
+    def _decision_applied(self, applied: AppliedAcks) -> None:
+        """All of it is settled."""
 
     @abstractmethod
     def statistics(self) -> SubscriptionStatistics: ...
@@ -310,8 +318,7 @@ class Subscription(ABC):
                 self._send_op(waiting, first=False)
         applied = self.pending.confirmed(ack.reservation)
         ack.reply(None)
-        if applied is not None:
-            self._applied(applied)
+        self._go_on(applied)
 
     def _op_refused(self, ack: _AckOp, error: TxnError, *, first: bool) -> None:
         refused = [ack]
@@ -323,8 +330,7 @@ class Subscription(ABC):
         for one in refused:
             applied = self.pending.release(one.reservation)
             one.reply(error)
-            if applied is not None:
-                self._applied(applied)
+            self._go_on(applied)
         if not self.pending.holds(ack.txn_id):
             self._ackers.pop(ack.txn_id, None)
             self._events.let_go(ack.txn_id)
@@ -341,9 +347,27 @@ class Subscription(ABC):
         self._ackers.setdefault(txn_id, {})[acker or ""] = None
 
     def decided(self, decision: Decision) -> None:
-        applied = self.pending.decided(decision)
+        self._go_on(self.pending.decided(decision))
+
+    def _go_on(self, applied: AppliedAcks | None) -> None:
+        """With what a decision has brought, perhaps: all that there was to apply of it, or nothing yet."""
         if applied is not None:
+            self._settle(applied.acked, applied.released)
             self._applied(applied)
+        if self.pending.applying and self._applying is None:
+            self._applying = errand(self._apply_in_turns(), name="acks applied", of=f"{self.name} of {self._segment}")
+
+    async def _apply_in_turns(self) -> None:
+        """▲ Not once it is being deleted: what is left in etcd goes with it."""
+        try:
+            while self.pending.applying and self._over is None:
+                part = self.pending.apply_part()
+                self._settle(part.acked, part.released)
+                if part.whole is not None:
+                    self._applied(part.whole)
+                await asyncio.sleep(0)
+        finally:
+            self._applying = None
 
     def _applied(self, applied: AppliedAcks) -> None:
         self.gate.forget(applied.decision.txn_id)

@@ -12,6 +12,8 @@ from txnclient.snapshot import Snapshot
 from txnwire.bounds import MAX_REVISION
 from txnwire.errors import ConnectionLost, InvalidArgument, Timeout, TxnError, again, for_good
 from txnwire.proto import txn_pb2 as pb
+from txnwire.snapshot import read_in_steps
+from txnwire.turns import taking_turns
 
 SNAPSHOT_TIMEOUT_S: Final = 15.0
 """Of one request: a little longer than a controller tries to take a snapshot."""
@@ -32,7 +34,7 @@ async def take_cut(session: Session, topics: Sequence[str], at_least: int, deadl
         reply = await link.call(
             pb.Command(take_snapshot=request), timeout_s=min(SNAPSHOT_TIMEOUT_S, deadline.remaining())
         )
-        snapshot = Snapshot.from_json(reply.take_snapshot_ok.snapshot_json)
+        snapshot = await taking_turns(read_in_steps(reply.take_snapshot_ok.snapshot_json))
         if snapshot.revision < at_least:  # taken by an older program, which does not know of `at_least`
             raise Timeout(f"the snapshot is of revision {snapshot.revision}, and at_least asks for {at_least}")
         return snapshot

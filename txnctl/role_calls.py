@@ -16,6 +16,7 @@ from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
+from txnwire.turns import in_turns
 
 CALL_TIMEOUT_S = 5.0
 
@@ -53,12 +54,13 @@ class RoleCalls:
         at = pb.Position(ledger_id=resolved.ledger_id, entry_id=resolved.entry_id)
         command = pb.Command(segment_cut=pb.SegmentCut(segment=segment, revision=revision, resolved=at))
         answer = (await self._call(self._owner_of(segment), command)).segment_cut_ok
-        return Tail(
-            answer.ownership_epoch,
-            _position(answer.end),
-            tuple(_txn_id(one) for one in answer.undecided),
-            tuple((_txn_id(one), None if one.whole else one.writer) for one in answer.aborted),
-        )
+        undecided: list[TxnId] = []
+        aborted: list[tuple[TxnId, int | None]] = []
+        async for open_ones in in_turns(answer.undecided):
+            undecided += map(_txn_id, open_ones)
+        async for lost in in_turns(answer.aborted):
+            aborted += ((_txn_id(one), None if one.whole else one.writer) for one in lost)
+        return Tail(answer.ownership_epoch, _position(answer.end), tuple(undecided), tuple(aborted))
 
     async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
         """How many producers, and consumers and readers, are connected to a segment; of one subscription only its

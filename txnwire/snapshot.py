@@ -22,8 +22,11 @@ from typing import Any, Final, NamedTuple
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName, TopicName
+from txnwire.turns import Steps, at_once, in_steps, in_weighed_steps
 
 VERSION: Final = 1
+AT_ONCE: Final = 2000
+"""Of what a snapshot names, written or read in one step."""
 
 OF_ANOTHER_STORE: Final = (
     "the snapshot is of another cluster, or from before its etcd was put back from a backup and repaired: what was "
@@ -131,43 +134,12 @@ class Snapshot:
 
     def to_json(self) -> str:
         """One line, stable order, `"v":1` first."""
-        return json.dumps(
-            {
-                "v": VERSION,
-                "revision": self.revision,
-                **({"store": self.store} if self.store else {}),
-                "topics": {
-                    topic: {
-                        "epoch": bounds.epoch,
-                        "segments": {
-                            path: {"resolved": str(one.resolved), "end": str(one.end)}
-                            | ({"sealed": True} if one.sealed else {})
-                            for path, one in sorted(bounds.segments.items())
-                        },
-                    }
-                    | ({"lost": bounds.lost_id} if bounds.lost_id >= 0 else {})
-                    for topic, bounds in sorted(self.topics.items())
-                },
-                "pending": [str(txn_id) for txn_id in self.pending],
-                "aborted": [str(txn_id) for txn_id in self.aborted],
-                "losers": [[str(txn_id), f"{writer:016x}"] for txn_id, writer in self.losers],
-                "counted": {
-                    str(txn_id): [f"{writer:016x}" for writer in writers]
-                    for txn_id, writers in sorted(self.counted.items())
-                },
-            },
-            separators=(",", ":"),
-        )
+        return at_once(written_in_steps(self))
 
     @staticmethod
     def from_json(text: str | bytes) -> Snapshot:
         """Raises `InvalidArgument` that says what is wrong with it."""
-        try:
-            return _from_document(json.loads(text))
-        except InvalidArgument:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgument(f"not a snapshot: {type(error).__name__}: {error}") from error
+        return at_once(read_in_steps(text))
 
     @cached_property
     def _segments(self) -> dict[str, SegmentBounds]:
@@ -186,28 +158,95 @@ class Snapshot:
         return frozenset(self.losers)
 
 
-def _from_document(document: Any) -> Snapshot:
+def written_in_steps(snapshot: Snapshot) -> Steps[str]:
+    """`Snapshot.to_json` for who has others wait for the loop: it may name hundreds of thousands of transactions."""
+    head: dict[str, Any] = {"v": VERSION, "revision": snapshot.revision}
+    if snapshot.store:
+        head["store"] = snapshot.store
+    topics = in_weighed_steps(sorted(snapshot.topics.items()), lambda item: 1 + len(item[1].segments), AT_ONCE)
+    counted = in_weighed_steps(sorted(snapshot.counted.items()), lambda item: 1 + len(item[1]), AT_ONCE)
+    body = [
+        ("topics", ("{", "}"), ({topic: _bounds_document(one) for topic, one in part} for part in topics)),
+        ("pending", ("[", "]"), ([str(txn_id) for txn_id in part] for part in in_steps(snapshot.pending, AT_ONCE))),
+        ("aborted", ("[", "]"), ([str(txn_id) for txn_id in part] for part in in_steps(snapshot.aborted, AT_ONCE))),
+        ("losers", ("[", "]"), (_losers_document(part) for part in in_steps(snapshot.losers, AT_ONCE))),
+        ("counted", ("{", "}"), (_counted_document(part) for part in counted)),
+    ]
+    texts = [_dumps(head)[:-1]]
+    for name, (opened, closed), parts in body:
+        written = []
+        for part in parts:
+            written.append(_dumps(part)[1:-1])
+            yield
+        texts.append(f'"{name}":{opened}{",".join(written)}{closed}')
+    return ",".join(texts) + "}"
+
+
+def _dumps(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _bounds_document(bounds: TopicBounds) -> dict[str, Any]:
+    segments = {
+        path: {"resolved": str(one.resolved), "end": str(one.end)} | ({"sealed": True} if one.sealed else {})
+        for path, one in sorted(bounds.segments.items())
+    }
+    return {"epoch": bounds.epoch, "segments": segments} | ({"lost": bounds.lost_id} if bounds.lost_id >= 0 else {})
+
+
+def _losers_document(losers: Iterable[tuple[TxnId, int]]) -> list[list[str]]:
+    return [[str(txn_id), f"{writer:016x}"] for txn_id, writer in losers]
+
+
+def _counted_document(counted: Iterable[tuple[TxnId, tuple[int, ...]]]) -> dict[str, list[str]]:
+    return {str(txn_id): [f"{writer:016x}" for writer in writers] for txn_id, writers in counted}
+
+
+def read_in_steps(text: str | bytes) -> Steps[Snapshot]:
+    """`Snapshot.from_json`, likewise."""
+    try:
+        return (yield from _from_document(json.loads(text)))
+    except InvalidArgument:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgument(f"not a snapshot: {type(error).__name__}: {error}") from error
+
+
+def _from_document(document: Any) -> Steps[Snapshot]:
     if not isinstance(document, dict) or document.get("v") != VERSION:
         found = document.get("v") if isinstance(document, dict) else document
         raise InvalidArgument(f'not a snapshot: expected an object with "v":{VERSION}, found {found!r:.80}')
     if type(document["revision"]) is not int or document["revision"] < 1:
         raise InvalidArgument(f"not a snapshot: its revision is {document['revision']!r}, expected a positive integer")
+    topics: dict[str, TopicBounds] = {}
+    for some in in_weighed_steps(document["topics"].items(), lambda item: 1 + len(item[1]["segments"]), AT_ONCE):
+        topics |= {str(TopicName.parse(topic)): _topic(topic, value) for topic, value in some}
+        yield
+    losers: list[tuple[TxnId, int]] = []
+    for lost in in_steps(document["losers"], AT_ONCE):
+        losers += ((TxnId.parse(txn_id), int(writer, 16)) for txn_id, writer in lost)
+        yield
+    counted: dict[TxnId, tuple[int, ...]] = {}
+    for listed in in_weighed_steps(document["counted"].items(), lambda item: 1 + len(item[1]), AT_ONCE):
+        counted |= {TxnId.parse(one): tuple(int(writer, 16) for writer in writers) for one, writers in listed}
+        yield
     return Snapshot(
         revision=document["revision"],
-        topics={str(TopicName.parse(topic)): _topic(topic, value) for topic, value in document["topics"].items()},
-        pending=_ids(document["pending"]),
-        aborted=_ids(document["aborted"]),
-        losers=tuple((TxnId.parse(txn_id), int(writer, 16)) for txn_id, writer in document["losers"]),
-        counted={
-            TxnId.parse(txn_id): tuple(int(writer, 16) for writer in writers)
-            for txn_id, writers in document["counted"].items()
-        },
+        topics=topics,
+        pending=(yield from _ids(document["pending"])),
+        aborted=(yield from _ids(document["aborted"])),
+        losers=tuple(losers),
+        counted=counted,
         store=str(document.get("store", "")),
     )
 
 
-def _ids(texts: Iterable[str]) -> tuple[TxnId, ...]:
-    return tuple(TxnId.parse(text) for text in texts)
+def _ids(texts: Iterable[str]) -> Steps[tuple[TxnId, ...]]:
+    found: list[TxnId] = []
+    for part in in_steps(texts, AT_ONCE):
+        found += map(TxnId.parse, part)
+        yield
+    return tuple(found)
 
 
 def _topic(topic: str, value: Mapping[str, Any]) -> TopicBounds:

@@ -4,12 +4,17 @@ milliseconds."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that returns a T, of a core that knows of no event loop: others may have their turn wherever it yields. ▲ What
+it works on has to stay as it is until it returns."""
 
 _divided_by: ContextVar[int] = ContextVar("turns divided by", default=1)
 
@@ -39,3 +44,46 @@ async def in_turns(items: Sequence[T], size: int = 1000) -> AsyncIterator[Sequen
         yield items[at : at + size]
         if at + size <= len(items):
             await asyncio.sleep(0)
+
+
+def in_steps(items: Iterable[T], size: int = 1000) -> Iterator[list[T]]:
+    """`items` in order, at most `size` at a time, for `Steps` that yield behind each of these."""
+    iterator, size = iter(items), turn_size(size)
+    while part := list(islice(iterator, size)):
+        yield part
+
+
+def in_weighed_steps(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """`items` in order: one of them, or several that weigh at most `most` together."""
+    part: list[T] = []
+    weighed, most = 0, turn_size(most)
+    for item in items:
+        own = weight(item)
+        if part and weighed + own > most:
+            yield part
+            part, weighed = [], 0
+        part.append(item)
+        weighed += own
+    if part:
+        yield part
+
+
+async def taking_turns(steps: Steps[T]) -> T:
+    """What `steps` return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+def at_once(steps: Steps[T]) -> T:
+    """The same where nobody else waits for the loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -56,9 +56,20 @@ class AckHolds:
         self._lowest: list[Position] = []
         """Heap over `_individual`; stale ones go lazily."""
         self._cumulative: dict[Reservation, None] = {}
-        self.covered: AckPosition | None = None
+        self._covered: AckPosition | None = None
+        self._uncovered = False
+        """Whether one has gone that `_covered` still counts: who lets go of many in a row looks through the rest once.
+        """
+
+    @property
+    def covered(self) -> AckPosition | None:
         """The highest cumulative ack, its indexes joined over reservations. All cumulative ones are of one
         transaction, as any two name the same earliest messages."""
+        if self._uncovered:
+            self._uncovered, self._covered = False, None
+            for reservation in self._cumulative:
+                self._cover(reservation.positions[0])
+        return self._covered
 
     @property
     def positions(self) -> int:
@@ -72,7 +83,7 @@ class AckHolds:
     def add(self, reservation: Reservation) -> None:
         if reservation.cumulative:
             self._cumulative[reservation] = None
-            self._cover()
+            self._cover(reservation.positions[0])
             return
         for ack in reservation.positions:
             position = ack.position
@@ -84,7 +95,9 @@ class AckHolds:
     def remove(self, reservation: Reservation) -> None:
         if reservation.cumulative:
             del self._cumulative[reservation]
-            self._cover()
+            highest = self._covered
+            if highest is not None and reservation.positions[0].position >= highest.position:
+                self._uncovered = True
             return
         for ack in reservation.positions:
             self._unchain(ack.position, reservation)
@@ -136,8 +149,9 @@ class AckHolds:
 
     def other_up_to(self, txn_id: TxnId, ack: AckPosition) -> tuple[Position, TxnId] | None:
         """The same for a cumulative ack. O(entries held), if any is held at or below it."""
-        if self.covered is not None and self._covering() != txn_id:
-            return self.covered.position, self._covering()
+        covered = self.covered
+        if covered is not None and self._covering() != txn_id:
+            return covered.position, self._covering()
         lowest = self.lowest()
         if lowest is None or lowest > ack.position:
             return None
@@ -167,12 +181,9 @@ class AckHolds:
             raise InternalError(f"{position} was not held by this ack of {reservation.txn_id}")
         hold.next = hold.next.next
 
-    def _cover(self) -> None:
-        highest: AckPosition | None = None
-        for reservation in self._cumulative:
-            ack = reservation.positions[0]
-            if highest is None or ack.position > highest.position:
-                highest = ack
-            elif ack.position == highest.position:
-                highest = AckPosition(ack.position, ack.messages, ack.indexes | highest.indexes)
-        self.covered = highest
+    def _cover(self, ack: AckPosition) -> None:
+        highest = self._covered
+        if highest is None or ack.position > highest.position:
+            self._covered = ack
+        elif ack.position == highest.position:
+            self._covered = AckPosition(ack.position, ack.messages, ack.indexes | highest.indexes)

@@ -14,23 +14,38 @@ The life of one ack op, as the segment drives it:
                     └───────► release        only on a definite refusal ▲
 
 An op whose fate is unknown stays in flight; `MetadataStore.commit_nowait` resolves only when it is definite.
+
+A decision on very many acks is applied in parts, between which others have their turn: it counts as undecided here
+until the last of them (`PendingAcks.applying`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from txnwire.errors import InternalError, InvalidArgument, Overloaded, TxnConflict
 from txnwire.ids import Position, TxnId
+from txnwire.turns import in_weighed_steps, turn_size
 from watchers.ack_holds import AckHolds, Reservation
 from watchers.acks import WHOLE, AckOp, AckPosition, names_all
 from watchers.outcomes import Decision, refusal
 
-__all__ = ["AppliedAcks", "BlockWrite", "CursorView", "PendingAckStatistics", "PendingAcks", "Reservation"]
+__all__ = [
+    "AppliedAcks",
+    "AppliedPart",
+    "BlockWrite",
+    "CursorView",
+    "PendingAckStatistics",
+    "PendingAcks",
+    "Reservation",
+]
+
+APPLIED_AT_ONCE: Final = 1000
+"""Positions of acks to which a decision is applied in one go, or those of one op."""
 
 
 class BlockWrite(NamedTuple):
@@ -77,6 +92,14 @@ class AppliedAcks(NamedTuple):
     released: tuple[AckPosition, ...]
 
 
+class AppliedPart(NamedTuple):
+    """`whole`: with the last part, all of it."""
+
+    acked: tuple[AckPosition, ...]
+    released: tuple[AckPosition, ...]
+    whole: AppliedAcks | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PendingAckStatistics:
     """`positions`: entries held individually. `cumulative`: cumulative acks pending. `deferred`: transactions decided
@@ -90,14 +113,23 @@ class PendingAckStatistics:
 
 
 class _Held:
-    """What one transaction holds here. `reservations` in order of reserving."""
+    """What one transaction holds here. `reservations` in order of reserving, with `positions` positions."""
 
-    __slots__ = ("decision", "in_flight", "reservations")
+    __slots__ = ("decision", "in_flight", "positions", "reservations")
 
     def __init__(self) -> None:
         self.reservations: dict[Reservation, None] = {}
+        self.positions = 0
         self.in_flight = 0
         self.decision: Decision | None = None
+
+    def add(self, reservation: Reservation) -> None:
+        self.reservations[reservation] = None
+        self.positions += len(reservation.positions)
+
+    def remove(self, reservation: Reservation) -> None:
+        del self.reservations[reservation]
+        self.positions -= len(reservation.positions)
 
 
 class PendingAcks:
@@ -108,6 +140,7 @@ class PendingAcks:
         self._txns: dict[TxnId, _Held] = {}
         self._holds = AckHolds()
         self._deferred: dict[TxnId, Decision] = {}
+        self._applying: dict[TxnId, Iterator[AppliedPart]] = {}
         self._cleaning: OrderedDict[TxnId, AppliedAcks] = OrderedDict()
 
     @property
@@ -140,7 +173,7 @@ class PendingAcks:
         self._hold(reservation, bounded=True)
         if held is None:
             held = self._txns[txn_id] = _Held()
-        held.reservations[reservation] = None
+        held.add(reservation)
         held.in_flight += 1
         return reservation
 
@@ -155,7 +188,7 @@ class PendingAcks:
         """▲ The op is *definitely* not recorded, now or later. Its messages go back to PENDING: the caller goes on as
         if they had not been acked. Returns a remembered decision that this let through for the rest."""
         held = self._landed(reservation)
-        del held.reservations[reservation]
+        held.remove(reservation)
         self._unhold(reservation)
         if not held.reservations:
             del self._txns[reservation.txn_id]
@@ -170,13 +203,13 @@ class PendingAcks:
         reservation = Reservation(op.txn_id, op.writer, op.positions, cumulative=op.cumulative)
         reservation.in_flight = False
         self._hold(reservation, bounded=False)
-        self._txns.setdefault(op.txn_id, _Held()).reservations[reservation] = None
+        self._txns.setdefault(op.txn_id, _Held()).add(reservation)
 
     def decided(self, decision: Decision) -> AppliedAcks | None:
         """Apply a decision (commit: to the cursor, monotonically), remember it while an op of the transaction is in
-        flight, or drop it if the transaction holds nothing here (P7)."""
+        flight, or drop it if the transaction holds nothing here (P7). None too where it is `applying` from now on."""
         held = self._txns.get(decision.txn_id)
-        if held is None:
+        if held is None or decision.txn_id in self._applying:
             return None
         if held.in_flight:
             # ▲ An op in flight may have landed before the decision: a commit applied now would miss it, and the range
@@ -184,6 +217,17 @@ class PendingAcks:
             held.decision = self._deferred[decision.txn_id] = decision
             return None
         return self._apply(decision.txn_id, held, decision)
+
+    @property
+    def applying(self) -> bool:
+        """Whether a decision is being applied in parts: somebody has to call `apply_part`."""
+        return bool(self._applying)
+
+    def apply_part(self) -> AppliedPart:
+        """Of the oldest one that is `applying`. ▲ Until its last part the transaction holds something here, and admits
+        nothing more: what has come so far of a commit counts, and what of an abort has been released may be acked by
+        anybody; nothing of it is cleaned up, so a crash in between has the next owner apply all of it anew."""
+        return next(next(iter(self._applying.values())))
 
     # ---- plain acks
 
@@ -343,10 +387,12 @@ class PendingAcks:
         held.in_flight -= 1
         return held
 
-    def _apply(self, txn_id: TxnId, held: _Held, decision: Decision) -> AppliedAcks:
-        del self._txns[txn_id]
-        if held.decision is not None:
-            del self._deferred[txn_id]
+    def _apply(self, txn_id: TxnId, held: _Held, decision: Decision) -> AppliedAcks | None:
+        if held.positions > turn_size(APPLIED_AT_ONCE):
+            # ▲ As one that waits for an op in flight: whoever acks in it is refused, and a seek waits.
+            held.decision = self._deferred[txn_id] = decision
+            self._applying[txn_id] = self._in_parts(txn_id, held, decision)
+            return None
         acked: list[AckPosition] = []
         losing: list[Reservation] = []
         for reservation in held.reservations:
@@ -356,19 +402,59 @@ class PendingAcks:
             else:
                 losing.append(reservation)
             self._unhold(reservation)
-        released = [ack for reservation in losing for ack in self._released(reservation)]
+        return self._applied(decision, acked, [ack for reservation in losing for ack in self._released(reservation)])
+
+    def _applied(
+        self, decision: Decision, acked: Sequence[AckPosition], released: Sequence[AckPosition]
+    ) -> AppliedAcks:
+        txn_id = decision.txn_id
+        del self._txns[txn_id]
+        if self._deferred:
+            self._deferred.pop(txn_id, None)
         applied = self._cleaning[txn_id] = AppliedAcks(decision, tuple(acked), tuple(released))
         return applied
 
+    def _in_parts(self, txn_id: TxnId, held: _Held, decision: Decision) -> Iterator[AppliedPart]:
+        """▲ What counts first, and what does not only behind it: of a message that both name nothing is released."""
+        acked: list[AckPosition] = []
+        released: list[AckPosition] = []
+        losing: list[Reservation] = []
+        for part in in_weighed_steps(held.reservations, _weight, APPLIED_AT_ONCE):
+            counting = [reservation for reservation in part if decision.counts(reservation.writer)]
+            if len(counting) < len(part):
+                losing += (reservation for reservation in part if not decision.counts(reservation.writer))
+            for reservation in counting:
+                self._to_cursor(reservation)
+                self._unhold(reservation)
+            done = tuple(ack for reservation in counting for ack in reservation.positions)
+            acked += done
+            yield AppliedPart(done, ())
+        for part in in_weighed_steps(losing, _weight, APPLIED_AT_ONCE):
+            for reservation in part:
+                self._unhold(reservation)
+            back = tuple(
+                ack for reservation in part if not reservation.cumulative for ack in self._released(reservation)
+            )
+            released += back
+            yield AppliedPart((), back)
+        # Each holds what all of them name: only once the last is gone, anything is released.
+        for part in in_weighed_steps((one for one in losing if one.cumulative), _weight, APPLIED_AT_ONCE):
+            back = tuple(ack for reservation in part for ack in self._released(reservation))
+            released += back
+            yield AppliedPart((), back)
+        del self._applying[txn_id]
+        yield AppliedPart((), (), self._applied(decision, acked, released))
+
     def _released(self, reservation: Reservation) -> list[AckPosition]:
         """What goes back to PENDING of an ack that does not count: ▲ not what another writer's ack, which counts, has
-        acked as well, or it would be delivered once more."""
+        acked as well, or it would be delivered once more; nor what another ack, whose turn is yet to come, still holds:
+        that one releases it."""
         if reservation.cumulative:
             ack = reservation.positions[0]
             return [ack] if self._cursor.next_unacked(self._cursor.mark_delete) <= ack.position else []
         found = []
         for ack in reservation.positions:
-            done = self._cursor.acked(ack.position)
+            done = self._cursor.acked(ack.position) | self._holds.pending(ack.position)
             rest = _without(ack, done) if done and done != WHOLE else ack
             if done != WHOLE and rest.indexes:
                 found.append(rest)
@@ -380,6 +466,10 @@ class PendingAcks:
             return
         for ack in reservation.positions:
             self._cursor.ack(ack, held=True)
+
+
+def _weight(reservation: Reservation) -> int:
+    return len(reservation.positions)
 
 
 def _without(ack: AckPosition, pending: int) -> AckPosition:

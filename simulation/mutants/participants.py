@@ -199,8 +199,8 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             Edit(
                 "watchers/pending_acks.py",
-                ("        del held.reservations[reservation]\n        self._unhold(reservation)\n"),
-                "        del held.reservations[reservation]\n",
+                ("        held.remove(reservation)\n        self._unhold(reservation)\n"),
+                "        held.remove(reservation)\n",
             ),
         ),
         tests=("tests/watchers/test_pending_acks.py::test_message_is_held_before_its_op_is_sent",),

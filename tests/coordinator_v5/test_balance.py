@@ -107,7 +107,7 @@ def test_who_joins_gets_its_share_and_nobody_s_transaction_is_aborted() -> None:
         assert 1.5 < took_s < 5.0, "once nobody has come or gone for a while"
         for client in clients:  # as clients do when the cluster's coordinators change
             for process in processes:
-                process.coordinator.announce(client, [txn_id for of, txn_id in begun if of is client])
+                await process.coordinator.announce(client, [txn_id for of, txn_id in begun if of is client])
         await asyncio.sleep(20.0)
         assert open_headers(etcd) == sorted(txn_id for _, txn_id in begun)
         assert sorted(counts(*processes)) == [5, 5, 6]
@@ -167,7 +167,7 @@ def test_d4_coordinators_come_go_die_and_sleep_and_every_transaction_is_decided_
                     continue
                 await asyncio.sleep(0.3)
                 for process in list(up.values()):
-                    process.coordinator.announce(client, [txn_id])
+                    await process.coordinator.announce(client, [txn_id])
                 told[txn_id] = (await commit(up, txn_id)).revision
 
         workers = [asyncio.ensure_future(work(number)) for number in range(16)]

@@ -387,7 +387,7 @@ def test_d7_a_begin_repeated_after_a_timeout_is_served_with_the_header_that_is_o
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
         connection = Connection("a client")
-        process.coordinator.announce(connection, [])
+        await process.coordinator.announce(connection, [])
         process.fates.script = [LOST_BEFORE] * 1000
         for _ in range(3):
             with pytest.raises(Timeout):

@@ -131,8 +131,8 @@ def test_d6_a_paused_sweeper_wakes_late_and_finds_the_other_s_decisions() -> Non
         gone = await one.coordinator.begin(0, timeout_ms=15_000, connection=Connection("b"))
         one.pause()
         await until(lambda: two.coordinator.owned_tcids == (0,))
-        two.coordinator.announce(Connection("a"), [kept.txn_id])
-        two.coordinator.announce(Connection("b"), [gone.txn_id])
+        await two.coordinator.announce(Connection("a"), [kept.txn_id])
+        await two.coordinator.announce(Connection("b"), [gone.txn_id])
         await two.coordinator.end(kept.txn_id, commit=True)
         await asyncio.sleep(40)
         one.resume()
@@ -177,7 +177,7 @@ def test_a_zombie_s_sweep_harms_nothing() -> None:
         await asyncio.sleep(1)
         one.pause()
         await until(lambda: two.coordinator.owned_tcids == (0,))
-        two.coordinator.announce(Connection("a"), [begun.txn_id])
+        await two.coordinator.announce(Connection("a"), [begun.txn_id])
         one.coordinator.disconnected(connection)
         tc = one.coordinator._state.tcids[0]
         one.coordinator._ownership._on_lost = lambda _: None

@@ -272,7 +272,7 @@ def test_a5_no_client_s_end_aborts_it_only_its_deadline_does() -> None:
         coordinator, connection = process.coordinator, Connection("a")
         begun = await begin(process, timeout_ms=40_000)
         plain = await coordinator.begin(0, timeout_ms=40_000, connection=connection)
-        coordinator.announce(connection, [begun.txn_id, plain.txn_id])
+        await coordinator.announce(connection, [begun.txn_id, plain.txn_id])
         coordinator.disconnected(connection)
         await until(lambda: open_headers(etcd) == [begun.txn_id], limit_s=15)
         await asyncio.sleep(20)

@@ -14,7 +14,7 @@ from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import Registration
-from txnstore.store import Commit, Put, WatchBatch
+from txnstore.store import Commit, Delete, Put, WatchBatch
 
 ME = Registration(id="one", address="one:1")
 OTHER = Registration(id="two", address="two:1")
@@ -23,23 +23,35 @@ OTHER = Registration(id="two", address="two:1")
 class Held:
     """What the process was told it holds, by id the epoch."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, tcids: int = 2) -> None:
         self.mine: dict[int, int] = {}
+        self.lost_at: list[int] = []
+        """At which turn of `turns` each was told to be lost."""
+        self.turns = 0
         self.ownership = TcidOwnership(
-            store, CoordinatorSettings(tcids=2), ME, on_taken=self._taken, on_lost=lambda tcid: self.mine.pop(tcid)
+            store, CoordinatorSettings(tcids=tcids), ME, on_taken=self._taken, on_lost=self._lost
         )
+
+    def _lost(self, tcid: int) -> None:
+        del self.mine[tcid]
+        self.lost_at.append(self.turns)
+
+    async def count_turns(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
 
     async def _taken(self, taken: dict[int, int]) -> None:
         self.mine |= taken
 
 
 @asynccontextmanager
-async def holding(etcd: MemoryEtcd) -> AsyncIterator[Held]:
+async def holding(etcd: MemoryEtcd, tcids: int = 2) -> AsyncIterator[Held]:
     store = MemoryStore(etcd, StepClock(), Random(1), name="one")
-    held = Held(store)
+    held = Held(store, tcids)
     running = asyncio.ensure_future(held.ownership.run())
     try:
-        await until(lambda: len(held.mine) == 2)
+        await until(lambda: len(held.mine) == tcids)
         yield held
     finally:
         running.cancel()
@@ -55,9 +67,9 @@ def test_a_listing_from_before_it_took_an_id_takes_nothing_away() -> None:
         async with holding(etcd) as held:
             before = dict(held.mine)
             earliest = min(before.values())
-            held.ownership.heard(WatchBatch(earliest - 1, (), resync=True))
+            await held.ownership.heard(WatchBatch(earliest - 1, (), resync=True))
             assert held.mine == before
-            held.ownership.heard(WatchBatch(earliest, (), resync=True))
+            await held.ownership.heard(WatchBatch(earliest, (), resync=True))
             assert sorted(held.mine.values()) == [max(before.values())], "one from behind it tells that it is gone"
 
     in_virtual_time(scenario)
@@ -68,7 +80,7 @@ def test_an_id_that_stands_on_its_lease_and_is_not_served_is_taken_anew() -> Non
         async with holding(etcd) as held:
             before = dict(held.mine)
             # What a listing says that has lost the id's key, and what the store says.
-            held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
+            await held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
             assert held.mine == {}
             for tcid in before:
                 record = etcd.mvcc.get(keys.tc(tcid))
@@ -85,11 +97,42 @@ def test_an_id_of_another_process_is_not_given_up() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         async with holding(etcd) as held:
             taken = Put(keys.tc(0), records.encode(OTHER))
-            held.ownership.heard(WatchBatch(etcd.mvcc.revision + 1, (), resync=True))
+            await held.ownership.heard(WatchBatch(etcd.mvcc.revision + 1, (), resync=True))
             etcd.mvcc.commit([Commit(puts=(taken,))])
             await asyncio.sleep(5)
             record = etcd.mvcc.get(keys.tc(0))
             assert record is not None
             assert record.value == taken.value
+
+    in_virtual_time(scenario)
+
+
+def test_others_have_their_turn_between_the_losses_of_ids() -> None:
+    """Each of them may have thousands of transactions open; a lease that ends takes all of them at once."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd, tcids=5) as held:
+            counting = asyncio.ensure_future(held.count_turns())
+            await held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
+            counting.cancel()
+            assert held.mine == {}
+            assert len(set(held.lost_at)) == 5
+
+    in_virtual_time(scenario)
+
+
+def test_keys_and_records_that_are_none_of_ours_keep_nobody_from_holding_ids() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        strange = [keys.TC + b"zz", keys.TC + b"1", keys.TC + b"fffff", keys.TC + b"\xff", keys.TC_MEMBER + b"\xff"]
+        puts = tuple(Put(key, b"not one of ours") for key in (*strange, keys.tc_member("three")))
+        etcd.mvcc.commit([Commit(puts=puts)])
+        async with holding(etcd) as held:
+            etcd.mvcc.commit([Commit(deletes=tuple(Delete(key) for key in strange))])
+            etcd.mvcc.commit([Commit(puts=puts)])
+            before = dict(held.mine)
+            await asyncio.sleep(5)
+            assert held.mine == before
+            etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(0)),))])
+            await until(lambda: held.mine.get(0, 0) > before[0])
 
     in_virtual_time(scenario)

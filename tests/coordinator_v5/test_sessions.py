@@ -44,7 +44,7 @@ def test_a_client_that_comes_back_in_time_keeps_its_transactions() -> None:
         begun = await process.coordinator.begin(0, connection=first)
         process.coordinator.disconnected(first)
         await asyncio.sleep(9)
-        process.coordinator.announce(second, [begun.txn_id])
+        await process.coordinator.announce(second, [begun.txn_id])
         await asyncio.sleep(30)
         assert open_headers(etcd) == [begun.txn_id]
         assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
@@ -60,7 +60,7 @@ def test_with_several_connections_the_last_one_counts() -> None:
         process = await Process(etcd, "one").start()
         first, second = Connection("a"), Connection("a")
         begun = await process.coordinator.begin(0, connection=first)
-        process.coordinator.announce(second, [begun.txn_id])
+        await process.coordinator.announce(second, [begun.txn_id])
         process.coordinator.disconnected(first)
         process.coordinator.disconnected(first)
         process.coordinator.disconnected(Connection("never seen"))
@@ -81,7 +81,7 @@ def test_d7_a_begin_whose_answer_the_client_never_got_goes_when_it_is_not_announ
         await process.coordinator.begin(0, connection=first, attempt=b"u" * 8)
         claimed = await process.coordinator.begin(0, connection=first, attempt=b"c" * 8)
         process.coordinator.disconnected(first)
-        process.coordinator.announce(second, [known.txn_id])
+        await process.coordinator.announce(second, [known.txn_id])
         await asyncio.sleep(5)
         assert await process.coordinator.begin(0, connection=second, attempt=b"c" * 8) == claimed
         fresh = await process.coordinator.begin(0, connection=second, attempt=b"f" * 8)
@@ -97,7 +97,7 @@ def test_nobody_can_claim_somebody_else_s_transaction() -> None:
         process = await Process(etcd, "one").start()
         owner, thief = Connection("a"), Connection("b")
         begun = await process.coordinator.begin(0, connection=owner)
-        process.coordinator.announce(thief, [begun.txn_id])
+        await process.coordinator.announce(thief, [begun.txn_id])
         process.coordinator.disconnected(owner)
         assert await until(lambda: not open_headers(etcd)) < 11.5
         await process.close()
@@ -118,7 +118,7 @@ def test_time_a_paused_coordinator_slept_through_is_no_client_s_fault() -> None:
         await asyncio.sleep(60)
         process.resume()
         await asyncio.sleep(2)
-        process.coordinator.announce(second, [begun.txn_id])
+        await process.coordinator.announce(second, [begun.txn_id])
         await asyncio.sleep(15)
         assert open_headers(etcd) == [begun.txn_id]
         await process.close()

@@ -49,7 +49,7 @@ def test_d4_a_successor_finds_every_open_transaction_and_ends_it(at_once: int) -
         two = await take_over(etcd, one, paged)
         assert two.coordinator.statistics().open == 24
         connection = Connection("a")
-        two.coordinator.announce(connection, [*old, *young])
+        await two.coordinator.announce(connection, [*old, *young])
         await asyncio.sleep(20)
         assert sorted(open_headers(etcd)) == sorted([*old, *young])
         for txn_id in old[:4] + young[:4]:
@@ -70,7 +70,7 @@ def test_what_nobody_announces_after_a_take_over_is_aborted_after_the_grace() ->
         two = await take_over(etcd, one, ONE_TCID)
         await asyncio.sleep(9)
         assert len(open_headers(etcd)) == 2
-        two.coordinator.announce(Connection("a"), [announced])
+        await two.coordinator.announce(Connection("a"), [announced])
         assert await until(lambda: open_headers(etcd) == [announced]) < 2.5
         assert two.coordinator.statistics().vanished == 1
         await two.close()
@@ -84,7 +84,7 @@ def test_an_announcement_that_comes_before_the_take_over_is_remembered() -> None
         begun = await one.coordinator.begin(0, timeout_ms=200_000)
         one.kill()
         connection = Connection("a")
-        two.coordinator.announce(connection, [begun.txn_id])
+        await two.coordinator.announce(connection, [begun.txn_id])
         await until(lambda: two.coordinator.owned_tcids == (0,))
         await asyncio.sleep(15)
         assert open_headers(etcd) == [begun.txn_id]
@@ -141,7 +141,7 @@ def test_deadlines_go_on_after_a_take_over() -> None:
         begun = await one.coordinator.begin(0, timeout_ms=30_000)
         await asyncio.sleep(3)
         two = await take_over(etcd, one, ONE_TCID)
-        two.coordinator.announce(Connection("a"), [begun.txn_id])
+        await two.coordinator.announce(Connection("a"), [begun.txn_id])
         started_ms = begun.deadline_ms - 30_000
         await until(lambda: not open_headers(etcd))
         assert 30_000 <= two.clock.wall_ms() - started_ms <= 31_500
@@ -164,7 +164,7 @@ def test_d6_a_successor_with_another_wall_clock_never_stretches_a_deadline(step_
         two = Process(etcd, "two", ONE_TCID)
         two.clock.step_ms = step_ms
         await two.start()
-        two.coordinator.announce(Connection("a"), [begun.txn_id])
+        await two.coordinator.announce(Connection("a"), [begun.txn_id])
         assert await until(lambda: not open_headers(etcd)) <= 20 + 5 + 1.5 + 1
         await two.close()
 
@@ -418,7 +418,7 @@ def test_after_a_take_over_only_its_owner_can_claim_a_transaction() -> None:
         begun = await one.coordinator.begin(0, attempt=b"x" * 8, owner="ann", connection=Connection("a", "ann"))
         two = await take_over(etcd, one, ONE_TCID)
         thief = Connection("b", "bob")
-        two.coordinator.announce(thief, [begun.txn_id])
+        await two.coordinator.announce(thief, [begun.txn_id])
         assert (await two.coordinator.begin(0, attempt=b"x" * 8, owner="bob", connection=thief)) != begun
         await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=12)
         await two.close()

@@ -274,7 +274,7 @@ def test_a_connection_that_comes_back_keeps_its_epoch_its_transaction_and_closes
         assert await holder.connect(one, named=-1) == 0
         one.coordinator.disconnected(before)
         assert one.coordinator.statistics().transaction_keys == 1
-        one.coordinator.announce(holder.connection, [begun.txn_id])
+        await one.coordinator.announce(holder.connection, [begun.txn_id])
         await asyncio.sleep(20.0)
         assert open_headers(etcd) == [begun.txn_id]
         assert before.ended_with is None
@@ -481,7 +481,7 @@ def test_a_killed_coordinator_s_keyed_transaction_is_its_client_s_at_the_success
         one.kill()
         await until(lambda: other.coordinator.owned_tcids == (0, 1))
         assert await holder.connect(other, named=-1) == 0
-        other.coordinator.announce(holder.connection, [begun.txn_id])
+        await other.coordinator.announce(holder.connection, [begun.txn_id])
         await asyncio.sleep(20.0)
         assert open_headers(etcd) == [begun.txn_id]
         again = await holder.begin(other, number=1)

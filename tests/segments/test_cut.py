@@ -23,6 +23,7 @@ from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, Timeout, Topic
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot
+from txnwire.turns import Steps, at_once, turns_divided_by
 from watchers.outcomes import Decision
 from watchers.visibility import TransactionBuffer
 
@@ -70,14 +71,19 @@ def found(
     return [topic or topic_record(), owner_record(LEFT), right or owner_record(RIGHT), horizon, *headers]
 
 
+def conclude(asked: Cut, read: Sequence[KeyValue | None]) -> Snapshot | StartOver:
+    at_once(asked.final_keys())
+    return at_once(asked.conclude(read))
+
+
 def concluded(asked: Cut, *headers: KeyValue | None) -> Snapshot:
-    snapshot = asked.conclude(found(*headers))
+    snapshot = conclude(asked, found(*headers))
     assert isinstance(snapshot, Snapshot)
     return snapshot
 
 
 def test_the_last_read_names_everything_that_may_have_moved() -> None:
-    assert cut(TWO, ONE).final_keys == [
+    assert at_once(cut(TWO, ONE).final_keys()) == [
         keys.topic(TOPIC.path),
         keys.owner(LEFT),
         keys.owner(RIGHT),
@@ -140,7 +146,7 @@ def test_aborted_transactions_and_writers_that_do_not_count_are_told_apart() -> 
     ],
 )
 def test_whatever_has_moved_has_the_cut_begun_again(asked: Cut, read: list[KeyValue | None], reason: str) -> None:
-    outcome = asked.conclude(read)
+    outcome = conclude(asked, read)
     assert isinstance(outcome, StartOver)
     assert reason in outcome.reason
 
@@ -148,15 +154,15 @@ def test_whatever_has_moved_has_the_cut_begun_again(asked: Cut, read: list[KeyVa
 def test_a_topic_or_an_owner_that_is_gone_has_the_cut_begun_again() -> None:
     gone = found()
     gone[0] = None
-    assert isinstance(cut().conclude(gone), StartOver)
+    assert isinstance(conclude(cut(), gone), StartOver)
     ownerless = found()
     ownerless[1] = None
-    assert isinstance(cut().conclude(ownerless), StartOver)
+    assert isinstance(conclude(cut(), ownerless), StartOver)
 
 
 def test_other_policies_move_nothing() -> None:
     changed = Topology(TOPIC, msgspec.structs.replace(TOPOLOGY.record, policies={"retention_ms": 5}))
-    assert isinstance(cut().conclude(found(topic=topic_record(changed))), Snapshot)
+    assert isinstance(conclude(cut(), found(topic=topic_record(changed))), Snapshot)
 
 
 def test_a_topic_that_is_not_there_is_said_to_be_so() -> None:
@@ -248,9 +254,28 @@ def test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_fo
     run(scenario())
 
 
+def steps_of(work: Steps[object]) -> int:
+    return sum(1 for _ in work)
+
+
+def test_the_last_step_yields_between_the_parts_of_what_is_open_of_aborted_ones_and_of_topics() -> None:
+    """A quarter of a million transactions may be open."""
+    many = [TxnId(number % 2, number // 2 + 1) for number in range(40)]
+    aborted = [(TxnId(3, number + 1), 7 if number % 2 else None) for number in range(40)]
+    with turns_divided_by(100):  # ten transactions at once
+        asked = cut(*reversed(many), aborted=aborted)
+        assert steps_of(asked.final_keys()) >= 4 + 4 + 2 + 4
+        headers = [header_record(txn_id, "OPEN", 50) for txn_id in sorted(many)]
+        assert steps_of(asked.conclude(found(*headers))) >= 1 + 1 + 4 + 4 + 4 + 1 + 4 + 1
+        snapshot = concluded(asked, *headers)
+    assert snapshot.pending == tuple(sorted(many))
+    assert snapshot.aborted == tuple(txn_id for txn_id, writer in aborted if writer is None)
+    assert snapshot.losers == tuple((txn_id, writer) for txn_id, writer in aborted if writer is not None)
+
+
 def test_what_was_made_after_the_revision_is_left_out() -> None:
     """Nothing that was committed by then is in it."""
-    snapshot = cut().conclude(found(topic=topic_record(TOPOLOGY.split(1))))
+    snapshot = conclude(cut(), found(topic=topic_record(TOPOLOGY.split(1))))
     assert isinstance(snapshot, Snapshot)
     assert snapshot.topics[str(TOPIC)].epoch == 1
     assert list(snapshot.segments) == [LEFT, RIGHT]
@@ -459,19 +484,19 @@ def test_a_segment_that_is_sealed_and_decided_is_asked_once() -> None:
     )
     tails = {path: Tail(20, at) for path, (_, at) in resolved.items()}
     owners = [owner_record(path) for path in layouts.segments]
-    first = Cut(layouts, resolved, R, tails).conclude([topic_record(SPLIT), *owners, None])
+    first = conclude(Cut(layouts, resolved, R, tails), [topic_record(SPLIT), *owners, None])
     assert isinstance(first, Snapshot)
     assert first.segments[LEFT] == SegmentBounds(Position(1, 9), Position(1, 9), sealed=True)
     assert settled_in(first) == {LEFT: Position(1, 9)}
     known = read_layouts([TOPIC], [topic_record(SPLIT)]).knowing(settled_in(first))
     assert known.segments == (RIGHT, *CHILDREN)
     later = Cut(known, resolved, R + 1, tails)
-    assert keys.owner(LEFT) not in later.final_keys
-    again = later.conclude([topic_record(SPLIT), *owners[1:], None])
+    assert keys.owner(LEFT) not in at_once(later.final_keys())
+    again = conclude(later, [topic_record(SPLIT), *owners[1:], None])
     assert isinstance(again, Snapshot)
     assert again.topics == first.topics
     pending = Cut(layouts, resolved | {LEFT: Resolved(20, Position(1, 8))}, R, tails)
-    snapshot = pending.conclude([topic_record(SPLIT), *owners, None])
+    snapshot = conclude(pending, [topic_record(SPLIT), *owners, None])
     assert isinstance(snapshot, Snapshot)
     assert settled_in(snapshot) == {}
 

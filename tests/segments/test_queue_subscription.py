@@ -30,7 +30,9 @@ from txnwire.errors import (
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_ENTRY_MESSAGES
+from txnwire.turns import turns_divided_by
 from watchers.acks import AckPosition
+from watchers.pending_acks import APPLIED_AT_ONCE
 
 
 def counts(consumer: Consumer) -> dict[str, int]:
@@ -68,6 +70,34 @@ async def test_a_queue_delivers_acks_and_delivers_again_what_is_nacked(cluster: 
     [statistics] = node.broker.statistics().segments[0].subscriptions
     assert (statistics.type, statistics.backlog) == ("queue", 0)
     assert statistics.queue == QueueStatistics()
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+async def test_a_decision_on_many_acks_is_applied_in_turns(memory_cluster: Cluster, kind: str) -> None:
+    """What was aborted comes again once, and all of what was committed is cleaned up."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    with turns_divided_by(APPLIED_AT_ONCE):  # each ack has a turn of its own
+        node = await cluster.start()
+        client = await cluster.connect(node)
+        producer = await client.producer(segment)
+        consumer = await (cluster.queue if kind == "queue" else cluster.subscribe)(client, segment)
+        for value in "abcde":
+            await producer.send(value)
+        await consumer.wait(*"abcde")
+        txn = await cluster.begin()
+        for message in consumer.take():
+            await consumer.ack(message, txn=txn)
+        await cluster.abort(txn)
+        await consumer.wait(*"abcde")
+        assert counts(consumer) == dict.fromkeys("abcde", 1)
+        txn = await cluster.begin()
+        for message in consumer.take():
+            await consumer.ack(message, txn=txn)
+        await cluster.commit(txn)
+        await cluster.wait_no_ops(txn)
+        [statistics] = node.broker.statistics().segments[0].subscriptions
+        assert (statistics.backlog, statistics.pending.transactions) == (0, 0)
 
 
 async def test_entries_go_round_the_consumers_that_have_permits(memory_cluster: Cluster) -> None:

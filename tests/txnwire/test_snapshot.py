@@ -10,7 +10,8 @@ import pytest
 
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position, TxnId
-from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
+from txnwire.snapshot import AT_ONCE, SegmentBounds, Snapshot, TopicBounds, read_in_steps, written_in_steps
+from txnwire.turns import turns_divided_by
 
 TOPIC, PATH = "topic://t/n/name", "t/n/name/0000-ffff-0"
 ONE, TWO, THREE = (TxnId(3, counter) for counter in (1, 2, 3))
@@ -35,6 +36,31 @@ def test_the_json_is_stable() -> None:
     assert SNAPSHOT.to_json() == TEXT
     assert Snapshot.from_json(TEXT) == SNAPSHOT
     assert Snapshot.from_json(TEXT.encode()) == SNAPSHOT
+
+
+def test_a_large_one_is_written_and_read_in_steps_and_is_the_same_text() -> None:
+    """Dies if the parts of a list or an object are put together wrongly, or if one of them is worked on in one go."""
+    paths = {str(number): f"t/n/topic-{number:02d}/0000-ffff-{number}" for number in range(10)}
+    bounds = SegmentBounds(Position(1, 4), Position(2, 9), sealed=True)
+    ids = tuple(TxnId(3, counter) for counter in range(1, 11))
+    large = Snapshot(
+        revision=77,
+        topics={
+            f"topic://t/n/topic-{int(n):02d}": TopicBounds(4, {path: bounds}, lost_id=2) for n, path in paths.items()
+        },
+        pending=ids,
+        aborted=ids,
+        losers=tuple((txn_id, 5) for txn_id in ids),
+        counted=dict.fromkeys(ids, (1, 2)),
+        store="a1",
+    )
+    whole = large.to_json()
+    assert json.dumps(json.loads(whole), separators=(",", ":")) == whole
+    with turns_divided_by(AT_ONCE // 4):  # four transactions at once; two topics, one that lists writers
+        assert sum(1 for _ in written_in_steps(large)) == 5 + 3 + 3 + 3 + 10
+        assert sum(1 for _ in read_in_steps(whole)) == 5 + 3 + 3 + 3 + 10
+        assert large.to_json() == whole
+        assert Snapshot.from_json(whole) == large
 
 
 def test_fields_of_a_later_writer_are_passed_over() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from txnwire.turns import in_turns, turn_size, turns_divided_by
+from txnwire.turns import Steps, at_once, in_steps, in_turns, taking_turns, turn_size, turns_divided_by
 
 
 @pytest.mark.parametrize(("count", "parts"), [(0, []), (2, [2]), (3, [3]), (7, [3, 3, 1])])
@@ -41,3 +41,21 @@ async def test_a_simulation_makes_them_smaller_for_itself_and_its_tasks() -> Non
         assert (turn_size(200), turn_size(50)) == (2, 1)
     assert await inner == [2, 2, 1]
     assert await sizes() == [5]
+
+
+def _sum(numbers: list[int]) -> Steps[int]:
+    total = 0
+    for part in in_steps(numbers, 2):
+        total += sum(part)
+        yield
+    return total
+
+
+async def test_steps_return_the_same_at_once_and_in_turns() -> None:
+    others: list[int] = []
+    for at in range(3):
+        asyncio.get_running_loop().call_soon(others.append, at)
+    assert await taking_turns(_sum([1, 2, 3, 4, 5])) == 15
+    assert others == [0, 1, 2]
+    assert at_once(_sum([1, 2, 3, 4, 5])) == 15
+    assert at_once(_sum([])) == 0

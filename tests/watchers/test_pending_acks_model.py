@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -11,9 +13,10 @@ from tests.segments.ledger_lengths import LedgerLengths
 from txnstore.store import KeyValue
 from txnwire.errors import TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.turns import turns_divided_by
 from watchers.acks import WHOLE, AckOp, AckPosition, ack_position
 from watchers.outcomes import Decision
-from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
+from watchers.pending_acks import APPLIED_AT_ONCE, AppliedAcks, PendingAcks, Reservation
 
 MESSAGES = 2
 LEDGERS = LedgerLengths({1: 3, 2: 3})
@@ -98,8 +101,7 @@ class PendingAcksMachine(RuleBasedStateMachine):
         else:
             applied = self.pending.release(reservation)
             self.let_go(reservation)
-        if applied is not None:
-            self.apply(applied)
+        self.went_on(applied)
 
     @rule(data=st.data())
     def refuse(self, data: st.DataObject) -> None:
@@ -110,8 +112,7 @@ class PendingAcksMachine(RuleBasedStateMachine):
             self.answers.remove(reservation)
             applied = self.pending.release(reservation)
             self.let_go(reservation)
-            if applied is not None:
-                self.apply(applied)
+            self.went_on(applied)
 
     def let_go(self, reservation: Reservation) -> None:
         self.held = [(hold, messages) for hold, messages in self.held if hold is not reservation]
@@ -135,8 +136,11 @@ class PendingAcksMachine(RuleBasedStateMachine):
             in_flight = any(one.txn_id == txn_id for one in self.answers)
             applied = self.pending.decided(self.decisions[txn_id])
             assert not (applied and in_flight)
-            if applied is not None:
-                self.apply(applied)
+            self.went_on(applied)
+
+    def went_on(self, applied: AppliedAcks | None) -> None:
+        if applied is not None:
+            self.apply(applied)
 
     def apply(self, applied: AppliedAcks) -> None:
         decision = applied.decision
@@ -232,3 +236,86 @@ class PendingAcksMachine(RuleBasedStateMachine):
 
 PendingAcksMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestPendingAcks = PendingAcksMachine.TestCase
+
+
+class InParts(PendingAcksMachine):
+    """Decisions are applied ack by ack, and anything may happen in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = ExitStack()
+        self.turns.enter_context(turns_divided_by(APPLIED_AT_ONCE))
+        self.parts: dict[TxnId, list[tuple[Reservation, bool]]] = {}
+        """What is left to apply, in order: (ack, whether it counts). One that does not is passed over first."""
+
+    def teardown(self) -> None:
+        self.turns.close()
+
+    def went_on(self, applied: AppliedAcks | None) -> None:
+        super().went_on(applied)
+        for txn_id in self.pending._applying:
+            if txn_id not in self.parts:
+                decision = self.decisions[txn_id]
+                holds = [hold for hold, _ in self.held if hold.txn_id == txn_id]
+                losing = [(hold, False) for hold in holds if not decision.counts(hold.writer)]
+                again = [one for one in losing if one[0].cumulative]
+                self.parts[txn_id] = [(hold, decision.counts(hold.writer)) for hold in holds] + losing + again
+
+    @rule(
+        txn_id=st.sampled_from(TXNS),
+        ops=st.lists(st.tuples(st.sampled_from(WRITERS), acks, st.booleans()), min_size=2, max_size=4),
+        committed=st.booleans(),
+        writers=st.none() | st.frozensets(st.sampled_from(WRITERS)),
+    )
+    def end_with_several(
+        self,
+        txn_id: TxnId,
+        ops: list[tuple[int, AckPosition, bool]],
+        committed: bool,
+        writers: frozenset[int] | None,
+    ) -> None:
+        for writer, ack, cumulative in ops:
+            self.reserve(txn_id, writer, ack, [], cumulative)
+        for one in [one for one in self.answers if one.txn_id == txn_id]:
+            if txn_id not in self.decisions and one not in self.recorded:
+                self.recorded.append(one)
+            if one in self.recorded:
+                self.answers.remove(one)
+                self.went_on(self.pending.confirmed(one))
+        self.decide(txn_id, committed, writers)
+        self.deliver(txn_id)
+
+    @rule()
+    def apply_part(self) -> None:
+        if not self.pending.applying:
+            return
+        txn_id = next(iter(self.parts))
+        part = self.pending.apply_part()
+        if part.whole is not None:
+            assert part.whole.decision == self.decisions[txn_id]
+            assert self.parts.pop(txn_id) == []
+            assert not any(hold.txn_id == txn_id for hold, _ in self.held)
+            return
+        hold, counts = self.parts[txn_id].pop(0)
+        messages = messages_of(hold)
+        if counts:
+            assert hold in self.recorded
+            assert part.acked == hold.positions
+            self.deleted |= messages
+            self.let_go(hold)
+        elif not part.acked and (hold, False) not in self.parts[txn_id]:
+            self.let_go(hold)
+            held = {message for _, others in self.held for message in others}
+            if not hold.cumulative:
+                assert {message for ack in part.released for message in named(ack)} == messages - self.deleted - held
+        elif hold.cumulative and self.parts[txn_id].count((hold, False)) == 1:
+            self.let_go(hold)
+
+    @rule()
+    def crash_and_recover(self) -> None:
+        self.parts = {}
+        super().crash_and_recover()
+
+
+InParts.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestPendingAcksInParts = InParts.TestCase
