@@ -14,7 +14,7 @@ from segments.segment import Segment
 from segments.starts import Start
 from tests.segments.brokering import Client, Cluster, Producer, eventually
 from txnwire.errors import TxnError
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -221,3 +221,20 @@ async def test_the_heads_of_a_page_are_made_in_turns(memory_cluster: Cluster, mo
         await other.call(segment_positions=pb.SegmentPositions(segment=segment.path))
     assert not page.done()
     assert len((await page).scan_entries_ok.heads) == len(gap)
+
+
+async def test_what_is_trimmed_while_its_heads_are_made_is_judged_no_more(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ What was aborted in a ledger is forgotten once it is trimmed: its entries would be told as committed."""
+    monkeypatch.setattr(scanning, "HEADS_AT_ONCE", 1)
+    _, producer, segment, gap = await a_gap(memory_cluster, 300)
+    await segment.ledgers.roll(b"")
+    kept = await producer.send("kept")
+    scanned = asyncio.create_task(
+        scanning.scan(segment, EARLIEST, kept, max_entries=1_000, skip_trimmed=True, read_bytes=1_000_000)
+    )
+    await segment.ledgers.trim(kept.ledger_id)
+    heads = (await scanned).heads.one_by_one()
+    assert 0 < len(heads) < len(gap)
+    assert Position(heads[-1].ledger_id, heads[-1].entry_id) == kept
