@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from pyspark_txnstore.boundaries import Boundary, ByTime, is_by_position, parse_positions, parse_time, parse_times
 from pyspark_txnstore.offset_codec import decode_offset
 from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S
 from pyspark_txnstore.versioned_folder import folder_of
@@ -22,6 +23,9 @@ from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 
 V = TypeVar("V")
+
+Start = Snapshot | Boundary | Literal["latest"] | None
+End = Snapshot | Boundary | None
 
 Use = Literal["read", "stream read", "write", "stream write"]
 
@@ -56,9 +60,16 @@ OPTIONS: Final = (
     Option("topicsPattern", "regular expression", "", READS, "all topics whose full name it matches, new ones too"),
     Option(
         "startingOffsets", "`earliest`, `latest` or JSON", "earliest", READS,
-        "where a query begins that has no checkpoint: a snapshot, or an offset of another query",
+        "where a query begins that has no checkpoint: a snapshot, an offset of another query, or positions by segment",
     ),
     Option("endingOffsets", "`latest` or JSON", "latest", ("read",), "where a batch read ends, as startingOffsets"),
+    Option(
+        "startingTimestamp", "milliseconds or ISO 8601", "", READS,
+        "instead of startingOffsets: what was published then or later",
+    ),
+    Option("endingTimestamp", "milliseconds or ISO 8601", "", ("read",), "up to what was published before then"),
+    Option("startingOffsetsByTimestamp", "JSON", "", READS, "as startingTimestamp, a time for each topic"),
+    Option("endingOffsetsByTimestamp", "JSON", "", ("read",), "as endingTimestamp, a time for each topic"),
     Option("snapshot", "JSON", "", ("read",), "what was committed at it: `Snapshot.to_json()`"),
     Option(
         "isolationLevel", "`read_committed` or `read_uncommitted`", "read_committed", READS,
@@ -102,8 +113,8 @@ class SourceOptions:
     timeout_s: float
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None
-    start: Snapshot | Literal["latest"] | None
-    end: Snapshot | None
+    start: Start
+    end: End
     uncommitted: bool
     max_bytes: int | None
     max_entries: int | None
@@ -118,7 +129,7 @@ class SourceOptions:
         given = _Given(options, use)
         topics, pattern = _which_topics(given)
         end = _ending(given)
-        start = given.take("startingOffsets", _starting)
+        start = _start(given)
         _check_order(start, end)
         uncommitted = given.take("isolationLevel", _uncommitted) or False
         if uncommitted and given.is_set("snapshot"):
@@ -194,6 +205,12 @@ class _Given:
     def is_set(self, name: str) -> bool:
         return name.lower() in self._values
 
+    def at_most_one(self, names: tuple[str, ...], tells: str) -> None:
+        found = [name for name in names if self.is_set(name)]
+        if len(found) > 1:
+            told = f"options {' and '.join(map(repr, found[:2]))} both tell {tells}"
+            raise InvalidArgument(f"{told}: leave one out")
+
     def take(self, name: str, parse: Callable[[str], V]) -> V | None:
         text = self._values.get(name.lower())
         if text is None:
@@ -226,19 +243,41 @@ def _which_topics(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | Non
     return topics, given.take("topicsPattern", re.compile)
 
 
-def _ending(given: _Given) -> Snapshot | None:
-    if given.is_set("snapshot") and given.is_set("endingOffsets"):
-        raise InvalidArgument("options 'snapshot' and 'endingOffsets' both tell where to end: leave one out")
-    if given.is_set("snapshot"):
-        return given.take("snapshot", _cut)
-    return given.take("endingOffsets", _ending_offset)
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS: Final = ("snapshot", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
-def _check_order(start: Snapshot | Literal["latest"] | None, end: Snapshot | None) -> None:
+def _start(given: _Given) -> Start:
+    given.at_most_one(_STARTS, "where to begin")
+    by_time = given.take("startingTimestamp", _time) or given.take("startingOffsetsByTimestamp", parse_times)
+    by_offset = given.take("startingOffsets", _starting)
+    if by_time is not None:
+        return by_time
+    return None if by_offset == "earliest" else by_offset
+
+
+def _ending(given: _Given) -> End:
+    given.at_most_one(_ENDS, "where to end")
+    by_time = given.take("endingTimestamp", _time) or given.take("endingOffsetsByTimestamp", parse_times)
+    by_offset = given.take("endingOffsets", _ending_offset)
+    if by_time is not None:
+        return by_time
+    if by_offset is not None:
+        return None if by_offset == "latest" else by_offset
+    return given.take("snapshot", _cut)
+
+
+def _time(text: str) -> ByTime:
+    return ByTime(everywhere=parse_time(text))
+
+
+def _check_order(start: Start, end: End) -> None:
     """▲ The wrong way round, what lies between the two would look like data that was lost.
 
     Messages outside of transactions do not raise the revision; what is lost does, for its segment or topic goes."""
-    if not isinstance(start, Snapshot) or end is None or start.store != end.store:
+    if isinstance(start, ByTime) and isinstance(end, ByTime) and start.is_behind(end):
+        raise InvalidArgument("the start is a later time than the end: exchange the two")
+    if not isinstance(start, Snapshot) or not isinstance(end, Snapshot) or start.store != end.store:
         return
     if start.revision > end.revision or (start.revision == end.revision and not start.precedes(end)):
         raise InvalidArgument(
@@ -309,14 +348,18 @@ def _uncommitted(text: str) -> bool:
     return text == "read_uncommitted"
 
 
-def _starting(text: str) -> Snapshot | Literal["latest"] | None:
-    if text == "earliest":
-        return None
-    return "latest" if text == "latest" else _offset(text, "earliest, latest or JSON")
+def _starting(text: str) -> Snapshot | Boundary | Literal["earliest", "latest"]:
+    if text == "earliest" or text == "latest":
+        return "earliest" if text == "earliest" else "latest"
+    if is_by_position(text):
+        return parse_positions(text)
+    return _offset(text, "earliest, latest or JSON") or "earliest"
 
 
-def _ending_offset(text: str) -> Snapshot | None:
-    return None if text == "latest" else _cut(text, "latest or JSON")
+def _ending_offset(text: str) -> Snapshot | Boundary | Literal["latest"]:
+    if is_by_position(text):
+        return parse_positions(text)
+    return "latest" if text == "latest" else _cut(text, "latest or JSON")
 
 
 def _cut(text: str, expected: str = "JSON") -> Snapshot:
