@@ -81,8 +81,9 @@ OPTIONS: Final = (
     ),
     Option(
         "maxEntriesPerTrigger", "number", "", ("stream read",),
-        "of stored entries, i.e. batches of producers; both limits hold",
+        "of stored entries, i.e. batches of producers; all limits hold",
     ),
+    Option("maxRowsPerTrigger", "number", "", ("stream read",), "of rows; entries and transactions stay whole"),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
     Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
@@ -118,6 +119,7 @@ class SourceOptions:
     uncommitted: bool
     max_bytes: int | None
     max_entries: int | None
+    max_rows: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
     compacted: Path | None
@@ -147,6 +149,7 @@ class SourceOptions:
             uncommitted=uncommitted,
             max_bytes=given.take("maxBytesPerTrigger", _size),
             max_entries=given.take("maxEntriesPerTrigger", _count),
+            max_rows=given.take("maxRowsPerTrigger", _count),
             min_partitions=given.take("minPartitions", _count),
             fail_on_data_loss=lossless is None or lossless,
             compacted=_compacted(given, uncommitted=uncommitted),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyspark_txnstore.limits import Backlog
 from pyspark_txnstore.offsets import beginning, decode_offset, encode_offset
-from tests.spark.log_world import DataTrimmed, Entry, World, is_ancestor, topic_of
+from tests.spark.log_world import DataTrimmed, Entry, World, is_ancestor, rows_in, topic_of
 from txnclient import Snapshot
 from txnclient.snapshot import Span
 from txnwire.errors import InvalidArgument
@@ -71,21 +71,22 @@ class Stream:
             return False
         max_bytes = (None, 1, 5, 20, 60)[world.draw(5)]
         max_entries = (None, 1, 3, 8)[world.draw(4)]
+        max_rows = (None, 2, 7, 20)[world.draw(4)]
+        limits = {"max_bytes": max_bytes, "max_entries": max_entries, "max_rows": max_rows}
+        limited = any(limit is not None for limit in limits.values())
         if world.draw(6) == 5:
             self.backlog = Backlog()  # a restart
-        if (max_bytes is not None or max_entries is not None) and world.draw(2):
-            end = self._nearest(target, max_bytes, max_entries)
+        if limited and world.draw(2):
+            end = self._nearest(target, limits)
         else:
-            if max_bytes is not None or max_entries is not None:
+            if limited:
                 self.scan(target)
-            end = self.backlog.limit(
-                start, target, max_bytes=max_bytes, max_entries=max_entries, max_held_back=(5000, 2)[world.draw(2)]
-            )
+            end = self.backlog.limit(start, target, **limits, max_held_back=(5000, 2)[world.draw(2)])
         offset = encode_offset(end)
         assert decode_offset(json.loads(json.dumps(offset))) == end
         assert end == target or start is None or end.adds_to(start), "it always gets on"
         shown = world.read(start, end, self.backlog.ranges(start, end))
-        self._judge_limits(shown, max_bytes, max_entries)
+        self._judge_limits(shown, **limits)
         self.batches.append((start, end, shown))
         self.start = end
         return True
@@ -100,10 +101,10 @@ class Stream:
             self.backlog.done(part)
         assert self.backlog.missing(self.start, target) == []
 
-    def _nearest(self, target: Snapshot, max_bytes: int | None, max_entries: int | None) -> Snapshot:
+    def _nearest(self, target: Snapshot, limits: dict[str, int | None]) -> Snapshot:
         """As the source does it: no more is scanned than is asked for."""
         while True:
-            found = self.backlog.nearest(self.start, target, max_bytes=max_bytes, max_entries=max_entries)
+            found = self.backlog.nearest(self.start, target, **limits)
             if isinstance(found, Snapshot):
                 return found
             for part, least in found:
@@ -116,11 +117,14 @@ class Stream:
                 else:
                     self.part_known += 1
 
-    def _judge_limits(self, shown: list[Entry], max_bytes: int | None, max_entries: int | None) -> None:
+    def _judge_limits(
+        self, shown: list[Entry], max_bytes: int | None, max_entries: int | None, max_rows: int | None
+    ) -> None:
         units = {entry.txn_id or entry for entry in shown}
         if len(units) > 1:
             assert max_bytes is None or sum(entry.size_bytes for entry in shown) <= max_bytes
             assert max_entries is None or len(shown) <= max_entries
+            assert max_rows is None or sum(map(rows_in, shown)) <= max_rows
 
     def catch_up(self, target: Snapshot) -> None:
         """▲ Whatever the limits, after finitely many batches the target is reached: AvailableNow ends."""
