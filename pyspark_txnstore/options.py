@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from pyspark_txnstore.boundaries import Boundary, ByTime, is_by_position, parse_positions, parse_time, parse_times
+from pyspark_txnstore.kafka_options import hint_of
 from pyspark_txnstore.offset_codec import decode_offset
 from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S
 from pyspark_txnstore.versioned_folder import folder_of
@@ -202,6 +203,8 @@ class _Given:
             if name == "path":
                 raise InvalidArgument("load() and save() take no path here: name topics with the option 'topic'")
             if option is None and name not in _OF_SPARK:
+                if (hint := hint_of(name)) is not None:
+                    raise InvalidArgument(f"option {name!r} is of Kafka's source: {hint}")
                 known = ", ".join(one.name for one in OPTIONS if use in one.uses)
                 raise InvalidArgument(f"option {name!r} is not known; of a {use} there are: {known}")
 
