@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark_txnstore.data_source import DefaultSource
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_txnstore.data_source import DefaultSource
 
 __all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """`DefaultSource` once it is asked for: what reads checkpoints and names of transactions runs without Spark."""
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pyspark_txnstore.data_source import DefaultSource
+
+    return DefaultSource

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 import txnclient.sync
+from pyspark_txnstore.boundary_cuts import BoundaryCuts
 from pyspark_txnstore.offsets import beginning, may_have_committed, settle, topics_left
 from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.process_client import client_of
@@ -88,12 +89,13 @@ class Cuts:
         """Where a query begins that has no checkpoint; None: before everything. ▲ `target`: where it is to end, if that
         is certain already, for a cut that is taken now would lie behind it."""
         start = self._options.start
-        if start is not None and start != "latest":
+        if isinstance(start, Snapshot):
             return self.narrowed(start)
         cut = self.take() if target is None else target
         if cut is None or start == "latest":
             return cut
-        return beginning(cut, self._first_kept(cut))
+        first = self.first_kept(cut)
+        return beginning(cut, first) if start is None else BoundaryCuts(self, self._options, cut, first).at(start)
 
     def _reads(self, topic: str) -> bool:
         pattern = self._options.pattern
@@ -119,7 +121,8 @@ class Cuts:
                 raise InvalidArgument(f"{topic} is not in the snapshot at revision {cut.revision}, of {named}")
         return self.narrowed(cut)
 
-    def _first_kept(self, cut: Snapshot) -> dict[str, Position]:
+    def first_kept(self, cut: Snapshot) -> dict[str, Position]:
+        """The first entry kept of each segment that has one at or before the end of the cut."""
         found: dict[str, Position] = {}
         for path, bounds in cut.segments.items():
             for page in self.heads(path, EARLIEST, bounds.end, cut.revision, trimmed="skip"):

@@ -22,8 +22,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pyspark_txnstore.offsets import EntryRange, Head, before, ranges
-from pyspark_txnstore.segment_heads import HeldHead, SegmentHeads, Txn
-from pyspark_txnstore.walk import Walk, known_from
+from pyspark_txnstore.segment_heads import HeldHead, SegmentHeads, Txn, rows_of
+from pyspark_txnstore.walk import Limits, Walk, known_from
 from txnclient import Snapshot
 from txnclient.snapshot import Span
 from txnwire.errors import InvalidArgument
@@ -103,6 +103,7 @@ class Backlog:
                 txn.entries += 1
                 txn.has_pieces |= head.piece is not None
                 txn.size_bytes += head.size_bytes
+                txn.rows += rows_of(head)
             known.append(head, txn)
 
     def done(self, part: EntryRange) -> None:
@@ -117,19 +118,21 @@ class Backlog:
         *,
         max_bytes: int | None = None,
         max_entries: int | None = None,
+        max_rows: int | None = None,
         max_held_back: int = MAX_HELD_BACK,
     ) -> Snapshot:
-        """An end between `start` and `target` up to which at most so many bytes, as they are stored, and entries are
-        shown, or a single transaction or entry that is more; the target itself where all of it is within the limits.
+        """An end between `start` and `target` up to which at most so many bytes, as they are stored, entries and rows
+        are shown, or a single transaction or entry that is more; the target itself where all of it is within them.
 
         Each call gets nearer to the target, so it is reached after finitely many. Raises `InvalidArgument` for what is
         `missing`.
         """
-        if max_bytes is None and max_entries is None:
+        limits = Limits(max_bytes, max_entries, max_rows)
+        if limits.are_none:
             return target
         if missing := self.missing(start, target):
             raise InvalidArgument(f"heads of {len(missing)} segments are not known, the first of them {missing[0]}")
-        return Walk(self._segments, start, target).end(max_bytes, max_entries, max_held_back)
+        return Walk(self._segments, start, target).end(limits, max_held_back)
 
     def nearest(
         self,
@@ -138,14 +141,15 @@ class Backlog:
         *,
         max_bytes: int | None = None,
         max_entries: int | None = None,
+        max_rows: int | None = None,
     ) -> Snapshot | list[Scan]:
         """As `limit`, but where the limits are reached before all heads are known, no more of them are asked for; or
         what is to be scanned before this is asked again. So the first batch of a long history without transactions
         begins at once. With transactions every head up to the target's ends is needed."""
         missing = self.missing(start, target)
         if not missing:
-            return self.limit(start, target, max_bytes=max_bytes, max_entries=max_entries)
-        found = Walk(self._segments, start, target).so_far(max_bytes, max_entries)
+            return self.limit(start, target, max_bytes=max_bytes, max_entries=max_entries, max_rows=max_rows)
+        found = Walk(self._segments, start, target).so_far(Limits(max_bytes, max_entries, max_rows))
         if isinstance(found, Snapshot):
             return found
         if found is None:
@@ -179,7 +183,7 @@ class Backlog:
         """Of `part`, scanned again: forget what is known now to have aborted."""
         known = self._segments[part.segment]
         gone = {head.position for head in heads if head.aborted}
-        self._drop([(one.txn, one.size_bytes) for one in known.held if one.position in gone], shown=False)
+        self._drop([(one.txn, one.size_bytes, one.rows) for one in known.held if one.position in gone], shown=False)
         known.held = [one for one in known.held if one.position not in gone]
 
     def _narrowed(self, part: EntryRange, start: Snapshot, end: Snapshot) -> list[EntryRange]:
@@ -222,11 +226,12 @@ class Backlog:
             if (bounds := start.bounds(path)) is not None:
                 self._drop(known.pass_to(bounds.end, pending), shown=True)
 
-    def _drop(self, entries: Iterable[tuple[Txn, int]], *, shown: bool) -> None:
-        for txn, size_bytes in entries:
+    def _drop(self, entries: Iterable[tuple[Txn, int, int]], *, shown: bool) -> None:
+        for txn, size_bytes, rows in entries:
             txn.is_shown |= shown
             txn.entries -= 1
             txn.size_bytes -= size_bytes
+            txn.rows -= rows
             if not txn.entries:
                 self._txns.pop(txn.txn_id, None)
 

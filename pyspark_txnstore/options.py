@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from pyspark_txnstore import condition
+from pyspark_txnstore.boundaries import Boundary, ByTime, is_by_position, parse_positions, parse_time, parse_times
 from pyspark_txnstore.condition import Condition
+from pyspark_txnstore.kafka_options import hint_of
 from pyspark_txnstore.offset_codec import Isolation, check_isolation, decode_offset
 from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S
 from pyspark_txnstore.versioned_folder import folder_of
@@ -25,6 +27,9 @@ from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 
 V = TypeVar("V")
+
+Start = Snapshot | Boundary | Literal["latest"] | None
+End = Snapshot | Boundary | None
 
 Use = Literal["read", "stream read", "write", "stream write"]
 
@@ -60,9 +65,16 @@ OPTIONS: Final = (
     Option("topicsPattern", "regular expression", "", READS, "all topics whose full name it matches, new ones too"),
     Option(
         "startingOffsets", "`earliest`, `latest` or JSON", "earliest", READS,
-        "where a query begins that has no checkpoint: a snapshot, or an offset of another query",
+        "where a query begins that has no checkpoint: a snapshot, an offset of another query, or positions by segment",
     ),
     Option("endingOffsets", "`latest` or JSON", "latest", ("read",), "where a batch read ends, as startingOffsets"),
+    Option(
+        "startingTimestamp", "milliseconds or ISO 8601", "", READS,
+        "instead of startingOffsets: what was published then or later",
+    ),
+    Option("endingTimestamp", "milliseconds or ISO 8601", "", ("read",), "up to what was published before then"),
+    Option("startingOffsetsByTimestamp", "JSON", "", READS, "as startingTimestamp, a time for each topic"),
+    Option("endingOffsetsByTimestamp", "JSON", "", ("read",), "as endingTimestamp, a time for each topic"),
     Option("snapshot", "JSON", "", ("read",), "what was committed at it: `Snapshot.to_json()`"),
     Option(
         "isolationLevel", "`read_committed` or `read_uncommitted`", "read_committed", READS,
@@ -74,12 +86,13 @@ OPTIONS: Final = (
     ),
     Option(
         "maxEntriesPerTrigger", "number", "", ("stream read",),
-        "of stored entries, i.e. batches of producers; both limits hold",
+        "of stored entries, i.e. batches of producers; all limits hold",
     ),
     Option(
         "planningRetryMs", "milliseconds", str(DEFAULT_PLANNING_RETRY_MS), ("stream read",),
         "how long a query asks again where the cluster cannot answer its driver, until it fails",
     ),
+    Option("maxRowsPerTrigger", "number", "", ("stream read",), "of rows; entries and transactions stay whole"),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
     Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
@@ -129,11 +142,12 @@ class SourceOptions:
     timeout_s: float
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None
-    start: Snapshot | Literal["latest"] | None
-    end: Snapshot | None
+    start: Start
+    end: End
     uncommitted: bool
     max_bytes: int | None
     max_entries: int | None
+    max_rows: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
     planning_retry_s: float
@@ -156,7 +170,7 @@ class SourceOptions:
             raise InvalidArgument("option 'snapshot': what a snapshot holds was committed, so isolationLevel stays so")
         isolation = isolation_of(uncommitted=uncommitted)
         end = _ending(given, isolation)
-        start = given.take("startingOffsets", partial(_starting, isolation=isolation))
+        start = _start(given, isolation)
         _check_order(start, end)
         if start == "latest" and use == "read":
             raise InvalidArgument("option 'startingOffsets': a batch read that begins at 'latest' has nothing to read")
@@ -176,6 +190,7 @@ class SourceOptions:
             uncommitted=uncommitted,
             max_bytes=given.take("maxBytesPerTrigger", _size),
             max_entries=given.take("maxEntriesPerTrigger", _count),
+            max_rows=given.take("maxRowsPerTrigger", _count),
             min_partitions=given.take("minPartitions", _count),
             fail_on_data_loss=lossless is None or lossless,
             planning_retry_s=(given.take("planningRetryMs", _count) or DEFAULT_PLANNING_RETRY_MS) / 1000,
@@ -241,11 +256,19 @@ class _Given:
                     "gives a number to other rows after a restart, so it is not exactly once: leave it out"
                 )
             if option is None and name not in _OF_SPARK and not (use in WRITES and name in _OF_ANY_SINK):
+                if (hint := hint_of(name)) is not None:
+                    raise InvalidArgument(f"option {name!r} is of Kafka's source: {hint}")
                 known = ", ".join(one.name for one in OPTIONS if use in one.uses)
                 raise InvalidArgument(f"option {name!r} is not known; of a {use} there are: {known}")
 
     def is_set(self, name: str) -> bool:
         return name.lower() in self._values
+
+    def at_most_one(self, names: tuple[str, ...], tells: str) -> None:
+        found = [name for name in names if self.is_set(name)]
+        if len(found) > 1:
+            told = f"options {' and '.join(map(repr, found[:2]))} both tell {tells}"
+            raise InvalidArgument(f"{told}: leave one out")
 
     def take(self, name: str, parse: Callable[[str], V]) -> V | None:
         text = self._values.get(name.lower())
@@ -279,19 +302,41 @@ def _which_topics(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | Non
     return topics, given.take("topicsPattern", re.compile)
 
 
-def _ending(given: _Given, isolation: Isolation) -> Snapshot | None:
-    if given.is_set("snapshot") and given.is_set("endingOffsets"):
-        raise InvalidArgument("options 'snapshot' and 'endingOffsets' both tell where to end: leave one out")
-    if given.is_set("snapshot"):
-        return given.take("snapshot", partial(_cut, isolation=isolation))
-    return given.take("endingOffsets", partial(_ending_offset, isolation=isolation))
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS: Final = ("snapshot", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
-def _check_order(start: Snapshot | Literal["latest"] | None, end: Snapshot | None) -> None:
+def _start(given: _Given, isolation: Isolation) -> Start:
+    given.at_most_one(_STARTS, "where to begin")
+    by_time = given.take("startingTimestamp", _time) or given.take("startingOffsetsByTimestamp", parse_times)
+    by_offset = given.take("startingOffsets", partial(_starting, isolation=isolation))
+    if by_time is not None:
+        return by_time
+    return None if by_offset == "earliest" else by_offset
+
+
+def _ending(given: _Given, isolation: Isolation) -> End:
+    given.at_most_one(_ENDS, "where to end")
+    by_time = given.take("endingTimestamp", _time) or given.take("endingOffsetsByTimestamp", parse_times)
+    by_offset = given.take("endingOffsets", partial(_ending_offset, isolation=isolation))
+    if by_time is not None:
+        return by_time
+    if by_offset is not None:
+        return None if by_offset == "latest" else by_offset
+    return given.take("snapshot", partial(_cut, isolation=isolation))
+
+
+def _time(text: str) -> ByTime:
+    return ByTime(everywhere=parse_time(text))
+
+
+def _check_order(start: Start, end: End) -> None:
     """▲ The wrong way round, what lies between the two would look like data that was lost.
 
     Messages outside of transactions do not raise the revision; what is lost does, for its segment or topic goes."""
-    if not isinstance(start, Snapshot) or end is None or start.store != end.store:
+    if isinstance(start, ByTime) and isinstance(end, ByTime) and start.is_behind(end):
+        raise InvalidArgument("the start is a later time than the end: exchange the two")
+    if not isinstance(start, Snapshot) or not isinstance(end, Snapshot) or start.store != end.store:
         return
     if start.revision > end.revision or (start.revision == end.revision and not start.precedes(end)):
         raise InvalidArgument(
@@ -362,14 +407,18 @@ def _uncommitted(text: str) -> bool:
     return text == "read_uncommitted"
 
 
-def _starting(text: str, *, isolation: Isolation) -> Snapshot | Literal["latest"] | None:
-    if text == "earliest":
-        return None
-    return "latest" if text == "latest" else _offset(text, "earliest, latest or JSON", isolation)
+def _starting(text: str, *, isolation: Isolation) -> Snapshot | Boundary | Literal["earliest", "latest"]:
+    if text == "earliest" or text == "latest":
+        return "earliest" if text == "earliest" else "latest"
+    if is_by_position(text):
+        return parse_positions(text)
+    return _offset(text, "earliest, latest or JSON", isolation) or "earliest"
 
 
-def _ending_offset(text: str, *, isolation: Isolation) -> Snapshot | None:
-    return None if text == "latest" else _cut(text, "latest or JSON", isolation=isolation)
+def _ending_offset(text: str, *, isolation: Isolation) -> Snapshot | Boundary | Literal["latest"]:
+    if is_by_position(text):
+        return parse_positions(text)
+    return "latest" if text == "latest" else _cut(text, "latest or JSON", isolation=isolation)
 
 
 def _cut(text: str, expected: str = "JSON", *, isolation: Isolation) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Heads of the entries of one segment that a batch may yet show, kept small: some forty bytes each. Pure."""
+"""Heads of the entries of one segment that a batch may yet show, kept small: some fifty bytes each. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Txn:
     what was shown would be once more. So each entry left of it is shown by itself;
     not where it `has_pieces` of large values, which no end may part."""
 
-    __slots__ = ("entries", "has_pieces", "is_shown", "size_bytes", "txn_id")
+    __slots__ = ("entries", "has_pieces", "is_shown", "rows", "size_bytes", "txn_id")
 
     def __init__(self, txn_id: TxnId) -> None:
         self.txn_id = txn_id
@@ -28,6 +28,7 @@ class Txn:
         self.has_pieces = False
         self.entries = 0
         self.size_bytes = 0
+        self.rows = 0
 
 
 class HeldHead(NamedTuple):
@@ -36,6 +37,12 @@ class HeldHead(NamedTuple):
     position: Position
     txn: Txn
     size_bytes: int
+    rows: int
+
+
+def rows_of(head: Head) -> int:
+    """How many are shown of it. A large value is one, with its last piece."""
+    return head.messages if head.piece is None else int(head.piece.number + 1 >= head.piece.pieces)
 
 
 class SegmentHeads:
@@ -49,6 +56,7 @@ class SegmentHeads:
         self._ledger_ids = array("q")
         self._entry_ids = array("q")
         self._sizes = array("q")
+        self._rows = array("q")
         self._times = array("q")
         self._txns: list[Txn | None] = []
         self._first = 0
@@ -57,6 +65,7 @@ class SegmentHeads:
         self._ledger_ids.append(head.position.ledger_id)
         self._entry_ids.append(head.position.entry_id)
         self._sizes.append(head.size_bytes)
+        self._rows.append(rows_of(head))
         self._times.append(head.publish_time_ms)
         self._txns.append(txn)
 
@@ -73,6 +82,9 @@ class SegmentHeads:
     def size_bytes(self, index: int) -> int:
         return self._sizes[index]
 
+    def rows(self, index: int) -> int:
+        return self._rows[index]
+
     def publish_time_ms(self, index: int) -> int:
         return self._times[index]
 
@@ -82,26 +94,26 @@ class SegmentHeads:
     def _index_behind(self, position: Position) -> int:
         return bisect_right(range(len(self._txns)), position, lo=self._first, key=self.position)
 
-    def pass_to(self, end: Position, pending: Container[TxnId]) -> Iterator[tuple[Txn, int]]:
-        """The start is at `end` now, with `pending`. The entries that it holds, with their sizes, are forgotten."""
+    def pass_to(self, end: Position, pending: Container[TxnId]) -> Iterator[tuple[Txn, int, int]]:
+        """The start is at `end` now, with `pending`. The entries that it holds, with bytes and rows, are forgotten."""
         kept: list[HeldHead] = []
         for one in self.held:
             if one.txn.txn_id in pending:
                 kept.append(one)
             else:
-                yield one.txn, one.size_bytes
+                yield one.txn, one.size_bytes, one.rows
         behind = self._index_behind(end)
         for index in range(self._first, behind):
             if (txn := self._txns[index]) is None:
                 continue
             if txn.txn_id in pending:
-                kept.append(HeldHead(self.position(index), txn, self._sizes[index]))
+                kept.append(HeldHead(self.position(index), txn, self._sizes[index], self._rows[index]))
             else:
-                yield txn, self._sizes[index]
+                yield txn, self._sizes[index], self._rows[index]
         self.held = kept
         self._first = behind
         if behind > _COMPACTED_FROM and behind * 2 > len(self._txns):
-            for column in (self._ledger_ids, self._entry_ids, self._sizes, self._times):
+            for column in (self._ledger_ids, self._entry_ids, self._sizes, self._rows, self._times):
                 del column[:behind]
             del self._txns[:behind]
             self._first = 0

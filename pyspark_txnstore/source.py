@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_txnstore.boundary_cuts import bounded
 from pyspark_txnstore.columns import MORE, arrow_schema
 from pyspark_txnstore.compacted_files import CompactedPart, plan_compacted, read_part
 from pyspark_txnstore.cuts import Cuts, of_segment, of_transactions
@@ -178,12 +179,12 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         cuts = Cuts(self._options)
-        end = cuts.take() if self._options.end is None else cuts.ending(self._options.end)
-        start = self._options.start
-        if end is None or start == "latest":
+        end = cuts.ending(self._options.end) if isinstance(self._options.end, Snapshot) else cuts.take()
+        if end is None or self._options.start == "latest":
             return []
+        start, end = bounded(cuts, self._options, end)
         if start is not None:
-            return list(plan(self._options, cuts.narrowed(start), end))
+            return list(plan(self._options, start, end))
         compacted: list[CompactedPart] = []
         if self._options.compacted is not None:
             # ▲ Only of a read of everything: what lies behind a start may hold values that newer ones followed.

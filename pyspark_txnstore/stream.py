@@ -68,11 +68,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark hands one back, which says that limits hold in this trigger; both of the options are applied then."""
+        """Spark hands one back, which says that limits hold in this trigger; all of the options are applied then."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
-        if self._options.max_entries is not None:
-            return ReadMaxRows(self._options.max_entries)
+        most = self._options.max_entries or self._options.max_rows
+        if most is not None:
+            return ReadMaxRows(most)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -118,7 +119,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
         while True:
             found = self._backlog.nearest(
-                start, target, max_bytes=self._options.max_bytes, max_entries=self._options.max_entries
+                start,
+                target,
+                max_bytes=self._options.max_bytes,
+                max_entries=self._options.max_entries,
+                max_rows=self._options.max_rows,
             )
             if isinstance(found, Snapshot):
                 return found

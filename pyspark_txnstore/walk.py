@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from pyspark_txnstore.offsets import before
 from pyspark_txnstore.segment_heads import SegmentHeads, Txn
@@ -28,6 +29,41 @@ def known_from(start: Snapshot | None, path: str) -> Position:
     if start is None or bounds is None:
         return EARLIEST
     return bounds.resolved if start.pending else bounds.end
+
+
+class Shown(NamedTuple):
+    """How much a batch shows."""
+
+    size_bytes: int
+    entries: int
+    rows: int
+
+    def plus(self, heads: SegmentHeads, index: int) -> Shown:
+        """And one entry more."""
+        return Shown(self.size_bytes + heads.size_bytes(index), self.entries + 1, self.rows + heads.rows(index))
+
+
+_NOTHING: Final = Shown(0, 0, 0)
+
+
+class Limits:
+    """What is left of them; None: there is none."""
+
+    def __init__(self, max_bytes: int | None, max_entries: int | None, max_rows: int | None = None) -> None:
+        self._left = [max_bytes, max_entries, max_rows]
+
+    @property
+    def are_none(self) -> bool:
+        return all(left is None for left in self._left)
+
+    def add(self, shown: Shown) -> bool:
+        """What is shown besides. Whether all of it is within the limits."""
+        self._left = [None if left is None else left - more for left, more in zip(self._left, shown, strict=True)]
+        return not self.exceeded
+
+    @property
+    def exceeded(self) -> bool:
+        return any(left is not None and left < 0 for left in self._left)
 
 
 class _Segment:
@@ -77,14 +113,13 @@ class Walk:
 
     # ---- what is met ------------------------------------------------------------------------------------------------
 
-    def _behind_target(self) -> dict[Txn, tuple[int, int]]:
-        """Entries, and their bytes, that are known and lie behind the target's ends, of another target."""
-        surplus: dict[Txn, tuple[int, int]] = {}
+    def _behind_target(self) -> dict[Txn, Shown]:
+        """What is known and lies behind the target's ends, of another target."""
+        surplus: dict[Txn, Shown] = {}
         for segment in self._segments:
             for index in segment.heads.all_fresh()[len(segment.fresh) :]:
                 if (txn := segment.heads.txn(index)) is not None:
-                    entries, size_bytes = surplus.get(txn, (0, 0))
-                    surplus[txn] = entries + 1, size_bytes + segment.heads.size_bytes(index)
+                    surplus[txn] = surplus.get(txn, _NOTHING).plus(segment.heads, index)
         return surplus
 
     def _ahead_of_start(self) -> dict[Txn, int]:
@@ -100,24 +135,24 @@ class Walk:
         return txn.txn_id in self._hidden
 
     def entries(self, txn: Txn) -> int:
-        return txn.entries - self._surplus.get(txn, (0, 0))[0]
+        return txn.entries - self._surplus.get(txn, _NOTHING).entries
 
-    def total_bytes(self, txn: Txn) -> int:
-        return txn.size_bytes - self._surplus.get(txn, (0, 0))[1]
+    def total(self, txn: Txn) -> Shown:
+        over = self._surplus.get(txn, _NOTHING)
+        return Shown(txn.size_bytes - over.size_bytes, txn.entries - over.entries, txn.rows - over.rows)
 
     # ---- the walk ---------------------------------------------------------------------------------------------------
 
-    def end(self, max_bytes: int | None, max_entries: int | None, max_held_back: int) -> Snapshot:
+    def end(self, within: Limits, max_held_back: int) -> Snapshot:
         """The farthest prefix within the limits; the nearest that shows anything where that alone is over them."""
-        within = _Limits(max_bytes, max_entries)
         for number, txn in enumerate(self._ready):
-            if not within.add(self.total_bytes(txn), self.entries(txn)) and number:
+            if not within.add(self.total(txn)) and number:
                 return self._cut(number, [])
             if within.exceeded:
                 return self._cut(number + 1, [])
         return self._walk(within, max_held_back)
 
-    def _walk(self, within: _Limits, max_held_back: int) -> Snapshot:
+    def _walk(self, within: Limits, max_held_back: int) -> Snapshot:
         tally = _Tally(self, {txn: left for txn, left in self._held.items() if left})
         steps: list[int] = []
         best: int | None = 0 if self._ready else None
@@ -130,9 +165,9 @@ class Walk:
             segment.met += 1
             steps.append(number)
             self._go_on(number, queue)
-            shown = tally.meet(segment.heads.txn(index), segment.heads.size_bytes(index))
+            shown = tally.meet(segment.heads, index)
             if shown is not None:
-                within.add(*shown)
+                within.add(shown)
                 grown = True
             if grown and not tally.uncut:
                 if best is None or not within.exceeded:
@@ -146,7 +181,7 @@ class Walk:
 
     # ---- the walk, where not all is known ---------------------------------------------------------------------------
 
-    def so_far(self, max_bytes: int | None, max_entries: int | None) -> Snapshot | list[str] | None:
+    def so_far(self, within: Limits) -> Snapshot | list[str] | None:
         """As `end`, of what is known so far; or the segments of which more must be known for that; or None: everything.
 
         ▲ It stops before the first entry of a transaction that may be shown: whether that is whole is known only once
@@ -156,7 +191,6 @@ class Walk:
             return None
         if not self._hidden.issuperset(self._start.pending):
             return None
-        within = _Limits(max_bytes, max_entries)
         steps: list[int] = []
         best = 0
         queue = self._begin()
@@ -172,7 +206,7 @@ class Walk:
             self._go_on(number, queue)
             if txn is not None:
                 continue
-            if not within.add(segment.heads.size_bytes(index), 1):
+            if not within.add(_NOTHING.plus(segment.heads, index)):
                 return self._cut(0, steps[: best or len(steps)])
             best = len(steps)
         return starved or None
@@ -281,10 +315,11 @@ class _Tally:
         self.open = len(ahead)
         self.uncut = 0
 
-    def meet(self, txn: Txn | None, size_bytes: int) -> tuple[int, int] | None:
-        """One entry more: how many bytes, and entries, are shown because of it."""
+    def meet(self, heads: SegmentHeads, index: int) -> Shown | None:
+        """One entry more: what is shown because of it."""
+        txn = heads.txn(index)
         if txn is None or (txn.is_shown and not txn.has_pieces):
-            return size_bytes, 1
+            return _NOTHING.plus(heads, index)
         if self._walk.is_hidden(txn):
             return None
         left = self._ahead.get(txn)
@@ -295,28 +330,10 @@ class _Tally:
         if left > 1:
             return None
         self._count(txn, -1)
-        return self._walk.total_bytes(txn), self._walk.entries(txn)
+        return self._walk.total(txn)
 
     def _count(self, txn: Txn, change: int) -> None:
         if txn.is_shown:
             self.uncut += change
         else:
             self.open += change
-
-
-class _Limits:
-    def __init__(self, max_bytes: int | None, max_entries: int | None) -> None:
-        self._bytes_left = max_bytes
-        self._entries_left = max_entries
-
-    def add(self, size_bytes: int, entries: int) -> bool:
-        """What is shown besides. Whether all of it is within the limits."""
-        if self._bytes_left is not None:
-            self._bytes_left -= size_bytes
-        if self._entries_left is not None:
-            self._entries_left -= entries
-        return not self.exceeded
-
-    @property
-    def exceeded(self) -> bool:
-        return any(left is not None and left < 0 for left in (self._bytes_left, self._entries_left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
 from txnclient import InvalidArgument, MessageId
 from txnclient.sync import connect
+from txnwire.ids import EARLIEST
 
 OTHER = "topic://public/default/other"
 
@@ -82,3 +84,17 @@ async def test_a_reader_of_several_topics_begins_at_the_message_of_one_and_the_e
         found = [message.value async for message in reader]
     assert sorted(found) == sorted([*values, b"behind"])
     assert other != behind
+
+
+async def test_positions_before_a_time_are_told_of_each_segment(client: txnclient.Client) -> None:
+    """Where a consumer by that time begins."""
+    topic = "topic://t/n/times"
+    await client.create_topic(topic, segments=2)
+    async with client.producer(topic) as producer:
+        sent = [await producer.send(b"x", key=f"k{n}") for n in range(8)]
+    ends = {one.segment: one.position for one in sent}
+    assert await client.positions_before(topic, 1) == dict.fromkeys(ends, EARLIEST)
+    assert await client.positions_before([topic], 4_000_000_000_000) == ends
+    for wrong in ("latest", 0, True, datetime(2026, 11, 24)):
+        with pytest.raises(InvalidArgument):
+            await client.positions_before(topic, wrong)  # type: ignore[arg-type]

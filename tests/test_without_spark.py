@@ -25,6 +25,8 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_command_line_works_without_spark() -> None:
+def test_the_command_line_works_without_spark(tmp_path: Path) -> None:
     assert "serve" in run("--help")
     assert "--keep" in run("demo", "--help")
+    (tmp_path / "metadata").write_text('{"id":"7d0e2f6a-0d5c-4c39-9f0c-0f6f1c8f9b11"}')
+    assert "a restart begins with batch 0" in run("spark", "checkpoint", str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from txnclient import entries
@@ -16,11 +17,12 @@ from txnclient.opening import Closable, Opening
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.producer import Producer
 from txnclient.reader import Reader
+from txnclient.reader_ends import starts_by_time
 from txnclient.registrations import Registrations
 from txnclient.serializers import Serializer, V, serializer_of
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
-from txnclient.starts import StartArgument
+from txnclient.starts import StartArgument, start_to_wire, topics_of
 from txnwire.errors import InvalidArgument, for_good
 from txnwire.ids import Position
 from txnwire.names import TopicName
@@ -379,4 +381,19 @@ class Openers:
             min_revision=min_revision,
             trimmed=trimmed,
             timeout=timeout,
+        )
+
+    async def positions_before(self, topics: str | Sequence[str], time: int | datetime) -> dict[str, Position | None]:
+        """Where a start by a time begins: of each segment, by its path, the position behind which that is. Everything
+        published at `time` (ms since the Unix epoch, or an aware datetime) or later lies behind it, as far as it is
+        kept. None: the owner of the segment is of an older version, or all of it is gone.
+
+        Publish times are the producers' and come in no order: behind it may be older messages, too. Raises
+        `TopicNotFound`, `Timeout`, `InvalidArgument`.
+        """
+        await self._expect_open()
+        if isinstance(time, str) or not (timestamp_ms := start_to_wire(time).timestamp_ms):
+            raise InvalidArgument(f"time {time!r}: expected milliseconds since the Unix epoch, or an aware datetime")
+        return await starts_by_time(
+            self._session, topics_of(topics), timestamp_ms=timestamp_ms, deadline=self._session.deadline()
         )

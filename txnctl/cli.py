@@ -11,7 +11,7 @@ import typer
 import uvloop
 
 from txnctl import logs
-from txnctl.commands import bench, brokers, check, keys, piping, snapshots, subscriptions, topics, transactions
+from txnctl.commands import bench, brokers, check, keys, piping, snapshots, spark, subscriptions, topics, transactions
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
@@ -31,6 +31,7 @@ app.add_typer(keys.app, name="keys")
 keys.also_as_commands_of(transactions.app)
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(bench.app, name="bench")
+app.add_typer(spark.app, name="spark")
 app.command()(check.check)
 app.command()(piping.produce)
 app.command()(piping.consume)

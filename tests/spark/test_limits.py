@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark_txnstore.limits import Backlog
 from pyspark_txnstore.look_back import pair_to_plan
 from pyspark_txnstore.offsets import beginning, check_isolation, decode_offset, encode_offset
-from tests.spark.log_world import Entry, World, WorldCuts, is_ancestor, topic_of
+from tests.spark.log_world import Entry, World, WorldCuts, is_ancestor, rows_in, topic_of
 from txnclient import Snapshot
 from txnclient.snapshot import Span
 from txnwire.errors import DataTrimmed, InvalidArgument
@@ -73,25 +73,28 @@ class Stream:
             return False
         max_bytes = (None, 1, 5, 20, 60)[world.draw(5)]
         max_entries = (None, 1, 3, 8)[world.draw(4)]
+        max_rows = (None, 2, 7, 20)[world.draw(4)]
+        limits = {"max_bytes": max_bytes, "max_entries": max_entries, "max_rows": max_rows}
+        limited = any(limit is not None for limit in limits.values())
         if world.draw(6) == 5:
             self.backlog = Backlog()  # a restart
         before, target = self.cuts.between(start, target)
         end = target
-        if max_bytes is not None or max_entries is not None:
+        if limited:
             try:
-                end = self._limited(before, target, max_bytes, max_entries)
+                end = self._limited(before, target, limits)
             except DataTrimmed:
                 if before is None or (settled := self.cuts.settled(before, target)) is None:
                     raise
                 before, target = settled
-                end = self._limited(before, target, max_bytes, max_entries)
+                end = self._limited(before, target, limits)
         is_all = end == target
         end = pair_to_plan(self.cuts, before, end, self.backlog)[1]
         offset = encode_offset(end)
         assert decode_offset(json.loads(json.dumps(offset))) == end
         assert is_all or start is None or end.adds_to(start), "it always gets on"
         shown = self.shown_between(start, end, self.backlog)
-        self._judge_limits(shown, max_bytes, max_entries)
+        self._judge_limits(shown, **limits)
         self.batches.append((start, end, shown))
         self.start = end
         return True
@@ -101,15 +104,11 @@ class Stream:
         start, end = pair_to_plan(self.cuts, start, end, known)
         return self.world.read(start, end, known.ranges(start, end))
 
-    def _limited(
-        self, start: Snapshot | None, target: Snapshot, max_bytes: int | None, max_entries: int | None
-    ) -> Snapshot:
+    def _limited(self, start: Snapshot | None, target: Snapshot, limits: dict[str, int | None]) -> Snapshot:
         if self.world.draw(2):
-            return self._nearest(start, target, max_bytes, max_entries)
+            return self._nearest(start, target, limits)
         self.scan(start, target)
-        return self.backlog.limit(
-            start, target, max_bytes=max_bytes, max_entries=max_entries, max_held_back=(5000, 2)[self.world.draw(2)]
-        )
+        return self.backlog.limit(start, target, **limits, max_held_back=(5000, 2)[self.world.draw(2)])
 
     def scan(self, start: Snapshot | None, target: Snapshot) -> None:
         for part in self.backlog.missing(start, target):
@@ -121,12 +120,10 @@ class Stream:
             self.backlog.done(part)
         assert self.backlog.missing(start, target) == []
 
-    def _nearest(
-        self, start: Snapshot | None, target: Snapshot, max_bytes: int | None, max_entries: int | None
-    ) -> Snapshot:
+    def _nearest(self, start: Snapshot | None, target: Snapshot, limits: dict[str, int | None]) -> Snapshot:
         """As the source does it: no more is scanned than is asked for."""
         while True:
-            found = self.backlog.nearest(start, target, max_bytes=max_bytes, max_entries=max_entries)
+            found = self.backlog.nearest(start, target, **limits)
             if isinstance(found, Snapshot):
                 return found
             for part, least in found:
@@ -139,11 +136,14 @@ class Stream:
                 else:
                     self.part_known += 1
 
-    def _judge_limits(self, shown: list[Entry], max_bytes: int | None, max_entries: int | None) -> None:
+    def _judge_limits(
+        self, shown: list[Entry], max_bytes: int | None, max_entries: int | None, max_rows: int | None
+    ) -> None:
         units = {entry.txn_id or entry for entry in shown}
         if len(units) > 1:
             assert max_bytes is None or sum(entry.size_bytes for entry in shown) <= max_bytes
             assert max_entries is None or len(shown) <= max_entries
+            assert max_rows is None or sum(map(rows_in, shown)) <= max_rows
 
     def catch_up(self, target: Snapshot) -> None:
         """▲ Whatever the limits, after finitely many batches the target is reached: AvailableNow ends."""

@@ -87,6 +87,15 @@ def test_bytes_are_as_stored() -> None:
     assert known.limit(None, target) == target
 
 
+def test_rows_are_messages_and_a_large_value_is_one() -> None:
+    target = cut({PARENT: 4})
+    some = [one._replace(messages=3) for one in heads([None, None, None, ONE, ONE])]
+    pieces = [one._replace(piece=PieceHead("p", 1, 1, n, 2)) for n, one in enumerate(some[3:])]
+    known = filled(Backlog(), None, target, {PARENT: [*some[:3], *pieces]})
+    ends = {rows: known.limit(None, target, max_rows=rows).segments[PARENT].end for rows in (2, 3, 8, 9, 10)}
+    assert ends == {2: at(0), 3: at(0), 8: at(1), 9: at(2), 10: at(4)}
+
+
 def nearest(
     known: Backlog, start: Snapshot | None, target: Snapshot, logs: dict[str, list[EntryHead]], *, entries: int
 ) -> tuple[Snapshot, int]:

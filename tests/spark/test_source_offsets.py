@@ -253,7 +253,9 @@ def test_x2_each_transaction_is_in_one_batch_whole_and_replays_are_identical(
         assert query.replay(number) == batch
 
 
-@pytest.mark.parametrize("limit", [{"maxEntriesPerTrigger": "7"}, {"maxBytesPerTrigger": "1k"}])
+@pytest.mark.parametrize(
+    "limit", [{"maxEntriesPerTrigger": "7"}, {"maxBytesPerTrigger": "1k"}, {"maxRowsPerTrigger": "7"}]
+)
 def test_x2_limits_part_the_backlog_between_transactions(
     start: Start, sync_client: txnclient.sync.Client, topic: str, limit: dict[str, str]
 ) -> None:
@@ -289,7 +291,7 @@ def test_x2_limits_part_the_backlog_between_transactions(
     assert values(chain(*batches)) == sorted([*committed, b"behind the target"])
     assert set(by_transaction(batches).values()) == {1}
     assert len(batches) >= 5
-    if "maxEntriesPerTrigger" in limit:
+    if "maxBytesPerTrigger" not in limit:
         assert all(len(batch) <= 7 or len({row["txn_id"] for row in batch}) == 1 for batch in batches)
     for number, batch in enumerate(batches):
         assert query.replay(number) == batch

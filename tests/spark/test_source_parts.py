@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from pyspark_txnstore import DefaultSource, columns, first_batch
+from pyspark_txnstore import DefaultSource, columns, first_batch, kafka_options
 from pyspark_txnstore.columns import SCHEMA, Batches, check_schema, schema_of
 from pyspark_txnstore.cuts import of_segment, passed_over
 from pyspark_txnstore.offsets import Isolation, encode_offset
@@ -213,12 +214,27 @@ def test_options_are_read_whatever_the_case_of_their_names() -> None:
         ({"maxRecordsPerFile": "5"}, "'maxrecordsperfile' is not known"),
         ({"snapshot": "{}"}, "'snapshot' is not for this"),
         ({"sinkName": "s"}, "'sinkName' is not for this: it belongs to write or stream write"),
+        ({"kafka.bootstrap.servers": "h:1"}, "is of Kafka's source: name servers of the cluster with 'service.url'"),
+        ({"subscribe": "prices"}, "'topic', or several with 'topics'"),
+        ({"subscribePattern": "p.*"}, "use 'topicsPattern'"),
+        ({"maxOffsetsPerTrigger": "5"}, "use 'maxRowsPerTrigger'"),
+        ({"minOffsetsPerTrigger": "5"}, "a trigger interval"),
+        ({"includeHeaders": "true"}, "the column 'properties'"),
+        ({"kafka.security.protocol": "SSL"}, "clients of Kafka's are not at work here"),
         ({"maxRows": "5"}, "'maxrows' is not known; of a stream read there are: service.url"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         SourceOptions.parse(URL | options, use="stream read")
+
+
+def test_an_option_of_kafkas_is_answered_with_options_that_there_are() -> None:
+    known = {option.name for option in OPTIONS}
+    for name, hint in kafka_options._HINTS.items():
+        assert name not in {one.lower() for one in known}, "what is known here needs no hint"
+        named = re.findall(r"'([A-Za-z.]+)'", hint)
+        assert set(named) <= known | {"properties"}, name
 
 
 def test_topics_are_told_in_one_way() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, Unpack, overload
 
 import txnclient.client
@@ -662,6 +662,16 @@ class Client(Face[txnclient.client.Client]):
                 segment, after=after, end=end, min_revision=min_revision, trimmed=trimmed, timeout=timeout
             )
         )
+
+    def positions_before(self, topics: str | Sequence[str], time: int | datetime) -> dict[str, Position | None]:
+        """Where a start by a time begins: of each segment, by its path, the position behind which that is. Everything
+        published at `time` (ms since the Unix epoch, or an aware datetime) or later lies behind it, as far as it is
+        kept. None: the owner of the segment is of an older version, or all of it is gone.
+
+        Publish times are the producers' and come in no order: behind it may be older messages, too. Raises
+        `TopicNotFound`, `Timeout`, `InvalidArgument`.
+        """
+        return self._bridge.wait(self._inner.positions_before(topics, time))
 
     def create_topic(
         self,

@@ -1,0 +1,34 @@
+"""What Kafka's options are called here: who comes from its source types them by habit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_HINTS: Final = {
+    "kafka.bootstrap.servers": "name servers of the cluster with 'service.url', as txn://host:port",
+    "subscribe": "name topics with 'topic', or several with 'topics', as topic://tenant/namespace/name",
+    "subscribepattern": "use 'topicsPattern'; it matches the whole of a name, as topic://public/shop/.*",
+    "assign": "name topics with 'topic' or 'topics'; segments come and go, so all of a topic are read",
+    "maxoffsetspertrigger": "use 'maxRowsPerTrigger', or 'maxEntriesPerTrigger' or 'maxBytesPerTrigger'",
+    "minoffsetspertrigger": "there is none here, one entry is enough for a batch: give the query a trigger interval",
+    "maxtriggerdelay": "there is none here: give the query a trigger interval",
+    "includeheaders": "headers are the column 'properties', which is always there: leave it out",
+    "startingoffsetsbytimestampstrategy": "a time to come begins at the latest: leave it out",
+    "kafka.isolation.level": "use 'isolationLevel'; read_committed is the default",
+    "kafka.group.id": "a query reads by its checkpoint, not in a group: leave it out",
+    "groupidprefix": "a query reads by its checkpoint, not in a group: leave it out",
+    "kafka.request.timeout.ms": "use 'service.timeoutMs'",
+    "kafka.transaction.timeout.ms": "use 'transactionTimeoutMs'",
+    "kafka.transactional.id": "the sink names its transactions itself: 'sinkName' is part of that",
+    "fetchoffset.numretries": "use 'service.timeoutMs': requests are repeated until then",
+    "kafkaconsumer.polltimeoutms": "use 'service.timeoutMs'",
+    "maxrecordsperpartition": "use 'minPartitions'",
+}
+
+
+def hint_of(name: str) -> str | None:
+    """What to do instead of an option of Kafka's, by its name in lower case; None of any other."""
+    hint = _HINTS.get(name)
+    if hint is None and name.startswith("kafka."):
+        return "clients of Kafka's are not at work here: leave it out, the options there are stand in docs/spark.md"
+    return hint
