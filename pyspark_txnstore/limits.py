@@ -169,6 +169,16 @@ class Backlog:
         self._pass_to(start)
         return [narrower for part in whole for narrower in self._narrowed(part, start, end)]
 
+    def unknown_before(self, start: Snapshot, end: Snapshot) -> list[EntryRange]:
+        """What has yet to be scanned of what stands before the start's ends. ▲ Heads of segments that came later stay:
+        under a limit they would be scanned again for each batch."""
+        found = []
+        for part in self.missing(start, end):
+            bounds = start.bounds(part.segment)
+            if bounds is not None and part.after < bounds.end:
+                found.append(replace(part, end=bounds.end))
+        return found
+
     def known_before(self, end: Snapshot, besides: Container[TxnId]) -> list[EntryRange]:
         """Where what stands before the start's ends and may be shown up to `end` is, of transactions whose heads were
         scanned long before: for `hide`."""

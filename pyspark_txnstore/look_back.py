@@ -39,7 +39,7 @@ def pair_to_plan(cuts: Cuts, start: Snapshot | None, end: Snapshot, known: Backl
 def _scan(cuts: Cuts, start: Snapshot, end: Snapshot, known: Backlog) -> dict[TxnId, None]:
     """What is not known yet. Of which transactions there was something."""
     found: dict[TxnId, None] = {}
-    for part in known.missing(start, start):
+    for part in known.unknown_before(start, end):
         with closing(cuts.heads(part.segment, part.after, part.end, end.revision)) as pages:
             for page in pages:
                 # Of what stands before the start only this may be shown: the rest need not be kept until then.

@@ -414,3 +414,16 @@ def test_what_went_unread_with_its_segment_leaves_the_rest_whole() -> None:
     known = filled(Backlog(), None, before, {PARENT: heads([ONE, None]), ELSEWHERE: heads([ONE, None, ONE])})
     known.limit(None, before, max_entries=1)
     assert known.limit(None, after, max_entries=1).pending == (ONE,)
+
+
+def test_looking_back_forgets_nothing_of_what_came_later() -> None:
+    """▲ Or a limited stream would scan younger segments again for each batch."""
+    logs = {PARENT: heads([ONE, None]), LEFT: heads([None] * 50)}
+    start = cut({PARENT: 1}, pending=(ONE,))
+    target = cut({PARENT: 1, LEFT: 49}, revision=60)
+    known = filled(Backlog(), start, target, logs)
+
+    assert known.unknown_before(start, target) == []
+    assert len(known) == 1 + 50
+    (part,) = Backlog().unknown_before(start, target)
+    assert (part.segment, part.after, part.end) == (PARENT, EARLIEST, at(1))
