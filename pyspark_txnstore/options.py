@@ -74,7 +74,10 @@ OPTIONS: Final = (
     ),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
-    Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
+    Option(
+        "columns", "names, by commas", "", (*READS, "write"),
+        "only these columns; fewer are faster. Of a view in SQL that is written to: those that it takes",
+    ),
     Option("compacted", "true or false", "false", ("read",), "keyed topics: compacted segments as their newest values"),
     Option("compactedPath", "folder", "", ("read",), "where the job compact has put them; needed with `compacted`"),
     Option("sinkName", "text", "", WRITES, "part of the names of its transactions; default: `spark`"),
