@@ -29,7 +29,7 @@ setup: $(VENV)/.installed $(VENV)/.etcd  ## .venv with everything, and an etcd
 $(VENV)/.installed: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV) (a minute or two the first time)"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,demo,spark]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,demo,spark,connect]'
 	@# Spark looks for data sources in the folders of sys.path, where an editable install puts nothing.
 	@$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'txnstore-here.pth').write_text('$(CURDIR)\n')"
 	@touch $@

@@ -13,6 +13,7 @@ from pyspark_txnstore.runs import mark_of
 from pyspark_txnstore.sink import BatchSink, StreamSink, batch_sink, stream_sink
 from pyspark_txnstore.source import BatchReader
 from pyspark_txnstore.stream import StreamReader
+from pyspark_txnstore.tables import check_columns, refuse_no_options, refuse_table
 
 
 class DefaultSource(DataSource):
@@ -24,18 +25,24 @@ class DefaultSource(DataSource):
         return "txnstore"
 
     def schema(self) -> StructType:
+        refuse_table(self.options)
         return schema_of(columns_option(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
+        refuse_no_options(self.options)
         return BatchReader(SourceOptions.parse(self.options, use="read"), check_schema(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        refuse_no_options(self.options)
         return StreamReader(SourceOptions.parse(self.options, use="stream read"), check_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        refuse_no_options(self.options)
+        check_columns(schema.fieldNames(), columns_option(self.options))
         return batch_sink(SinkOptions.parse(self.options, use="write"), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        refuse_no_options(self.options)
         return stream_sink(
             SinkOptions.parse(self.options, use="stream write"),
             schema,

@@ -95,7 +95,10 @@ OPTIONS: Final = (
     Option("maxRowsPerTrigger", "number", "", ("stream read",), "of rows; entries and transactions stay whole"),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
     Option("failOnDataLoss", "true or false", "true", READS, "false: what retention has taken is passed over"),
-    Option("columns", "names, by commas", "", READS, "only these columns; fewer are faster"),
+    Option(
+        "columns", "names, by commas", "", (*READS, "write"),
+        "only these columns; fewer are faster. Of a view in SQL that is written to: those that it takes",
+    ),
     Option(
         "where", "condition", "", READS,
         "only these rows, on `topic`, `segment`, `key`, `publish_time`, `txn_id`; the rest is not read",

@@ -26,6 +26,7 @@ from pyspark_txnstore.options import SinkOptions
 from pyspark_txnstore.outgoing_rows import check_schema, names_topics
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.runs import Run, has_mark
+from pyspark_txnstore.tables import refuse_new_table
 from pyspark_txnstore.winners import Commit, Repeat, check_repeat, to_abort, to_commit
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
@@ -87,7 +88,9 @@ class BatchSink(DataSourceArrowWriter):
         self.batch_name = name
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Attempt(self._options, self.batch_name, self._run, _task().taskAttemptId()).write(iterator)
+        context = _task()
+        refuse_new_table(context.getLocalProperty)
+        return Attempt(self._options, self.batch_name, self._run, context.taskAttemptId()).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _commit(self._options, to_commit(messages))

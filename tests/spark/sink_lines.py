@@ -56,7 +56,7 @@ class Lines:
         rows: DataFrame | None = None,
         tasks: int = 1,
         fault: str | None = None,
-        checkpoint: Path | None = None,
+        checkpoint: Path | str | None = None,
         **options: str,
     ) -> None:
         """Until all files are written. Raises what the query fails with."""

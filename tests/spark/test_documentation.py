@@ -8,9 +8,11 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import txnclient.sync
@@ -49,6 +51,41 @@ def test_the_guides_ten_lines_run(
     program = program.replace("txn://127.0.0.1:6650", service.url).replace("checkpoints/", f"{tmp_path}/")
     exec(compile(program, str(GUIDE), "exec"), {})
     assert "100 orders billed, each exactly once" in capsys.readouterr().out
+
+
+def test_the_guides_sql_runs(
+    spark: SparkSession, service: Service, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    sync_client.create_topic(topic, segments=2)
+    (program,) = blocks(GUIDE, "sql")
+    program = program.replace("txn://127.0.0.1:6650", service.url).replace("topic://public/shop/visits", topic)
+    try:
+        results = [spark.sql(statement).collect() for statement in program.split(";") if statement.strip()]
+    finally:
+        spark.catalog.dropTempView("visits")
+    assert [tuple(row) for row in results[-1]] == [("/milk", 1), ("/tea", 2)]
+
+
+def test_threads_that_make_the_session_theirs_write(
+    spark: SparkSession, service: Service, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    topics = topic + "-orders", topic + "-invoices"
+    for one in topics:
+        sync_client.create_topic(one)
+    (program,) = (block for block in blocks(GUIDE, "python") if "ThreadPoolExecutor" in block)
+    names = {"spark": spark, "URL": service.url, "ORDERS": topics[0], "INVOICES": topics[1]}
+    exec(compile(program, str(GUIDE), "exec"), names)
+    for one in topics:
+        with sync_client.reader(one, end="latest") as reader:
+            assert [message.value for message in reader] == [b"one more"]
+    bare = InheritableThread(target=_not_found, args=(names["append"], topics[0]))  # as the guide has it
+    bare.start()
+    bare.join()
+
+
+def _not_found(append: Callable[[str], None], topic: str) -> None:
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        append(topic)
 
 
 def test_the_readmes_program_runs_twice_and_writes_once(
