@@ -125,7 +125,7 @@ def test_a_stream_that_has_only_begun_has_an_end_and_no_rows(folder: Path) -> No
         ("offsets/0", b"v2\n{}\n{}", "expected <source>:<offset>"),
         ("offsets/0", json.dumps(SECOND).join(["v1\n{}\n", ""]).replace('"revision": 9', '"revision": 8').encode(),
          '"revision" is 8, its cut has 9'),
-        ("offsets/0", b'v1\n{}\n{"v":2,"cut":""}', "not an offset that this version"),
+        ("offsets/0", b'v1\n{}\n{"v":3,"cut":""}', "not an offset that this version"),
         ("offsets/0", ("v1\n{}\n" + json.dumps({**FIRST, "from": 5})).encode(), "it begins from 5"),
     ],
 )  # fmt: skip
