@@ -120,10 +120,10 @@ class Sessions:
         if session is None:
             self._wait_for_claim(txn, now)
         else:
-            # ▲ By that connection: the list that named it may be worked on still, and whatever is of an earlier
-            # connection when it ends is called unclaimed.
+            # ▲ By that connection, also where its life here before was of one: a list that named it may be worked on
+            # still, and whatever is of an earlier connection when it ends is called unclaimed.
             by = session.announced.pop(txn.txn_id, None)
-            self.opened(txn, session, by.connection if isinstance(by, Announcement) else None)
+            self.opened(txn, session, None if by is None else by.connection)
 
     def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> Transaction | None:
         """The transaction that this attempt of a begin has already made under a predecessor, from now on this
