@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+import pytest
+
 from tests.segments.brokering import Cluster
 from txnwire.turns import turns_divided_by
-from watchers.pending_acks import APPLIED_AT_ONCE
+from watchers.pending_acks import APPLIED_AT_ONCE, AppliedPart, PendingAcks
 
 ACKED = [f"acked {number:02}" for number in range(40)]
 
@@ -27,3 +31,29 @@ async def test_nothing_newer_comes_before_all_of_an_abort_in_turns_is_released(m
         again.flow(1000, min_revision=await cluster.abort(txn))
         await again.wait(*ACKED, "newer")
         assert [message.value for message in again.all] == [*ACKED, "newer"]
+
+
+async def test_a_decision_whose_application_ends_halfway_is_applied_by_a_successor(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies if that task ends alone: all that was acked would stay pending, and its consumer would wait for ever."""
+    cluster, apply_part, parts = memory_cluster, PendingAcks.apply_part, count(1)
+
+    def ends_once(pending: PendingAcks) -> AppliedPart:
+        if next(parts) == 2:
+            raise KeyError("a defect")
+        return apply_part(pending)
+
+    monkeypatch.setattr(PendingAcks, "apply_part", ends_once)
+    [segment] = await cluster.create_topic()
+    with turns_divided_by(APPLIED_AT_ONCE):
+        client = await cluster.connect(await cluster.start())
+        producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+        for value in "abc":
+            await producer.send(value)
+        await consumer.wait(*"abc")
+        txn = await cluster.begin()
+        for message in consumer.take():
+            await consumer.ack(message, txn=txn)
+        await cluster.commit(txn)
+        await cluster.wait_no_ops(txn)
