@@ -9,6 +9,7 @@ process announcements may still sit unread in its sockets, and nobody may be jud
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
@@ -31,7 +32,7 @@ class SessionConnection(Protocol):
 
 
 class Session:
-    __slots__ = ("announced", "announcement", "begins", "connections", "lost_at", "open", "session_id")
+    __slots__ = ("announced", "announcement", "announcing", "begins", "connections", "lost_at", "open", "session_id")
 
     def __init__(self, session_id: bytes) -> None:
         self.session_id = session_id
@@ -44,6 +45,8 @@ class Session:
         the TCID was lost."""
         self.announcement: Announcement | None = None
         """The newest."""
+        self.announcing = asyncio.Lock()
+        """Held while one is worked on."""
         self.lost_at: float | None = None
 
 
@@ -120,10 +123,10 @@ class Sessions:
         if session is None:
             self._wait_for_claim(txn, now)
         else:
-            # ▲ By that connection: the list that named it may be worked on still, and whatever is of an earlier
-            # connection when it ends is called unclaimed.
+            # ▲ By that connection, also where its life here before was of one: a list that named it may be worked on
+            # still, and whatever is of an earlier connection when it ends is called unclaimed.
             by = session.announced.pop(txn.txn_id, None)
-            self.opened(txn, session, by.connection if isinstance(by, Announcement) else None)
+            self.opened(txn, session, None if by is None else by.connection)
 
     def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> Transaction | None:
         """The transaction that this attempt of a begin has already made under a predecessor, from now on this
@@ -161,6 +164,22 @@ class Sessions:
         """
         session = self.connected(connection)
         announcement = session.announcement = Announcement(connection)
+        # ▲ One of the same connection is worked on to its end: a client that gets no answer in time asks again, and
+        # none of its lists would ever come to their last parts.
+        async with session.announcing:
+            if session.announcement is announcement:
+                await self._work_on(announcement, session, open_ids, find, is_loaded, now)
+
+    async def _work_on(
+        self,
+        announcement: Announcement,
+        session: Session,
+        open_ids: Sequence[TxnId],
+        find: Callable[[TxnId], Transaction | None],
+        is_loaded: Callable[[int], bool],
+        now: Callable[[], float],
+    ) -> None:
+        connection = announcement.connection
         earlier = list(session.announced.items())
         async for ids in in_turns(open_ids, ANNOUNCED_AT_ONCE):
             if not self._counts(announcement, session):
@@ -189,9 +208,10 @@ class Sessions:
                     self._wait_for_claim(txn, now())
 
     def _counts(self, announcement: Announcement, session: Session) -> bool:
-        """▲ Not once a newer list is there, which says it all again; nor once its connection is gone: what it names
-        would be claimed for ever by a session that nobody ends."""
-        return session.announcement is announcement and announcement.connection in session.connections
+        """▲ Not once a newer connection's list is there, which says it all again; nor once its connection is gone: what
+        it names would be claimed for ever by a session that nobody ends."""
+        newest, connection = session.announcement, announcement.connection
+        return newest is not None and newest.connection is connection and connection in session.connections
 
     def _listed(self, txn: Transaction, session: Session, connection: SessionConnection) -> None:
         if txn.header.name is not None:

@@ -140,7 +140,9 @@ class StreamSubscription(Subscription):
     # ---- dispatch.AckState ------------------------------------------------------------------------------------------
 
     def holds_back(self) -> bool:
-        return self._held_back
+        # ▲ A decision that is applied in turns has been followed, and does not count yet: who came back for an abort
+        # would be shown what is newer, and could ack it, before what was released.
+        return self._held_back or self.pending.applying
 
     def redelivery_count(self, position: Position) -> int:
         self._reached = max(self._reached, position)

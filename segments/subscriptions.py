@@ -19,6 +19,7 @@ from txnstore.op_transitions import plan_ack_op, read_op_verdict
 from txnstore.store import Commit, CommitResult, MetadataStore
 from txnwire.errors import (
     ExpiredTransaction,
+    InternalError,
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
@@ -366,6 +367,10 @@ class Subscription(ABC):
                 if part.whole is not None:
                     self._applied(part.whole)
                 await asyncio.sleep(0)
+        except Exception as error:
+            # ▲ A defect. Nobody would apply the rest here, while all that was acked in it is held: a successor does.
+            self._events.lost(InternalError(f"acks of {self.name} on {self._segment} not applied: {error!r}"))
+            raise
         finally:
             self._applying = None
 

@@ -141,3 +141,31 @@ async def test_a_list_whose_connection_ends_claims_nothing_more() -> None:
     here.load(0)
     here.load(1)
     assert here.vanished == IDS
+
+
+async def test_what_is_lost_and_loaded_again_behind_its_part_of_the_list_stays_claimed() -> None:
+    """Dies if its new life is of no connection: the list's end would call it unclaimed, though the list names it."""
+    here = Here()
+    here.load(0)
+    here.load(1)
+    announcing = asyncio.ensure_future(here.announce(Connection("a"), IDS))
+    await turns(7)
+    here.lose(0)
+    here.load(0)
+    await announcing
+    assert here.vanished == []
+
+
+async def test_a_client_that_asks_again_before_its_answer_keeps_no_list_from_its_end() -> None:
+    """Dies if a list ends an earlier one of its own connection: where one takes longer than a client waits for the
+    answer, none would ever come to its last parts, and these transactions would be aborted."""
+    here, connection = Here(), Connection("a")
+    here.load(0)
+    here.load(1)
+    announcing = []
+    for _ in range(6):
+        announcing.append(asyncio.ensure_future(here.announce(connection, IDS)))
+        await turns(4)
+    assert here.vanished == []
+    await asyncio.gather(*announcing)
+    assert here.vanished == []
