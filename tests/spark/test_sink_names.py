@@ -15,7 +15,7 @@ from pyspark_txnstore.content import NOTHING, Content
 from pyspark_txnstore.options import SinkOptions, Use
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, gathered, runs_of
 from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
-from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, Written, advice, check_repeat, to_abort, to_commit
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
@@ -154,6 +154,9 @@ def test_a_newer_run_takes_the_place_of_an_older_one_and_of_nothing_else() -> No
     assert newer.supersedes(older.stamp.hex())
     for attempt in (newer.stamp.hex(), "00", "", "0011223344556677"):
         assert not older.supersedes(attempt)
+    assert older.is_superseded_by(newer.stamp.hex())
+    for attempt in (older.stamp.hex(), "ff", "", "ff112233445566ff"):
+        assert not newer.is_superseded_by(attempt)
     assert len(Run.begin().stamp) == 12
 
 
@@ -253,6 +256,13 @@ def test_the_batch_is_the_one_that_spark_commits() -> None:
 def test_what_is_no_report_fails_the_batch(message: WriterCommitMessage | None) -> None:
     with pytest.raises(InvalidTxnState, match="reported"):
         to_commit([written(), message], 7)
+
+
+def test_only_a_write_that_finds_its_name_again_is_to_be_run_again() -> None:
+    assert "run it again" in advice(NAME, repeatable=True)
+    told = advice(NAME, repeatable=False)
+    assert "run it again" not in told
+    assert "look before you write again" in told
 
 
 def test_an_abort_ends_each_that_is_left_once() -> None:
