@@ -108,8 +108,8 @@ def advice(name: str, *, repeatable: bool) -> str:
     if repeatable:
         return f"{unknown}: run it again, and it will find out"
     return (
-        f"{unknown}: look before you write again (txnctl transactions describe --name {name}), or the rows may be there "
-        "twice; with the option writeId a write can be repeated"
+        f"{unknown}: look before you write again (txnctl transactions describe --name {name}), or the rows may be "
+        "there twice; with the option writeId a write can be repeated"
     )
 
 
