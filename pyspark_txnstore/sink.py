@@ -27,7 +27,7 @@ from pyspark_txnstore.outgoing_rows import check_schema, names_topics
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.runs import Run, has_mark
 from pyspark_txnstore.tables import refuse_new_table
-from pyspark_txnstore.winners import Commit, Repeat, advice, check_repeat, run_of, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, advice, check_repeat, to_commit, told
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
@@ -70,17 +70,16 @@ class StreamSink(DataSourceStreamArrowWriter):
         _commit(self._options, to_commit(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Where no task could tell in which transaction it wrote, it is found among those that are open.
+        """Where no task could tell what the batch is called, it is found among those that are open.
 
-        ▲ Where none could tell its run either, it is an older one than that of this sink, which begins with the abort:
-        the query may be started again before the abort is over."""
-        stamp = run_of(messages)
-        run = self._run if stamp is None else Run(stamp)
-        name = next((name for name, _ in to_abort(messages)), None)
-        if name is None:
-            _abort(self._options, run, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
+        ▲ Then its run is told by none either, and is older than that of this sink, which begins with the abort: the
+        query may be started again before the abort is over."""
+        written = told(messages)
+        if written is None:
+            _abort(self._options, self._run, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
         else:
-            _abort(self._options, run, partial(_open_one, self._options, name))
+            run = Run(written.run) if written.run else self._run
+            _abort(self._options, run, partial(_open_one, self._options, written.name))
 
 
 class BatchSink(DataSourceArrowWriter):

@@ -113,15 +113,9 @@ def advice(name: str, *, repeatable: bool) -> str:
     )
 
 
-def to_abort(messages: Sequence[WriterCommitMessage | None]) -> list[tuple[str, str]]:
-    """(name, transaction id) of each that a failed batch leaves open, as far as its tasks have told."""
-    written = [message for message in messages if isinstance(message, Written)]
-    return list(dict.fromkeys((one.name, one.txn_id) for one in written if one.txn_id and not one.committed))
-
-
-def run_of(messages: Sequence[WriterCommitMessage | None]) -> bytes | None:
-    """Stamp of the run that a failed batch was, as far as its tasks have told."""
-    return next((message.run for message in messages if isinstance(message, Written) and message.run), None)
+def told(messages: Sequence[WriterCommitMessage | None]) -> Written | None:
+    """By a task of a failed batch, of what name and run it is: one that had no row tells as well. None: by no task."""
+    return next((message for message in messages if isinstance(message, Written)), None)
 
 
 def _checked(message: WriterCommitMessage | None) -> Written:

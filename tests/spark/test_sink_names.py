@@ -15,7 +15,7 @@ from pyspark_txnstore.content import NOTHING, Content
 from pyspark_txnstore.options import SinkOptions, Use
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, gathered, runs_of
 from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
-from pyspark_txnstore.winners import Commit, Repeat, Written, advice, check_repeat, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, Written, advice, check_repeat, to_commit, told
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
@@ -265,9 +265,9 @@ def test_only_a_write_that_finds_its_name_again_is_to_be_run_again() -> None:
     assert "look before you write again" in told
 
 
-def test_an_abort_ends_each_that_is_left_once() -> None:
-    messages = [written(), None, written(writer=5), written("0-2"), written(None), written("0-3", committed=True)]
-    assert to_abort(messages) == [(NAME, "0-1"), (NAME, "0-2")]
+def test_any_task_tells_of_which_batch_it_was() -> None:
+    assert told([None, written(None), written()]) == written(None)
+    assert told([None, WriterCommitMessage()]) is None
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
