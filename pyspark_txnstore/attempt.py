@@ -58,7 +58,7 @@ class Attempt:
             self._guarded(partial(self._send, messages))
             self._content = total((self._content, content_of(messages)))
         if self._txn is None:
-            return Written(self._name, former=self._former)
+            return Written(self._name, former=self._former, run=self._run.stamp)
         self._guarded(lambda txn: txn.flush())
         return Written(
             self._name,
@@ -67,6 +67,7 @@ class Attempt:
             writer_id=self._txn.writer_id,
             content=self._content,
             committed=self._committed,
+            run=self._run.stamp,
         )
 
     def _guarded(self, work: Callable[[txnclient.sync.Transaction], None]) -> None:

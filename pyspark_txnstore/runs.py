@@ -49,15 +49,21 @@ class Run(NamedTuple):
     def supersedes(self, attempt: str) -> bool:
         """Whether the transaction begun under this attempt, in hex, is an older run's. Of what is no run it is not
         known, so it is joined."""
-        if len(attempt) not in (2 * _RUN_BYTES, 2 * (_RUN_BYTES + _MARK_BYTES)):
-            return False
-        return attempt[: 2 * _RUN_BYTES] < self.stamp[:_RUN_BYTES].hex()
+        return _is_run(attempt) and attempt[: 2 * _RUN_BYTES] < self.stamp[:_RUN_BYTES].hex()
+
+    def is_superseded_by(self, attempt: str) -> bool:
+        """Whether the transaction begun under this attempt, in hex, is a newer run's."""
+        return _is_run(attempt) and attempt[: 2 * _RUN_BYTES] > self.stamp[:_RUN_BYTES].hex()
 
     def writer_id(self, task_attempt: int) -> int:
         """▲ Another one for each attempt of the run, and for all runs by chance. They follow each other, so that a
         commit of very many is small."""
         nonce = int.from_bytes(self.stamp[_TIME_BYTES:_RUN_BYTES], "big") >> (8 * _NONCE_BYTES - (64 - TASK_BITS))
         return (nonce or 1) << TASK_BITS | task_attempt % (1 << TASK_BITS)
+
+
+def _is_run(attempt: str) -> bool:
+    return len(attempt) in (2 * _RUN_BYTES, 2 * (_RUN_BYTES + _MARK_BYTES))
 
 
 def mark_of(options: Mapping[str, str], environment: Mapping[str, str]) -> bytes:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -27,7 +27,7 @@ from pyspark_txnstore.outgoing_rows import check_schema, names_topics
 from pyspark_txnstore.process_client import client_of
 from pyspark_txnstore.runs import Run, has_mark
 from pyspark_txnstore.tables import refuse_new_table
-from pyspark_txnstore.winners import Commit, Repeat, check_repeat, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, advice, check_repeat, to_commit, told
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
@@ -70,13 +70,16 @@ class StreamSink(DataSourceStreamArrowWriter):
         _commit(self._options, to_commit(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Where no task could tell in which transaction it wrote, it is found among those that are open."""
-        told = to_abort(messages)
-        name = next((name for name, _ in told), None)
-        if name is None:
-            _abort(self._options, told, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
+        """Where no task could tell what the batch is called, it is found among those that are open.
+
+        ▲ Then its run is told by none either, and is older than that of this sink, which begins with the abort: the
+        query may be started again before the abort is over."""
+        written = told(messages)
+        if written is None:
+            _abort(self._options, self._run, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
         else:
-            _abort(self._options, told, partial(_open_one, self._options, name))
+            run = Run(written.run) if written.run else self._run
+            _abort(self._options, run, partial(_open_one, self._options, written.name))
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -93,10 +96,10 @@ class BatchSink(DataSourceArrowWriter):
         return Attempt(self._options, self.batch_name, self._run, context.taskAttemptId()).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._options, to_commit(messages))
+        _commit(self._options, to_commit(messages), repeatable=self._options.write_id is not None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, to_abort(messages), partial(_open_one, self._options, self.batch_name.text))
+        _abort(self._options, self._run, partial(_open_one, self._options, self.batch_name.text))
 
 
 def _task() -> TaskContext:
@@ -131,8 +134,10 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
     return BatchSink(options, batch_names.write_name(sink, options.write_id))
 
 
-def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
-    """▲ Exactly the transaction that the winners named; that it is committed already, by whomever, is as good: it has
+def _commit(options: SinkOptions, commit: Commit | Repeat | None, *, repeatable: bool = True) -> None:
+    """`repeatable`: whoever writes the same again does so under this name.
+
+    ▲ Exactly the transaction that the winners named; that it is committed already, by whomever, is as good: it has
     the name of this batch, so what it holds is this batch's rows, once."""
     if commit is None:
         return
@@ -157,7 +162,7 @@ def _commit(options: SinkOptions, commit: Commit | Repeat | None) -> None:
             ) from error
         _leave_out(options, commit.name, commit.content)
     except (Timeout, OutcomeUnknown) as error:
-        error.add_note(f"whether {commit.name!r} is committed is not known: run it again, and it will find out")
+        error.add_note(advice(commit.name, repeatable=repeatable))
         raise
 
 
@@ -209,45 +214,62 @@ def _state_of(options: SinkOptions, txn_id: str) -> str:
     return state
 
 
-def _open_one(options: SinkOptions, name: str) -> list[tuple[str, str]]:
-    """(name, transaction id) of what is open under the name."""
-    try:
-        found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
-    except TxnNotFound:
-        return []
-    return [(name, str(found["txn"]))] if found["outcome"] == "OPEN" else []
+class _Open(NamedTuple):
+    """A transaction that is open. `attempt`: what it was begun under, in hex."""
+
+    name: str
+    txn_id: str
+    attempt: str
 
 
-def _open_of_batch(options: SinkOptions, sink: batch_names.Sink, batch_id: int, mark: bytes) -> list[tuple[str, str]]:
-    """(name, transaction id) of what is open of this batch. ▲ Of the query with this mark alone: another one that
-    writes by the same sink may be at a batch of the same number."""
+def _open_one(options: SinkOptions, name: str) -> list[_Open]:
+    """What is open under the name."""
+    return _described(options, name, name=name)
+
+
+def _open_of_batch(options: SinkOptions, sink: batch_names.Sink, batch_id: int, mark: bytes) -> list[_Open]:
+    """What is open of this batch. ▲ Of the query with this mark alone: another one that writes by the same sink may be
+    at a batch of the same number."""
     if not mark:
         return []
     client = client_of(options.url, timeout_s=options.timeout_s)
-    listed = client.admin("transactions.list", state="OPEN", limit=MAX_LISTED)["transactions"]
-    found = []
-    for one in listed:
+    found: list[_Open] = []
+    for one in client.admin("transactions.list", state="OPEN", limit=MAX_LISTED)["transactions"]:
         if batch_names.is_micro_batch(one["name"] or "", sink, batch_id):
-            header = client.admin("transactions.describe", txn=one["txn"])["header"]
-            if header is not None and header["state"] == "OPEN" and has_mark(header["attempt"], mark):
-                found.append((str(one["name"]), str(one["txn"])))
-    return found
+            found += _described(options, str(one["name"]), txn=one["txn"])
+    return [one for one in found if has_mark(one.attempt, mark)]
 
 
-def _abort(options: SinkOptions, told: list[tuple[str, str]], look: Callable[[], list[tuple[str, str]]]) -> None:
-    """So that readers need not wait for the deadline of what a failed batch has written: what its tasks have `told` of,
-    and what a `look` finds open, for a task that was not killed yet may begin it after its batch has failed."""
-    for name, txn_id in told:
-        _abort_one(options, name, txn_id)
+def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_Open]:
+    """The one that is `asked` for, if it is open."""
+    try:
+        found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", **asked)
+    except TxnNotFound:
+        return []
+    header = found["header"]
+    if header is None or header["state"] != "OPEN":
+        return []
+    return [_Open(known_as, str(found["txn"]), header["attempt"])]
+
+
+def _abort(options: SinkOptions, run: Run, look: Callable[[], list[_Open]]) -> None:
+    """So that readers need not wait for the deadline of what a failed batch has written: what a `look` finds open. More
+    than once, for a task that was not killed yet may begin it after its batch has failed.
+
+    ▲ Never what a newer run than the `run` that failed has begun. That one may be why it failed: it has aborted what
+    was open, and would be aborted in return, though it is the one that goes on."""
     began = time.monotonic()
-    while time.monotonic() < began + STRAGGLERS_S:
+    while True:
         try:
             left = look()
         except TxnError as error:
             _log.warning("what a failed batch has left open could not be seen, its deadline aborts it: %s", error)
             return
-        for name, txn_id in left:
-            _abort_one(options, name, txn_id)
+        for one in left:
+            if not run.is_superseded_by(one.attempt):
+                _abort_one(options, one.name, one.txn_id)
+        if time.monotonic() >= began + STRAGGLERS_S:
+            return
         time.sleep(LOOK_S)
 
 

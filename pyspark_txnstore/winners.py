@@ -29,6 +29,8 @@ class Written(WriterCommitMessage):
     """Of the rows that it was given, also where none of them was sent."""
     committed: bool = False
     """The transaction was found committed by an earlier run of the batch: nothing of this one counts."""
+    run: bytes = b""
+    """Stamp of the run that it belongs to (`runs.Run`)."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,21 @@ def check_repeat(name: str, note: str | None, content: Content, *, allow_differe
     )
 
 
-def to_abort(messages: Sequence[WriterCommitMessage | None]) -> list[tuple[str, str]]:
-    """(name, transaction id) of each that a failed batch leaves open, as far as its tasks have told."""
-    written = [message for message in messages if isinstance(message, Written)]
-    return list(dict.fromkeys((one.name, one.txn_id) for one in written if one.txn_id and not one.committed))
+def advice(name: str, *, repeatable: bool) -> str:
+    """What to do where the outcome of a commit is not known. ▲ A write without a name of its own is another one when it
+    is run again: its rows would be there twice."""
+    unknown = f"whether {name!r} is committed is not known"
+    if repeatable:
+        return f"{unknown}: run it again, and it will find out"
+    return (
+        f"{unknown}: look before you write again (txnctl transactions describe --name {name}), or the rows may be "
+        "there twice; with the option writeId a write can be repeated"
+    )
+
+
+def told(messages: Sequence[WriterCommitMessage | None]) -> Written | None:
+    """By a task of a failed batch, of what name and run it is: one that had no row tells as well. None: by no task."""
+    return next((message for message in messages if isinstance(message, Written)), None)
 
 
 def _checked(message: WriterCommitMessage | None) -> Written:

@@ -281,6 +281,10 @@ class Administration:
             txn_id, by_name, keep = named
             kept = {"keep_ms": keep.ms, "keep_newest": keep.newest}
         found = await queries.describe_transaction(self._store, txn_id)
+        if name is not None and found.record is None and by_name is None:
+            # ▲ Collected between the two reads: its writers and its note stand with its name alone by now.
+            again = await queries.transaction_named(self._store, str(name))
+            by_name = again.collected if again is not None and again.txn_id == txn_id else None
         if found.record is None and by_name is not None:
             return {
                 "txn": str(txn_id),

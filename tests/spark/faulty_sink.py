@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.process_client import client_of
-from pyspark_txnstore.winners import Written, to_abort
+from pyspark_txnstore.winners import Commit, Written, to_commit
 from tests.spark.waiting import wait_until
 
 
@@ -77,8 +77,9 @@ class Fault:
         if self.kind == "hold commit" and self.first("held"):
             wait_until((self.folder / "go").exists, "the test to let this commit go")
         elif self.kind == "abort before commit" and self.first("aborted"):
-            ((name, txn_id),) = to_abort(messages)
-            client_of(self.url).attach(txn_id, name=name).abort()
+            decided = to_commit(messages)
+            assert isinstance(decided, Commit)
+            client_of(self.url).attach(decided.txn_id, name=decided.name).abort()
 
     def _failing(self, rows: Iterator[Any]) -> Iterator[Any]:
         yield next(rows).slice(0, 2)

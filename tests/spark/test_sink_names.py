@@ -15,7 +15,7 @@ from pyspark_txnstore.content import NOTHING, Content
 from pyspark_txnstore.options import SinkOptions, Use
 from pyspark_txnstore.outgoing_rows import by_topic, check_schema, columns_of, gathered, runs_of
 from pyspark_txnstore.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
-from pyspark_txnstore.winners import Commit, Repeat, Written, check_repeat, to_abort, to_commit
+from pyspark_txnstore.winners import Commit, Repeat, Written, advice, check_repeat, to_commit, told
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
@@ -154,6 +154,9 @@ def test_a_newer_run_takes_the_place_of_an_older_one_and_of_nothing_else() -> No
     assert newer.supersedes(older.stamp.hex())
     for attempt in (newer.stamp.hex(), "00", "", "0011223344556677"):
         assert not older.supersedes(attempt)
+    assert older.is_superseded_by(newer.stamp.hex())
+    for attempt in (older.stamp.hex(), "ff", "", "ff112233445566ff"):
+        assert not newer.is_superseded_by(attempt)
     assert len(Run.begin().stamp) == 12
 
 
@@ -255,9 +258,16 @@ def test_what_is_no_report_fails_the_batch(message: WriterCommitMessage | None) 
         to_commit([written(), message], 7)
 
 
-def test_an_abort_ends_each_that_is_left_once() -> None:
-    messages = [written(), None, written(writer=5), written("0-2"), written(None), written("0-3", committed=True)]
-    assert to_abort(messages) == [(NAME, "0-1"), (NAME, "0-2")]
+def test_only_a_write_that_finds_its_name_again_is_to_be_run_again() -> None:
+    assert "run it again" in advice(NAME, repeatable=True)
+    told = advice(NAME, repeatable=False)
+    assert "run it again" not in told
+    assert "look before you write again" in told
+
+
+def test_any_task_tells_of_which_batch_it_was() -> None:
+    assert told([None, written(None), written()]) == written(None)
+    assert told([None, WriterCommitMessage()]) is None
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

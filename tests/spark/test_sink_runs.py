@@ -244,6 +244,43 @@ def test_x1_an_older_run_joins_a_newer_one_and_one_of_them_counts(
     assert read_all(sync_client, topic) == [b"older"]
 
 
+def test_x1_an_older_run_that_fails_aborts_nothing_of_the_newer_one(
+    options: SinkOptions, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The older one fails because the newer one has aborted its transaction. A task of it that was tried again has
+    joined the newer one's. Were that aborted in return, neither of two drivers on a checkpoint would go on."""
+    monkeypatch.setattr(sink, "STRAGGLERS_S", 0.0)
+    stream = batch_names.stream_sink(None, topic)
+    name = batch_names.micro_batch_name(stream, str(uuid.uuid4()), 7)
+    older = write(options, name, OLDER, 71, b"older")
+    newer = write(options, name, NEWER, 72, b"newer")
+    tried_again = write(options, name, OLDER, 73, b"older")
+    with pytest.raises(InvalidTxnState, match="parted by an abort"):
+        commit(options, older, tried_again)
+    sink.StreamSink(options, stream).abort([older, tried_again, None], 7)
+    assert isinstance(commit(options, newer), Commit)
+
+
+def test_x1_a_run_that_fails_aborts_what_it_has_begun(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the name that a task has told, one without rows, or by the mark of its query. ▲ By the mark nothing that began
+    behind the abort: the query may run again by then."""
+    monkeypatch.setattr(sink, "STRAGGLERS_S", 0.0)
+    stream = batch_names.stream_sink(None, topic)
+    named, untold, again = (batch_names.micro_batch_name(stream, str(uuid.uuid4()), 7) for _ in range(3))
+    mark = b"the mark"
+    failed = write(options, named, NEWER, 81, b"a")
+    without_rows = Attempt(options, named, NEWER, 84).write(iter([]))
+    left = write(options, untold, Run(NEWER.stamp + mark), 82, b"a")
+    running = write(options, again, Run(b"\xff" * 12 + mark), 83, b"a")
+    sink.StreamSink(options, stream, mark).abort([None, without_rows], 7)
+    sink.StreamSink(options, stream, mark).abort([None], 7)
+    outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in (failed, left, running)])
+    assert list(outcomes["outcomes"].values()) == ["ABORTED", "ABORTED", "OPEN"]
+    commit(options, running)
+
+
 def test_x1_a_run_that_comes_behind_the_commit_of_an_older_one_finds_it(
     options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
 ) -> None:
