@@ -39,13 +39,19 @@ class BoundaryCuts:
             boundary.check(self._base.topics)
             times = {topic: boundary.of(topic) for topic in self._base.topics}
             ends = self._ends_by_time(times)
-            times_ms = list(times.values())
+            since_ms, until_ms = window(list(times.values()))
+            has_any = True
         else:
             ends = self._ends_by_position(boundary)
-            times_ms = self._times_behind(ends)
+            behind_it = self._times_behind(ends)
+            has_any = bool(behind_it)
+            since_ms, until_ms = window(list(behind_it.values())) if has_any else (0, 0)
+            if any(path not in behind_it and not one.sealed for path, one in self._base.segments.items()):
+                # ▲ What lies before an end may be as new as that, and have its rest anywhere behind the others.
+                until_ms = 0
         # Uncommitted, an entry stands for itself. Of nothing no transaction can have a part.
-        if times_ms and not self._options.uncommitted and not begins_before_all(ends, self._first):
-            self._scan(crossing, ends, times_ms)
+        if has_any and not self._options.uncommitted and not begins_before_all(ends, self._first):
+            self._scan(crossing, ends, since_ms, until_ms)
         return crossing.drawn_back(ends)
 
     def _ends_by_time(self, times: Mapping[str, int]) -> dict[str, Position]:
@@ -85,13 +91,13 @@ class BoundaryCuts:
             for path, one in self._base.segments.items()
         }
 
-    def _times_behind(self, ends: Mapping[str, Position]) -> list[int]:
+    def _times_behind(self, ends: Mapping[str, Position]) -> dict[str, int]:
         """When what is first behind a boundary was published, of each segment where there is something."""
-        times = []
+        times: dict[str, int] = {}
         for path, end in ends.items():
             page = self._page_behind(path, end)
             if page:
-                times.append(page[0].publish_time_ms)
+                times[path] = page[0].publish_time_ms
         return times
 
     def _page_behind(self, path: str, end: Position) -> Sequence[EntryHead]:
@@ -101,8 +107,8 @@ class BoundaryCuts:
         finally:
             pages.close()
 
-    def _scan(self, crossing: Crossing, ends: Mapping[str, Position], times_ms: Sequence[int]) -> None:
-        since_ms, until_ms = window(times_ms)
+    def _scan(self, crossing: Crossing, ends: Mapping[str, Position], since_ms: int, until_ms: int) -> None:
+        """`since_ms` 0: from the beginning on; `until_ms` 0: up to the base's ends."""
         revision = self._base.revision
         for path, until in self._window_edge(until_ms).items():
             most = self._base.segments[path].end

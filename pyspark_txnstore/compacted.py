@@ -79,8 +79,9 @@ class Manifest:
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def obstacle(self, snapshot: Snapshot) -> str | None:
-        """Why a read of everything up to `snapshot` may not use it, or None."""
+    def obstacle(self, snapshot: Snapshot, *, drawn_back: bool = False) -> str | None:
+        """Why a read of everything up to `snapshot` may not use it, or None. `drawn_back`: its ends lie before those
+        that there were at its revision."""
         if (other := self._of_another(snapshot)) is not None:
             return other
         bounds = snapshot.topics[self.topic]
@@ -90,6 +91,9 @@ class Manifest:
                 # ▲ Retention has taken it, or it was not there yet: the snapshot must be one that came later.
                 if SegmentName.from_path(path).segment_id > bounds.lost_id and snapshot.revision < revision:
                     return f"{path} had not been made at the snapshot's revision {snapshot.revision}"
+                if drawn_back:
+                    # ▲ Its rows may be newer than the end that was asked for, and nothing there is tells.
+                    return f"whether all of {path}, which retention has taken, lies before the end is not known"
             elif not is_complete(found) or found.end != self._end(path):
                 return f"{path} was not complete in the snapshot at revision {snapshot.revision}"
         return None

@@ -50,14 +50,15 @@ class Generations(VersionedFolder):
         """Of its files. Raises `DataCorrupt` where one is not what the manifest says."""
         return [part.path for part in _parts(self.path_of(manifest.generation), manifest)]
 
-    def usable(self, snapshot: Snapshot) -> Manifest | None:
-        """The newest that a read of everything up to `snapshot` may use, or None. Raises `DataCorrupt`."""
+    def usable(self, snapshot: Snapshot, *, drawn_back: bool = False) -> Manifest | None:
+        """The newest that a read of everything up to `snapshot` may use, or None; `drawn_back` as in
+        `Manifest.obstacle`. Raises `DataCorrupt`."""
         for number in self.numbers():
             try:
                 manifest = self.manifest(number)
             except FileNotFoundError:
                 continue  # removed since it was listed
-            if (obstacle := manifest.obstacle(snapshot)) is None:
+            if (obstacle := manifest.obstacle(snapshot, drawn_back=drawn_back)) is None:
                 _log.info("generation %d of %s is used", number, self.topic)
                 return manifest
             _log.info("generation %d of %s is not used: %s", number, self.topic, obstacle)
@@ -93,8 +94,11 @@ class CompactedPart(InputPartition):
     rows: int
 
 
-def plan_compacted(folder: Path, snapshot: Snapshot) -> tuple[list[CompactedPart], Snapshot]:
+def plan_compacted(
+    folder: Path, snapshot: Snapshot, *, drawn_back: bool = False
+) -> tuple[list[CompactedPart], Snapshot]:
     """A compacted read of everything up to `snapshot`: what is read of generations, and what is left to the ledgers.
+    `drawn_back` as in `Manifest.obstacle`.
 
     Raises `InvalidArgument` where there is no such folder, `DataCorrupt` where a generation is not what it was."""
     if not folder.is_dir():
@@ -103,7 +107,7 @@ def plan_compacted(folder: Path, snapshot: Snapshot) -> tuple[list[CompactedPart
     used: list[Manifest] = []
     for topic in snapshot.topics:
         generations = Generations(folder, topic)
-        if (manifest := generations.usable(snapshot)) is not None:
+        if (manifest := generations.usable(snapshot, drawn_back=drawn_back)) is not None:
             used.append(manifest)
             parts += _parts(generations.path_of(manifest.generation), manifest)
     return parts, without(snapshot, used)

@@ -5,6 +5,7 @@ is another: the newest has moved on, retention has taken something. ▲ So the e
 batch begins, and the answer that is given anew counts for nothing.
 
     initial(cut, isolation)           {…, "initial": true}
+    untold(reason, isolation)         the same where the answer is an error: {…, "untold": "…"}
     ending(start, cut, isolation)     {…, "from": {…}} if `start` is initial
     between(start, end, isolation)    the cuts of a batch
 
@@ -22,6 +23,7 @@ from txnwire.errors import InvalidArgument
 
 _INITIAL: Final = "initial"
 _FROM: Final = "from"
+_UNTOLD: Final = "untold"
 
 Offset = dict[str, Any]
 
@@ -29,6 +31,12 @@ Offset = dict[str, Any]
 def initial(cut: Snapshot | None, isolation: Isolation) -> Offset:
     """Of a stream that begins there; None: before everything."""
     return {**encode_offset(cut, isolation), _INITIAL: True}
+
+
+def untold(reason: str, isolation: Isolation) -> Offset:
+    """Of a stream that cannot tell any more where it would begin: what its options name has changed since. ▲ No error,
+    for the first batch that runs once more does not need it; nothing else may begin here."""
+    return {**initial(None, isolation), _UNTOLD: reason}
 
 
 def ending(start: Mapping[str, Any], cut: Snapshot, isolation: Isolation) -> Offset:
@@ -39,8 +47,14 @@ def ending(start: Mapping[str, Any], cut: Snapshot, isolation: Isolation) -> Off
     return end
 
 
+def is_untold(offset: Mapping[str, Any]) -> bool:
+    return _UNTOLD in offset
+
+
 def decoded(offset: Mapping[str, Any], isolation: Isolation) -> Snapshot | None:
     """The cut of an offset of this stream. Raises `InvalidArgument` for what is none, or of another isolation."""
+    if is_untold(offset):
+        raise InvalidArgument(f"where the query begins cannot be told: {offset[_UNTOLD]}")
     cut = decode_offset(offset)
     check_isolation(offset, cut, isolation)
     return cut

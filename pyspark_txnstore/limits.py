@@ -55,6 +55,10 @@ class Backlog:
         self._start: Snapshot | None = None
         self._segments: dict[str, SegmentHeads] = {}
         self._txns: dict[TxnId, Txn] = {}
+        self._shown_out: list[TxnId] = []
+        """Of which everything known has been shown."""
+        self._looked_back = False
+        """Of some part only what was pending is known."""
 
     def __len__(self) -> int:
         """Heads known."""
@@ -69,8 +73,16 @@ class Backlog:
         """What has yet to be scanned before `limit` can be asked from `start` to `target`. Forgets what lies before
         `start`. Raises `InvalidArgument` where `start` does not precede `target`.
 
-        Of a topic that `start` knows, what is trimmed is lost; of another, what is kept is scanned.
+        Of a topic that `start` knows, what is trimmed is lost; of another, what is kept is scanned. ▲ What was scanned
+        to look back is scanned again: without what has been shown of a transaction its rest could be made pending.
         """
+        if self._looked_back:
+            self._forget()
+        if not (found := self._missing(start, target)):
+            self._forget_shown()
+        return found
+
+    def _missing(self, start: Snapshot | None, target: Snapshot) -> list[EntryRange]:
         Span(start, target)
         self._stand_at(start, target)
         self._start = start
@@ -170,13 +182,16 @@ class Backlog:
         return [narrower for part in whole for narrower in self._narrowed(part, start, end)]
 
     def unknown_before(self, start: Snapshot, end: Snapshot) -> list[EntryRange]:
-        """What has yet to be scanned of what stands before the start's ends. ▲ Heads of segments that came later stay:
-        under a limit they would be scanned again for each batch."""
+        """What has yet to be scanned of what stands before the start's ends; of that only what is pending at `start`
+        has to be added. ▲ Heads of segments that came later stay: under a limit they would be scanned again for each
+        batch."""
         found = []
-        for part in self.missing(start, end):
+        for part in self._missing(start, end):
             bounds = start.bounds(part.segment)
             if bounds is not None and part.after < bounds.end:
                 found.append(replace(part, end=bounds.end))
+        self._looked_back |= bool(found)
+        self._forget_shown()
         return found
 
     def known_before(self, end: Snapshot, besides: Container[TxnId]) -> list[EntryRange]:
@@ -220,15 +235,38 @@ class Backlog:
         for path in [path for path in self._segments if path not in target.segments]:
             self._drop(self._segments.pop(path).pass_to(_BEHIND_ALL, ()), shown=False)
         needed = {path: known_from(start, path) for path in target.segments}
-        if any(self._segments[path].known_from > needed[path] for path in self._segments):
-            self._segments.clear()  # the start has gone back
-            self._txns.clear()
+        if self._is_behind(start) or any(self._segments[path].known_from > needed[path] for path in self._segments):
+            self._forget()
         for path, begin in needed.items():
             known = self._segments.setdefault(path, SegmentHeads(begin))
             known.known_from = begin
             known.known_through = max(known.known_through, begin)
         if start is not None:
             self._pass_to(start)
+
+    def _is_behind(self, start: Snapshot | None) -> bool:
+        """Whether the start has gone back, as where a batch is planned once more after the next one. ▲ What was pending
+        there and is not any more has been forgotten, also where `resolved` is the same."""
+        stood = self._start
+        if stood is None or start is None:
+            return stood is not None
+        if not stood.precedes(start):
+            return True
+        ends = {path: one.end for path, one in stood.segments.items()}
+        is_there = all(ends.get(path) == one.end for path, one in start.segments.items())
+        return is_there and any(not stood.is_pending(txn_id) for txn_id in start.pending)
+
+    def _forget(self) -> None:
+        self._segments.clear()
+        self._txns.clear()
+        self._shown_out.clear()
+        self._looked_back = False
+
+    def _forget_shown(self) -> None:
+        for txn_id in self._shown_out:
+            if (txn := self._txns.get(txn_id)) is not None and not txn.entries:
+                del self._txns[txn_id]
+        self._shown_out.clear()
 
     def _pass_to(self, start: Snapshot) -> None:
         pending = frozenset(start.pending)
@@ -242,7 +280,12 @@ class Backlog:
             txn.entries -= 1
             txn.size_bytes -= size_bytes
             txn.rows -= rows
-            if not txn.entries:
+            if txn.entries:
+                continue
+            if shown:
+                # ▲ Kept until all heads are known: there may be more of it in a segment that has yet to be scanned.
+                self._shown_out.append(txn.txn_id)
+            else:
                 self._txns.pop(txn.txn_id, None)
 
 

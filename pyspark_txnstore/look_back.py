@@ -37,7 +37,7 @@ def pair_to_plan(cuts: Cuts, start: Snapshot | None, end: Snapshot, known: Backl
 
 
 def _scan(cuts: Cuts, start: Snapshot, end: Snapshot, known: Backlog) -> dict[TxnId, None]:
-    """What is not known yet. Of which transactions there was something."""
+    """What is not known yet. Of which transactions there was something that has not aborted."""
     found: dict[TxnId, None] = {}
     for part in known.unknown_before(start, end):
         with closing(cuts.heads(part.segment, part.after, part.end, end.revision)) as pages:
@@ -45,7 +45,8 @@ def _scan(cuts: Cuts, start: Snapshot, end: Snapshot, known: Backlog) -> dict[Tx
                 # Of what stands before the start only this may be shown: the rest need not be kept until then.
                 held = [head for head in page if head.txn_id is not None and start.is_pending(head.txn_id)]
                 known.add(part, held)
-                found.update((head.txn_id, None) for head in held if head.txn_id is not None)
+                # ▲ Not what has aborted: retention may have taken what was known of it before.
+                found.update((head.txn_id, None) for head in held if head.txn_id is not None and not head.aborted)
         known.done(part)
     return found
 

@@ -188,7 +188,8 @@ class BatchReader(DataSourceReader):
         compacted: list[CompactedPart] = []
         if self._options.compacted is not None:
             # ▲ Only of a read of everything: what lies behind a start may hold values that newer ones followed.
-            compacted, end = plan_compacted(self._options.compacted, end)
+            drawn_back = not isinstance(self._options.end, Snapshot | None)
+            compacted, end = plan_compacted(self._options.compacted, end, drawn_back=drawn_back)
         return [*compacted, *plan(self._options, None, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.patience import Patience
 from pyspark_txnstore.source import plan, read
 from txnclient.snapshot import Snapshot
-from txnwire.errors import DataTrimmed
+from txnwire.errors import DataTrimmed, InvalidArgument, TxnError
 from txnwire.ids import EARLIEST
 
 IDLE_S: Final = 0.05
@@ -50,6 +50,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._patience = Patience(options.planning_retry_s, rest=rest)
         self._cuts = Cuts(options)
         self._initial: dict[str, Any] | None = None
+        self._untold: TxnError | None = None
+        """Why it cannot be told where the query begins."""
         self._target: Snapshot | None = None
         """Of a query that ends there."""
         self._idle_s = IDLE_S
@@ -61,9 +63,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- offsets ----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost."""
+        """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost. An
+        error is raised where the answer is needed: Spark asks as well before the first batch runs once more, when
+        segments that the options name may have been split, or trimmed."""
         if self._initial is None:
-            first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
+            try:
+                first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
+            except (InvalidArgument, DataTrimmed) as error:
+                self._untold = error
+                return first_batch.untold(str(error), self._options.isolation)
+            self._untold = None
             self._initial = first_batch.initial(first, self._options.isolation)
         return self._initial
 
@@ -82,6 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """▲ `start` itself where nothing is new: anything else is another micro-batch."""
+        if self._untold is not None and first_batch.is_untold(start):
+            raise self._untold
         limited = not isinstance(limit, ReadAllAvailable)
         end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
         if end is not None:

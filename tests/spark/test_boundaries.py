@@ -278,6 +278,29 @@ def test_the_window_reaches_over_the_longest_transaction_on_both_sides() -> None
     assert window([5])[0] == 0
 
 
+def test_a_transaction_of_long_after_one_position_and_before_the_latest_of_another_segment_is_whole() -> None:
+    world = World(lambda _: 0)
+    world.split()
+    world.time_ms = 10**9
+    world.append_plain()
+    world.time_ms *= 2
+    world.begin()
+    world.append_in_transaction()
+    world.draw = lambda choices: choices - 1
+    world.append_in_transaction()
+    world.draw = lambda _: 0
+    world.decide()
+    parent, left, right = world.segments()
+    assert [len(one.entries) for one in (parent, left, right)] == [0, 2, 1]
+    base = world.cut(world.topics)
+    places: dict[str, Place] = {one.name.descriptor: "latest" for one in (parent, right)}
+    boundary = ByPosition({str(left.name.topic): {left.name.descriptor: Position(1, 0), **places}})
+    cuts: Any = WorldCuts(world)
+    found = BoundaryCuts(cuts, OPTIONS, base, first_kept(world, base)).at(boundary)
+    assert found.pending == tuple(world.txns)
+    assert found.segments[right.name.path].resolved < right.entries[0].position
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

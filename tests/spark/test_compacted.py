@@ -211,6 +211,15 @@ def test_a_read_uses_a_generation_only_where_its_snapshot_holds_all_of_it(
         assert obstacle in found
 
 
+def test_a_read_up_to_a_time_uses_no_generation_with_what_retention_has_taken() -> None:
+    """▲ All of it may have been published later than that."""
+    made = compaction(cut(10, SPLIT))
+    gone = cut(50, {"0000-7fff-1": active(), "8000-ffff-2": active()}, lost=0)
+    assert made.obstacle(gone) is None
+    assert "not known" in str(made.obstacle(gone, drawn_back=True))
+    assert made.obstacle(cut(50, SPLIT), drawn_back=True) is None
+
+
 def test_a_snapshot_from_between_two_generations_gets_the_older_one() -> None:
     """▲ A value in the parent may have made room for one in the child that the snapshot does not hold."""
     then = cut(20, {**SPLIT, "0000-7fff-1": active(15)})

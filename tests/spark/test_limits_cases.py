@@ -427,3 +427,34 @@ def test_looking_back_forgets_nothing_of_what_came_later() -> None:
     assert len(known) == 1 + 50
     (part,) = Backlog().unknown_before(start, target)
     assert (part.segment, part.after, part.end) == (PARENT, EARLIEST, at(1))
+
+
+def test_a_batch_that_is_planned_again_after_the_next_one_reads_the_same() -> None:
+    """▲ What it showed of ONE is forgotten by then, and FOUR keeps `resolved` where it was."""
+    logs = {PARENT: heads([FOUR, ONE, None, None])}
+    start = cut({PARENT: 2}, pending=(FOUR, ONE))
+    for end in (cut({PARENT: 3}, revision=60, pending=(FOUR,)), cut({PARENT: 2}, pending=(FOUR,))):
+        known = filled(Backlog(), start, end, logs)
+        planned = known.ranges(start, end)
+        assert planned[0].after == at(0)
+        filled(known, end, replace(end, revision=70), logs)
+        filled(known, start, end, logs)
+        assert known.ranges(start, end) == planned
+
+
+def test_what_was_shown_is_known_as_that_until_all_heads_are_known() -> None:
+    """As of a topic that joins: also where the scan of the one after the other breaks off, or begins with a batch that
+    looks back."""
+    start = cut({PARENT: 2}, pending=(FOUR,))
+    target = cut({PARENT: 2, ELSEWHERE: 3}, revision=60, pending=(FOUR,))
+    logs = {PARENT: heads([FOUR, ONE, None]), ELSEWHERE: heads([ONE, None, TWO, ONE])}
+    broken_off, looked_back = Backlog(), Backlog()
+    broken_off.add(broken_off.missing(start, target)[0], logs[PARENT])
+    (part,) = looked_back.unknown_before(start, replace(target, pending=()))
+    looked_back.add(part, logs[PARENT][:1])
+    looked_back.done(part)
+    for known in (broken_off, looked_back):
+        filled(known, start, target, logs)
+        assert known.limit(start, target, max_entries=1).pending == (FOUR,)
+        assert known.missing(target, target) == []
+        assert known.transactions == 1, "FOUR alone"

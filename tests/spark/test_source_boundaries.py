@@ -123,6 +123,24 @@ def test_a_start_by_time_is_resolved_once_and_the_first_batch_runs_again_the_sam
     assert values(query.replay(0)) == [*numbered("child", 4), b"first"]
 
 
+def test_the_first_batch_runs_again_though_segments_are_there_that_its_start_does_not_name(
+    start: Start, reads: Reads, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    sync_client.create_topic(topic)
+    send(sync_client, topic, numbered("a", 3))
+    options = {"startingOffsets": json.dumps(place(reads.rows(), b"a001"))}
+    query = start(**options)
+    assert values(query.next()) == [b"a001", b"a002"]
+    (parent,) = sync_client.describe_topic(topic).active
+    sync_client.split(parent.name)
+    send(sync_client, topic, numbered("child", 4))
+    query.restart()
+    assert values(query.replay(0)) == [b"a001", b"a002"]
+    assert values(query.next()) == numbered("child", 4)
+    with pytest.raises(InvalidArgument, match="no position is named for segment"):
+        start(**options).next()
+
+
 def test_uncommitted_a_time_parts_entry_by_entry(reads: Reads, sync_client: txnclient.sync.Client, topic: str) -> None:
     sync_client.create_topic(topic)
     txn = sync_client.begin()
