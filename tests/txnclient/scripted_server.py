@@ -387,7 +387,7 @@ class ScriptedServer:
             cluster.notes[txn_id] = request.note
         if cluster.states[txn_id] != wanted:
             raise InvalidTxnState(f"transaction {txn_id} has {cluster.states[txn_id]}: timeout")
-        ok = pb.EndTxnOk(revision=cluster.decided_at[txn_id], note=cluster.notes[txn_id])
+        ok = pb.EndTxnOk(revision=cluster.decided_at[txn_id], note=cluster.notes.get(txn_id, ""))
         if wanted == "COMMITTED" and (writers := cluster.writers[txn_id]) is not None:
             ok.writers.CopyFrom(pb.WriterList(writers=writers))
         if wanted == "COMMITTED" and request.HasField("writers") and list(request.writers.writers) != writers:

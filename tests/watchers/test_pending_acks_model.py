@@ -151,7 +151,9 @@ class PendingAcksMachine(RuleBasedStateMachine):
                 self.deleted |= messages
         self.held = [one for one in self.held if one[0].txn_id != decision.txn_id]
         if not any(hold.cumulative for hold, _ in losing):  # those stand as their one position
-            due = {message for _, messages in losing for message in messages} - self.deleted
+            # Found again by a recovery, two may hold one message: whoever lets go of it last releases it.
+            elsewhere = {message for _, messages in self.held for message in messages}
+            due = {message for _, messages in losing for message in messages} - self.deleted - elsewhere
             assert {message for ack in applied.released for message in named(ack)} == due
 
     # ---- plain acks
