@@ -7,7 +7,6 @@ import asyncio
 from simulation.scene import Kind, Scene
 from simulation.store_faults import APPLIED, LATE, LOST, USUAL_LATE_S, Trouble
 from simulation.world import World
-from txnstore import keys
 from txnstore.memory_etcd import DEFAULT_QUOTA_BYTES
 
 REQUESTS = ("commit", "fence", "grant", "keep_alive", "revoke", "read", "watch", "compact", "defragment", "disarm")
@@ -166,9 +165,6 @@ async def full(scene: Scene) -> None:
     the maintenance role has made room. Something else filled it, and goes away again."""
     etcd = scene.world.etcd
     filled = scene.chance.choice((0.78, 0.9, 1.1))
-    if etcd.mvcc.get(keys.INCARNATION) is None:
-        scene.told.append("not before a cluster was made in it")
-        return
     scene.told.append(f"to {filled:.0%}")
     etcd.quota_bytes = int(etcd.mvcc.bytes_in_use / filled)
     await scene.for_a_while(1.0, 12.0)

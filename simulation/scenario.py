@@ -421,12 +421,6 @@ def _excused(error: BaseException) -> bool:
     return isinstance(error, EXCUSED) or (isinstance(error, NotAllowed) and NO_FOLDER in str(error))
 
 
-def _lost_as_it_opened(text: str) -> bool:
-    """A client's connection that the other end closed as it opened: who waits for it is told so and tries again, and
-    nothing else comes of the line (docs/limits.md, *Client*)."""
-    return "background task connect " in text and "the other end has closed it" in text
-
-
 def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> Report:
     """One run from one seed, and what the seed lets befall it unless `schedule` says otherwise. Deterministic: the same
     arguments give the same report, hash included."""
@@ -457,7 +451,7 @@ def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Re
         findings += [
             f"logged: {text} ({count} times)"
             for text, count in alarms.items()
-            if not (scenario.plan.damaged() and names_a_file(text)) and not _lost_as_it_opened(text)
+            if not (scenario.plan.damaged() and names_a_file(text))
         ]
         virtual_s = loop.time()
         loop.close()

@@ -191,7 +191,7 @@ class Links:
         tasks: OwnedTasks,
         on_opened: Callable[[Link], None],
     ) -> None:
-        """`on_opened` is called with a new link before anybody else may use it."""
+        """`on_opened` is called with a new link before anybody else may use it; its `TxnError` fails the attempt."""
         self._transport = transport
         self._clock = clock
         self._random = random
@@ -250,6 +250,7 @@ class Links:
                 on_closed=link.lost,
                 timeout_s=CONNECT_TIMEOUT_S,
             )
+            self._on_opened(link)  # raises `ConnectionLost` where the other end has closed it already
         except TxnError as error:
             if backoff is None:
                 self._backoffs[address] = Backoff(self._random)
@@ -260,7 +261,6 @@ class Links:
             self._backoffs.pop(address, None)
             self._failures.pop(address, None)
             self._links[address] = link
-            self._on_opened(link)
             attempt.set_result(link)
         finally:
             del self._attempts[address]

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 from segments.data_folder import expect_shared_folder
 from segments.file_ledger import FileLedgerStore
+from txnctl.founding import found_cluster
 from txnctl.full_collections import FullCollections
 from txnctl.http import HttpEndpoint
 from txnctl.metrics.catalogue import families
@@ -71,6 +72,7 @@ async def serve(settings: ServerSettings) -> None:
     try:
         if _keeps_mark(settings):
             mark = StoreMark(settings.data_dir)
+            await found_cluster(store, clock, id=settings.id, makes_room="coordinator" in settings.roles)
             identity, revision = await mark.check(store)
             if "broker" in settings.roles:  # nothing of ours is left in a folder that is not this cluster's
                 await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)

@@ -31,6 +31,7 @@ from txnctl.admin import Administration
 from txnctl.admin_cluster import ClusterAnswers, coordinator_row
 from txnctl.admin_keys import KeyAnswers
 from txnctl.admin_requests import AdminRequests
+from txnctl.founding import found_cluster
 from txnctl.role_calls import RoleCalls
 from txnctl.settings import ServerSettings
 from txnctl.statistics import ProcessStatistics, StoreStatistics
@@ -127,7 +128,8 @@ class Server:
             raise
 
     async def _start(self) -> None:
-        await self._store.incarnation()  # ▲ before anything else is written: by it a restored backup is told (E8)
+        makes_room = "coordinator" in self._settings.roles
+        await found_cluster(self._store, self._clock, id=self._settings.id, makes_room=makes_room)
         self._guard = errand(self._watch_store(), name="guard of the store")
         self._closing.push_async_callback(self._stop_guard)
         await self.directory.start()

@@ -129,7 +129,7 @@ class Maintenance:
         revision = self._plan.due(self._clock.monotonic(), await self._oldest_pin())
         if revision is not None:
             await self._store.compact(revision)
-        await self._mind_size()
+        await self.mind_size()
 
     async def _sample(self) -> None:
         """Sample by writing a record that has a revision to itself.
@@ -150,7 +150,8 @@ class Maintenance:
         own = self._store.oldest_pin()
         return min(pins if own is None else [*pins, own], default=None)
 
-    async def _mind_size(self) -> None:
+    async def mind_size(self) -> None:
+        """Defragment and disarm as need be; puts nothing. Raises `StoreUnavailable`."""
         status = await self._store.status()
         quota_bytes = status.quota_bytes or self._store.quota_bytes
         now = self._clock.monotonic()
