@@ -73,8 +73,21 @@ async def handle(handler: Handler[V], message: Message[V]) -> Handled:
         if isinstance(given, AsyncGeneratorType):
             given = [one async for one in given]
         return Handled(message, outputs_of(given, message))
+    except asyncio.CancelledError as error:
+        return Handled(message, error=cancelled_within(error))
     except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
         return Handled(message, error=error)
+
+
+def cancelled_within(error: asyncio.CancelledError) -> RuntimeError:
+    """The failure of a handler that awaited something which was cancelled. ▲ Raises `error` itself where it is the loop
+    that is cancelled: it would go on for ever."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise error
+    failure = RuntimeError("the handler awaited something that was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 def handle_plainly(handler: Handler[V], message: Message[V]) -> Handled:
@@ -187,7 +200,7 @@ class BatchWork:
     async def do(self, step: Step) -> None:
         await step.begin()
         try:
-            await self._handle(step.messages, step.begun)
+            await self._handled(step)
         except Exception as error:
             if passes(error):
                 raise
@@ -195,6 +208,12 @@ class BatchWork:
                 raise HandlerFailed(error) from error
             await step.abort(error)
             step.refuse(step.messages[0], error)
+
+    async def _handled(self, step: Step) -> None:
+        try:
+            await self._handle(step.messages, step.begun)
+        except asyncio.CancelledError as error:
+            raise cancelled_within(error) from error
 
 
 def passes(error: BaseException) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -339,3 +339,37 @@ async def test_cancelling_undoes_what_is_not_committed(client: txnclient.Client)
             await running
         assert await read_all(client, TARGET) == []
         assert (await consumer.receive(timeout=10)).value == b"0"
+
+
+@pytest.mark.parametrize("batches", [False, True])
+async def test_a_handler_that_awaits_something_cancelled_fails_for_that_message_alone(
+    client: txnclient.Client, batches: bool
+) -> None:
+    """The loop itself is not being cancelled: a queue's message is given back, as after any exception."""
+    await prepared(client, 3, segments=1)
+    failed: list[bytes] = []
+
+    async def handler(message: txnclient.Message) -> bytes:
+        if message.value == b"1" and len(failed) < (2 if batches else 1):  # in its batch, and then by itself
+            failed.append(message.value)
+            given_up = asyncio.get_running_loop().create_future()
+            given_up.cancel()
+            await given_up
+        return message.value
+
+    async with (
+        await client.consumer(SOURCE, "job", type="queue", redelivery_delay=0.01) as consumer,
+        await client.producer(TARGET) as producer,
+    ):
+
+        async def batch_handler(messages: Sequence[txnclient.Message], txn: txnclient.Transaction) -> None:
+            for message in messages:
+                await producer.send(await handler(message), key=message.key, txn=txn)
+
+        async with asyncio.timeout(30):
+            if batches:
+                done = await txnclient.process_batches(consumer, batch_handler, max_messages=4)
+            else:
+                done = await txnclient.process(consumer, handler, producer, max_messages=4)
+    assert (done.messages, done.nacked) == (3, 1)
+    assert sorted(await read_all(client, TARGET)) == [b"0", b"1", b"2"]
