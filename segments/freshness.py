@@ -1,7 +1,8 @@
 """Whether what this process knows of the cluster can still be relied on: when its metadata store was last heard.
 
 A process that is cut off from the store goes on answering from memory, as it should for a while. Once that has lasted
-as long as a lease, another broker may serve every segment that it names, so it says that its view is stale.
+as long as a lease, another broker may serve every segment that it names, so it says that its view is stale. ▲ A client
+that relied on it would be refused by owners of former times for as long as the cut lasts.
 """
 
 from __future__ import annotations

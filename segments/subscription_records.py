@@ -74,7 +74,8 @@ def plan_subscription(
     created_ms: int,
 ) -> Commit:
     """Put the subscription's record if there is none. `positions`: what "latest" or a time came out as, by segment
-    path. `topic`: its topic's record, compared as unchanged."""
+    path. `topic`: its topic's record, compared as unchanged: ▲ a topic that is deleted meanwhile would leave it behind,
+    for the next topic of the name."""
     key = keys.subscription(topic_path, name)
     record = SubscriptionRecord(
         type=type,

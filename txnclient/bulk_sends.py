@@ -1,4 +1,7 @@
-"""`send_many`: part after part of a caller's messages, each cut into runs that leave as entries."""
+"""`send_many`: part after part of a caller's messages, each cut into runs that leave as entries.
+
+▲ In a transaction whatever ends it early, also a cancel or the caller's own iterator, leaves the transaction able to
+abort only (`producer.py`): a commit would show a part of the messages."""
 
 from __future__ import annotations
 

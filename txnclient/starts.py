@@ -40,7 +40,9 @@ def start_to_wire(start: StartArgument) -> pb.Start:
 
 
 def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) -> None:
-    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: or that is not of all of them."""
+    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: or that is not of all of them.
+
+    ▲ Before anything moves: an owner would read the position in a log that it does not belong to."""
     if not isinstance(start, MessageId):
         return
     topic = topic_of_segment(start.segment)

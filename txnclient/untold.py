@@ -1,4 +1,5 @@
-"""Failures that nobody has been told of (C4).
+"""Failures that nobody has been told of (C4). ▲ A producer that is flushed or closed behind a loss raises it: the loss
+would look like success.
 
 Told is: a future whose exception somebody has looked at, by `await`, `result()` or `exception()`; and what failed in a
 transaction that is not open any more, for its commit raises that, and an abort makes it never have happened.

@@ -291,7 +291,7 @@ class _Serving:
         try:
             if handler is None:
                 raise InvalidArgument(_unknown(name))
-            check_bounds(str(name), command)
+            check_bounds(str(name), command)  # ▲ before a handler computes anything from what a peer has named
             outcome = handler(peer, command)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its reply
             self._fail(name, request_id, error)
