@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants copy-test chaos bench bench-spark clean help
+.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants copy-test chaos docs bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -90,6 +90,17 @@ chaos: setup     ## real processes killed, paused, cut off, then judged: make ch
 
 sync: setup      ## generate the synchronous client from the asynchronous one
 	@$(BIN)/python tools/generate_sync.py
+
+# In an environment of its own: nothing else needs what it is built with.
+$(VENV)/site/bin/mkdocs: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)/site
+	@echo "installing what builds the documentation site"
+	@$(VENV)/site/bin/pip install -q --disable-pip-version-check "mkdocs>=1.6,<2" "mkdocs-material>=9.6" "mkdocstrings[python]>=1.0"
+	@touch $@
+
+docs: $(VENV)/site/bin/mkdocs  ## the documentation as a site, in build/site; a broken link fails it
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build -q
+	@echo "build/site/index.html"
 
 bench: setup     ## the numbers; prints a table and writes bench.json
 	@$(BIN)/python -m benchmarks
