@@ -1,4 +1,4 @@
-"""The documentation site shows README.md and CONTRIBUTING.md as pages, and links to files of the repository as they are.
+"""The documentation site shows README.md and CONTRIBUTING.md as pages, and names files that it does not have.
 
 Called by mkdocs (`hooks` in mkdocs.yml). The files stay where readers of the repository look for them.
 """
