@@ -20,7 +20,6 @@ from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
-from watchers import recovery
 from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import CleanUp, CleanUpSettings
 from watchers.decisions import DecisionWatch
@@ -321,11 +320,7 @@ async def test_load_is_timed(memory_store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-async def test_many_pending_acks_are_read_some_at_a_time(
-    any_store: MetadataStore, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    for setting in ("PAGE_RECORDS", "RANGES_AT_ONCE", "HEADERS_AT_ONCE"):
-        monkeypatch.setattr(recovery, setting, at_once)
+async def test_many_pending_acks_are_read_some_at_a_time(any_store: MetadataStore, at_once: int) -> None:
     held = Held(any_store, await own(any_store))
     txns = [TxnId(4, counter) for counter in range(1, 81)]
     for index, txn_id in enumerate(txns):
@@ -333,14 +328,14 @@ async def test_many_pending_acks_are_read_some_at_a_time(
         await held.ack(txn_id, entry(index))
     for more in range(80, 90):
         await held.ack(txns[0], entry(more))
-    state = await load_state(any_store, SEGMENT, held.epoch)
+    state = await load_state(any_store, SEGMENT, held.epoch, at_once=at_once)
     assert [op.txn_id for op in state.ack_ops[SUBSCRIPTION]] == [txns[0]] * 10 + txns
     assert state.open_transactions == txns
     pending: PendingAcks = await state.pending_acks(SUBSCRIPTION, cursor_of(state))
     assert pending.earliest_unacked() == at(90)
 
 
-def test_however_long_a_load_takes_it_goes_on_while_the_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_long_a_load_takes_it_goes_on_while_the_store_answers() -> None:
     """60 000 pending acks took longer than any limit over all of them, at each owner again."""
 
     class SlowReads:
@@ -361,12 +356,10 @@ def test_however_long_a_load_takes_it_goes_on_while_the_store_answers(monkeypatc
             await begin(others, txn_id)
             await held.ack(txn_id, entry(index))
         begun_s = clock.monotonic()
-        state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0)
+        state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0, at_once=1)
         assert state.open_transactions == txns
         assert clock.monotonic() - begun_s > 10
         await store.close()
         await others.close()
 
-    for setting in ("PAGE_RECORDS", "RANGES_AT_ONCE", "HEADERS_AT_ONCE"):
-        monkeypatch.setattr(recovery, setting, 1)
     run(scenario())
