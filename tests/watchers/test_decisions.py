@@ -250,23 +250,50 @@ async def test_a_revision_is_not_followed_while_a_segment_that_loads_may_hold_wh
     await watch.close()
 
 
-async def test_what_is_held_while_a_revision_is_read_counts_too(starved_store: MemoryStore) -> None:
-    """▲ The read is under way when A is begun, held and committed, and its answer's revision is above all that."""
+class Slow:
+    """A store whose reads of `keys` wait until they may `go`."""
 
-    class Slow:
-        def __init__(self) -> None:
-            self.asked, self.go = asyncio.Event(), asyncio.Event()
+    def __init__(self, store: MemoryStore, keys: Sequence[bytes]) -> None:
+        self._store, self._keys = store, keys
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
 
-        async def get_many(self, asked: Sequence[bytes]) -> tuple[int, list[KeyValue | None]]:
+    async def get_many(self, asked: Sequence[bytes]) -> tuple[int, list[KeyValue | None]]:
+        if list(asked) == self._keys:
             self.asked.set()
             await self.go.wait()
-            return await starved_store.get_many(asked)
+        return await self._store.get_many(asked)
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(starved_store, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
-    slow = Slow()
+
+async def test_who_was_loading_as_it_was_looked_what_is_held_has_not_been_read_for(starved_store: MemoryStore) -> None:
+    """▲ It is through with loading by the end of the read, which has not asked for A: a reader that knows of A's commit
+    must not be let through before A is decided here."""
+    slow = Slow(starved_store, [keys.txn(B)])
+    watch = DecisionWatch(slow, SystemClock(), DecisionSettings(nudge_s=0.01))  # type: ignore[arg-type]
+    await watch.start()
+    other, notes = Notes(), Notes()
+    await watch.join(other).loaded([B])
+    membership = watch.join(notes)
+    await begin(starved_store, A)
+    await begin(starved_store, B)
+    revision = await end(starved_store, A)
+    slow.go.clear()
+    waiting = asyncio.ensure_future(watch.wait_followed(revision, timeout_s=10))
+    await slow.asked.wait()
+    await membership.loaded([A])
+    assert notes.told == []
     slow.go.set()
+    await waiting
+    assert notes.told == [A]
+    await watch.close()
+
+
+async def test_what_is_held_while_a_revision_is_read_counts_too(starved_store: MemoryStore) -> None:
+    """▲ The read is under way when A is begun, held and committed, and its answer's revision is above all that."""
+    slow = Slow(starved_store, [keys.INCARNATION])
     watch = DecisionWatch(slow, SystemClock(), DecisionSettings(nudge_s=0.01))  # type: ignore[arg-type]
     await watch.start()
     notes = Notes()
