@@ -14,6 +14,7 @@ from segments.dispatch import Delivery
 from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerUnreadable
 from segments.queue import PASSED_AT_ONCE, QueueStatistics
+from segments.queue_subscription import PASSED_OVER_AT_ONCE
 from tests.segments.brokering import Cluster, Consumer, Received, eventually
 from tests.segments.changing import controlling
 from txnwire.errors import (
@@ -299,6 +300,23 @@ async def test_p9_what_a_lost_connection_had_goes_to_the_others_but_not_what_is_
     assert counts(other) == {"c": 1}
     await cluster.abort(txn)
     await other.wait("c", "a")
+
+
+async def test_a_queue_passes_over_aborted_entries_in_turns_to_the_last(memory_cluster: Cluster) -> None:
+    """Dies if nothing wakes it behind the first portion: a segment would keep its entries, and a sealed one its drained
+    mark, until something else comes."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    with turns_divided_by(PASSED_OVER_AT_ONCE):  # one at once
+        node = await cluster.start()
+        client = await cluster.connect(node)
+        producer = await client.producer(segment)
+        await cluster.queue(client, segment)
+        txn = await cluster.begin()
+        for value in "abcde":
+            await producer.send(value, txn=txn)
+        await cluster.abort(txn)
+        await eventually(lambda: node.broker.statistics().segments[0].subscriptions[0].backlog == 0)
 
 
 async def test_what_comes_behind_many_pending_entries_is_delivered_without_being_asked_for_again(

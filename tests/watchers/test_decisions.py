@@ -124,14 +124,16 @@ async def test_what_is_decided_while_many_are_taken_in_is_told_once_and_in_order
     decide((found[held + EVENTS_AT_ONCE], 90_001), (found[0], 90_002))
     watch._compare([keys.txn(found[1])], [header_of(found[1], 90_003)])
     turns = 0
-    while not loading.done():
+    while not notes.decisions:
         await asyncio.sleep(0)
         turns += 1
-    await loading
     assert turns >= 10
-    decide((found[1], 90_003), (found[2], 90_004))
+    assert not loading.done()
+    decide((found[3], 90_004))  # between two turns of telling
+    await loading
+    decide((found[1], 90_003), (found[2], 90_005))
     told = [decision.revision for decision in notes.decisions]
-    assert told == [*range(10, 10 + 2 * EVENTS_AT_ONCE), 90_001, 90_002, 90_003, 90_004]
+    assert told == [*range(10, 10 + 2 * EVENTS_AT_ONCE), 90_001, 90_002, 90_003, 90_004, 90_005]
     assert watch.statistics().held == len(found) - len(told)
 
 
@@ -266,6 +268,25 @@ class Slow:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+async def test_what_is_let_go_of_while_its_header_is_read_is_passed_over(starved_store: MemoryStore) -> None:
+    slow = Slow(starved_store, [keys.txn(B)])
+    watch = DecisionWatch(slow, SystemClock(), DecisionSettings(nudge_s=0.01))  # type: ignore[arg-type]
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    await membership.loaded([B])
+    await begin(starved_store, B)
+    revision = await end(starved_store, B)
+    slow.go.clear()
+    waiting = asyncio.ensure_future(watch.wait_followed(revision, timeout_s=10))
+    await slow.asked.wait()
+    membership.drop(B)
+    slow.go.set()
+    await waiting
+    assert (notes.told, notes.absent) == ([], [])
+    await watch.close()
 
 
 async def test_who_was_loading_as_it_was_looked_what_is_held_has_not_been_read_for(starved_store: MemoryStore) -> None:

@@ -236,8 +236,9 @@ async def test_decision_made_between_the_read_and_the_end_of_loading_is_not_miss
     await watch.close()
 
 
-async def test_everything_is_of_one_revision_headers_included() -> None:
-    """A is decided and its op deleted between the reads of one load: none of it is seen, the watch will tell."""
+@pytest.mark.parametrize("before", range(2, 8))
+async def test_everything_is_of_one_revision_headers_included(before: int) -> None:
+    """A is decided and cleaned up between the reads of one load: none of it is seen, the watch will tell."""
 
     class DecideBetweenReads:
         reads = 0
@@ -245,11 +246,14 @@ async def test_everything_is_of_one_revision_headers_included() -> None:
         def fate(self, request: str, client: str) -> Fate:
             if request == "read" and client == "loading":
                 self.reads += 1
-                if self.reads == 2:
+                if self.reads == before:
                     header = Header(state=records.COMMITTED, timeout_ms=1, created_ms=0)
-                    put = Put(keys.txn(A), records.encode(header))
-                    gone = Delete(keys.TXN_OP, keys.prefix_end(keys.TXN_OP))
-                    etcd.mvcc.commit([Commit(puts=(put,), deletes=(gone,))])
+                    puts = [Put(keys.txn(A), records.encode(header))]
+                    puts.append(Put(keys.aborted(SEGMENT, B), records.encode(AbortedRecord(max_position=(1, 9)))))
+                    puts.append(Put(keys.cursor_block(SEGMENT, SUBSCRIPTION, "mark"), b"{}"))
+                    gone = [keys.TXN_OP, keys.writes_by_segment(SEGMENT), keys.acks_by_segment(SEGMENT)]
+                    deletes = [Delete(prefix, keys.prefix_end(prefix)) for prefix in gone]
+                    etcd.mvcc.commit([Commit(puts=tuple(puts), deletes=tuple(deletes))])
             return NO_FAULT
 
         def watch_delay_s(self, client: str) -> float:
@@ -263,7 +267,8 @@ async def test_everything_is_of_one_revision_headers_included() -> None:
     await held.write(A)
     await held.ack(A, entry(0))
     state = await load_state(store, SEGMENT, held.epoch)
-    assert faults.reads > 2
+    assert faults.reads >= before
+    assert (state.aborted, state.cursor_blocks) == ({}, {})
     assert (state.open_transactions, state.written, state.decisions) == ([A], [A], [])
     assert len(state.ack_ops[SUBSCRIPTION]) == 1
     await store.close()
