@@ -180,8 +180,8 @@ MUTANTS = (
         rule="each of many kept decisions is told",
         section="§6",
         file="watchers/decisions.py",
-        old="            async for taken in in_turns(early):\n                self._deliver(taken)\n",
-        new="            async for taken in in_turns(early):\n                self._deliver(taken[:-1])\n",
+        old="            async for taken in in_turns(early, EVENTS_AT_ONCE):\n                self._deliver(taken)\n",
+        new="            async for taken in in_turns(early, EVENTS_AT_ONCE):\n                self._deliver(taken[:-1])\n",
         tests=(
             "tests/watchers/test_decisions.py::test_what_is_decided_while_many_are_taken_in_is_told_once_and_in_order",
         ),

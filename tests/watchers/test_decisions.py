@@ -105,7 +105,7 @@ async def test_what_is_decided_while_many_are_taken_in_is_told_once_and_in_order
     watch = DecisionWatch(memory_store, SystemClock(), NEVER)
     notes = Notes()
     membership = watch.join(notes)
-    found = [TxnId(1, number) for number in range(1, 20 * EVENTS_AT_ONCE)]
+    found = [TxnId(1, number) for number in range(1, 20_000)]
     await membership.expect(found)
     value = records.encode(Header(state=records.COMMITTED, timeout_ms=1, created_ms=1))
 
@@ -117,10 +117,10 @@ async def test_what_is_decided_while_many_are_taken_in_is_told_once_and_in_order
 
     decide(*((txn_id, 10 + number) for number, txn_id in enumerate(reversed(found[-2 * EVENTS_AT_ONCE :]))))
     loading = asyncio.ensure_future(membership.loaded(found))
-    while watch.statistics().held < 5 * EVENTS_AT_ONCE:
+    while watch.statistics().held < 5_000:
         await asyncio.sleep(0)
     held = watch.statistics().held
-    assert EVENTS_AT_ONCE < held < len(found) - 2 * EVENTS_AT_ONCE
+    assert 1_000 < held < len(found) - 2 * EVENTS_AT_ONCE
     decide((found[held + EVENTS_AT_ONCE], 90_001), (found[0], 90_002))
     watch._compare([keys.txn(found[1])], [header_of(found[1], 90_003)])
     turns = 0
