@@ -1,6 +1,7 @@
 """`make bench`: run the benchmarks, print a table, write bench.json.
 
-`python -m benchmarks [NAME …]` runs some of them; `--quick` runs each just long enough to see that it works.
+`python -m benchmarks [NAME …]` runs some of them, a group by its first word (`bounds`); `--quick` runs each just long
+enough to see that it works, `--share 0.3` those of `bounds` at a third of their size.
 """
 
 from __future__ import annotations
@@ -8,7 +9,13 @@ from __future__ import annotations
 import sys
 
 from benchmarks import running
-from benchmarks.bounds import bounds
+from benchmarks.bounds import (
+    bounds_collection,
+    bounds_ledgers,
+    bounds_names,
+    bounds_pending_acks,
+    bounds_take_over,
+)
 from benchmarks.brokers import brokers
 from benchmarks.connections import connections
 from benchmarks.data import data
@@ -41,7 +48,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "brokers": brokers,
     "open-transactions": open_transactions,
     "connections": connections,
-    "bounds": bounds,
+    "bounds-take-over": bounds_take_over,
+    "bounds-pending-acks": bounds_pending_acks,
+    "bounds-ledgers": bounds_ledgers,
+    "bounds-collection": bounds_collection,
+    "bounds-names": bounds_names,
     "soak": soak,
 }
 

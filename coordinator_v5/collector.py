@@ -40,12 +40,15 @@ from txnstore.paging import in_pages
 from txnstore.transitions import Decision, decision_of
 from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import TxnId
+from txnwire.turns import in_turns
 
 log = structlog.get_logger()
 
 COLLECTED_AT_ONCE: Final = 20_000
 """Per TCID and round."""
 STUCK_AT_ONCE: Final = 100
+TRIED_AT_ONCE: Final = 2000
+"""Put back in line in one turn."""
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 60.0
 LOOK_AFTER_TRIES: Final = 3
@@ -230,18 +233,19 @@ class Collector:
         now = self._state.clock.monotonic()
         due = [txn_id for txn_id, stuck in self._stuck.items() if stuck.retry_at <= now]
         looked = 0
-        for txn_id in due:
-            stuck, tc = self._stuck.get(txn_id), self._state.tcids.get(txn_id.tcid)
-            if stuck is None or tc is None:
-                continue
-            if stuck.tries >= LOOK_AFTER_TRIES and looked < STUCK_AT_ONCE:
-                looked += 1
-                try:
-                    await self._clear_leftovers(txn_id)
-                except UNREADABLE as error:
-                    log.error("leftovers not cleared", txn=str(txn_id), error=str(error))
-            self._stuck.pop(txn_id, None)
-            tc.finals.setdefault(txn_id.counter, stuck.seen)
+        async for part in in_turns(due, TRIED_AT_ONCE):
+            for txn_id in part:
+                stuck, tc = self._stuck.get(txn_id), self._state.tcids.get(txn_id.tcid)
+                if stuck is None or tc is None:
+                    continue
+                if stuck.tries >= LOOK_AFTER_TRIES and looked < STUCK_AT_ONCE:
+                    looked += 1
+                    try:
+                        await self._clear_leftovers(txn_id)
+                    except UNREADABLE as error:
+                        log.error("leftovers not cleared", txn=str(txn_id), error=str(error))
+                self._stuck.pop(txn_id, None)
+                tc.finals.setdefault(txn_id.counter, stuck.seen)
         self._count_stuck()
 
     async def _clear_leftovers(self, txn_id: TxnId) -> None:

@@ -47,7 +47,8 @@ class CoordinatorStatistics:
     sweeping: int
     """Aborts that nobody asked for (deadlines, vanished clients) on their way, at most `swept_at_once`."""
     overdue: int
-    """Deadlines that have passed, clients that have vanished: aborts that are due and not decided yet."""
+    """Deadlines that have passed, clients that have vanished: aborts that are due and not decided yet. Counted up to
+    10 000."""
     cas_ok: int
     """Compare-and-sets of headers (begins and decisions) that held."""
     cas_conflict: int

@@ -262,10 +262,10 @@ class OwnedTcid:
             self._deadlines = [item for item in self._deadlines if item[1].phase is not Phase.ENDED]
             heapq.heapify(self._deadlines)
 
-    def overdue(self, now: float) -> int:
-        """Deadlines on the heap that have passed, without taking them. O(how many they are)."""
+    def overdue(self, now: float, most: int) -> int:
+        """Deadlines on the heap that have passed, without taking them, up to `most`. O(how many they are)."""
         found, look = 0, [0]
-        while look:
+        while look and found < most:
             at = look.pop()
             if at < len(self._deadlines) and self._deadlines[at][0] <= now:
                 found += self._deadlines[at][1].phase is not Phase.ENDED

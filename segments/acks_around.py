@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from txnwire.ids import Position
-from watchers.acks import WHOLE, AckPosition
-
-BLOCK_ENTRIES: Final = 4096
-
-Block = tuple[int, int]
+from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, Kept, bit_of, block_of
 
 
 class LedgerList(Protocol):
@@ -22,33 +17,24 @@ class LedgerList(Protocol):
         id -1 is the place before a ledger's first."""
 
 
-def block_of(position: Position) -> Block:
-    """(ledger, number) of the block that holds an ack of `position`."""
-    return position.ledger_id, position.entry_id // BLOCK_ENTRIES
-
-
-def acks_around(
-    ledgers: LedgerList, ack: AckPosition, kept: Sequence[AckPosition]
-) -> tuple[dict[Block, int], list[AckPosition]]:
-    """What lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept` names:
-    one entry or more, in order, up to `ack`. As bitmaps of whole entries by block, and entries of which a part is left.
-    O(blocks + kept)."""
-    blocks: dict[Block, int] = {}
+def acks_around(ledgers: LedgerList, ack: AckPosition, kept: Kept) -> tuple[dict[Block, int], list[AckPosition]]:
+    """What lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept` names,
+    which lies up to `ack`. As bitmaps of whole entries by block, and entries of which a part is left. O(blocks and
+    parts)."""
+    run: dict[Block, int] = {}
+    _add_run(ledgers, run, kept.first, ack.position if ack.indexes == WHOLE else _before(ack.position))
+    out = dict(kept.whole)
     parts: list[AckPosition] = []
-    below = kept[0].position
-    for held in kept:
+    for held in kept.parts:
         position = held.position
-        _add_run(ledgers, blocks, below, _before(position))
-        below = position
+        out[block_of(position)] = out.get(block_of(position), 0) | bit_of(position)
         named = ack.indexes if position == ack.position else WHOLE
         left = ((1 << held.messages) - 1 if named == WHOLE else named) & ~held.indexes
-        if held.indexes != WHOLE and left:
+        if left:
             parts.append(AckPosition(position, held.messages, left))
-    if below < ack.position:
-        _add_run(ledgers, blocks, below, ack.position if ack.indexes == WHOLE else _before(ack.position))
-        if ack.indexes != WHOLE:
-            parts.append(ack)
-    return blocks, parts
+    if ack.indexes != WHOLE and not out.get(block_of(ack.position), 0) & bit_of(ack.position):
+        parts.append(ack)
+    return {block: left for block, bits in run.items() if (left := bits & ~out.get(block, 0))}, parts
 
 
 def _before(position: Position) -> Position:

@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from segments.acks_around import BLOCK_ENTRIES as BLOCK_ENTRIES
-from segments.acks_around import LedgerList, acks_around, block_of
+from segments.acks_around import LedgerList, acks_around
 from segments.partial_acks import RECORD_BYTES, PartialRoom, Parts, Record
 from txnstore import records
 from txnstore.records import CursorBlock, CursorMark
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
-from watchers.acks import WHOLE, AckPosition, names_all
+from watchers.acks import BLOCK_ENTRIES as BLOCK_ENTRIES
+from watchers.acks import WHOLE, AckPosition, Kept, block_of, names_all
 from watchers.pending_acks import BlockWrite
 
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
@@ -234,7 +234,7 @@ class Cursor:
             self._move_mark(target)
         return self.ack(ack, held=True) or moved
 
-    def ack_around(self, ack: AckPosition, kept: Sequence[AckPosition]) -> bool:
+    def ack_around(self, ack: AckPosition, kept: Kept) -> bool:
         """Ack what lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept`
         names. Returns whether anything changed. Raises `Overloaded`, changing nothing. See `segments.acks_around`."""
         blocks, parts = acks_around(self._ledgers, ack, kept)

@@ -26,12 +26,11 @@ from heapq import heappop, heappush, heapreplace
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from segments.acks_around import block_of
 from segments.redelivery_counts import RedeliveryCounts
 from segments.tail_cache import ChunkKey, LogEntry
 from txnwire.ids import Position, TxnId
 from txnwire.turns import turn_size
-from watchers.acks import WHOLE, AckPosition
+from watchers.acks import WHOLE, AckPosition, block_of
 
 PASSED_AT_ONCE: Final = 5000
 """Entries that are acked or pending, of which there may be a hundred thousand."""

@@ -23,6 +23,7 @@ from segments.subscriptions import Acker, Subscription, SubscriptionStatistics, 
 from segments.tail_cache import LogEntry
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
 from txnwire.ids import Position
+from txnwire.turns import turn_size
 from watchers.acks import AckPosition, bitmap_bytes
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
@@ -181,7 +182,7 @@ class QueueSubscription(Subscription):
 
     def serve(self) -> None:
         queue, left = self._queue, BATCH_ENTRIES
-        if queue.pass_over(PASSED_OVER_AT_ONCE):
+        if queue.pass_over(turn_size(PASSED_OVER_AT_ONCE)):
             self._dispatcher.wake()
         queue.cut_short = False
         while left and not queue.cut_short and self._somebody_takes() and (self._serve_due() or self._serve_ahead()):

@@ -9,6 +9,7 @@ from typing import Final
 from txnwire.errors import Timeout
 from txnwire.ids import Position
 from txnwire.ports import Clock
+from txnwire.turns import taking_turns
 from watchers.visibility import BufferCut, TransactionBuffer
 
 NOTED_FOR_S: Final = 30.0
@@ -64,7 +65,7 @@ class SegmentCuts:
         await self._wait_followed(revision)
         await self._wait_settled(revision)
         self._check()
-        found = self._buffer.cut(revision, resolved)
+        found = await taking_turns(self._buffer.cut(revision, resolved))  # ▲ begun in this turn: see there
         if found is None:
             raise Timeout(f"{self._segment}: a cut at revision {revision} was begun too long ago: begin it again")
         return found

@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 SCAN_BYTES = 4 * 1024 * 1024
 ENTRIES_AT_ONCE = 1000
 DECISIONS_AT_ONCE = 200
+ACKS_AT_ONCE = 500
 FOOTER_AFTER_ENTRIES = 1024
 """Scanning more entries than this for dedup is not to happen twice: the closed ledger gets the footer it lacks."""
 
@@ -190,7 +191,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
             type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
         subscription = table.add(name, type, cursor, await state.pending_acks(name, cursor))
         subscription.rolled()
-        async for part in in_turns(state.ack_ops.get(name, ())):
+        async for part in in_turns(state.ack_ops.get(name, ()), ACKS_AT_ONCE):
             for op in part:
                 subscription.restored(op.txn_id, op.consumer)
     async for written in in_turns(state.written):

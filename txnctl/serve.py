@@ -81,7 +81,7 @@ async def serve(settings: ServerSettings) -> None:
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
         pauses = Pauses(clock)
-        server.longest_pause_s = pauses.longest_s
+        server.longest_pause_s, server.longest_pause_cpu_s = pauses.longest_s, pauses.longest_work_s
         with server.tasks.in_charge():
             own = (
                 restarted(pauses.run, name="pauses"),

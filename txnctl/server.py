@@ -94,6 +94,8 @@ class Server:
         """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; whoever serves them says so."""
         self.longest_pause_s: Callable[[], float] = lambda: 0.0
         """Of the event loop; whoever measures it says so."""
+        self.longest_pause_cpu_s: Callable[[], float] = lambda: 0.0
+        """CPU time of its thread within one, likewise."""
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
@@ -345,6 +347,7 @@ class Server:
             unowned_segments=sum(1 for path in paths if path not in owners),
             task_failures=dict(self.tasks.failures),
             longest_pause_s=self.longest_pause_s(),
+            longest_pause_cpu_s=self.longest_pause_cpu_s(),
             clock_ahead_s=self.cluster_clock.ahead_s,
             store=StoreStatistics(
                 commits=self._store.statistics(),

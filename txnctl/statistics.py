@@ -57,9 +57,11 @@ class ProcessStatistics:
     task_failures: Mapping[str, int]
     """Background tasks that ended though nobody asked them to, by kind, since the start."""
     longest_pause_s: float
+    """Of the event loop, lately; 0 where nobody measures it."""
+    longest_pause_cpu_s: float
+    """CPU time of its thread within one pause, likewise."""
     clock_ahead_s: float
     """This process's wall clock less the cluster's."""
-    """Of the event loop, lately; 0 where nobody measures it."""
     store: StoreStatistics
     coordinator: CoordinatorStatistics | None
     sweeper: SweeperStatistics | None

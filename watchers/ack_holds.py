@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from txnwire.errors import InternalError
 from txnwire.ids import Position, TxnId
-from watchers.acks import WHOLE, AckPosition, ack_position
+from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, Kept, ack_position, bit_of, block_of
 
 
 class Reservation:
@@ -55,6 +55,11 @@ class AckHolds:
         self._individual: dict[Position, _Hold] = {}
         self._lowest: list[Position] = []
         """Heap over `_individual`; stale ones go lazily."""
+        self._whole: dict[Block, int] = {}
+        """Bitmaps of those that some ack of the whole entry holds: what a cumulative ack of others leaves out is asked
+        of dozens of blocks, not of a hundred thousand entries."""
+        self._parts: dict[Position, None] = {}
+        """The others."""
         self._cumulative: dict[Reservation, None] = {}
         self._covered: AckPosition | None = None
         self._uncovered = False
@@ -91,6 +96,12 @@ class AckHolds:
             self._individual[position] = _Hold(reservation, ack, chained)
             if chained is None:
                 heappush(self._lowest, position)
+            if ack.indexes == WHOLE:
+                self._whole[block_of(position)] = self._whole.get(block_of(position), 0) | bit_of(position)
+                if chained is not None:
+                    self._parts.pop(position, None)
+            elif chained is None:
+                self._parts[position] = None
 
     def remove(self, reservation: Reservation) -> None:
         if reservation.cumulative:
@@ -123,19 +134,37 @@ class AckHolds:
             heappop(self._lowest)
         return self._lowest[0] if self._lowest else None
 
-    def up_to(self, last: Position) -> list[AckPosition]:
-        """What is held of each entry up to `last`, in order: from the last covered one on, where there is one, which
-        stands for all before it. O(n log n) of the entries held."""
+    def whole_from(self, position: Position) -> int:
+        """How many entries in a row, from `position` on and within its block, are held individually by acks of the
+        whole entry."""
+        found = self._whole.get(block_of(position), 0) >> position.entry_id % BLOCK_ENTRIES
+        return (~found & found + 1).bit_length() - 1
+
+    def between(self, after: Position, last: Position) -> Kept | None:
+        """What is held behind `after`, up to `last`: from the last covered one on, where there is one, which stands for
+        all before it. None where that is nothing. O(blocks, and entries held in part)."""
         covered = self.covered
-        found = {
-            position: hold.messages
-            for position, hold in self._individual.items()
-            if position <= last and (covered is None or position > covered.position)
-        }
-        if covered is not None and covered.position <= last:
-            hold = self._individual.get(covered.position)
-            found[covered.position] = max(covered.messages, 0 if hold is None else hold.messages)
-        return [ack_position(at, messages, self.pending(at)) for at, messages in sorted(found.items())]
+        at = [] if covered is None or not after < covered.position <= last else [covered.position]
+        if covered is not None:
+            after = max(after, covered.position)
+        whole = {block: bits for block, held in self._whole.items() if (bits := _within(block, held, after, last))}
+        parts = []
+        for position in [*at, *sorted(one for one in self._parts if after < one <= last)]:
+            held = ack_position(position, self._messages(position), self.pending(position))
+            if held.indexes == WHOLE:
+                whole[block_of(position)] = whole.get(block_of(position), 0) | bit_of(position)
+            else:
+                parts.append(held)
+        firsts = [parts[0].position] if parts else []
+        if whole:
+            (ledger_id, number), bits = min(whole.items())
+            firsts.append(Position(ledger_id, number * BLOCK_ENTRIES + (bits & -bits).bit_length() - 1))
+        return Kept(min(firsts), whole, parts) if firsts else None
+
+    def _messages(self, position: Position) -> int:
+        covered, hold = self.covered, self._individual.get(position)
+        named = 0 if covered is None or covered.position != position else covered.messages
+        return max(named, 0 if hold is None else hold.messages)
 
     def other(self, txn_id: TxnId, ack: AckPosition) -> TxnId | None:
         """A transaction besides `txn_id` that holds some of what `ack` names individually."""
@@ -174,12 +203,30 @@ class AckHolds:
                 del self._individual[position]
             else:
                 self._individual[position] = hold.next
-            return
-        while hold.next is not None and hold.next.reservation is not reservation:
+        else:
+            while hold.next is not None and hold.next.reservation is not reservation:
+                hold = hold.next
+            if hold.next is None:
+                raise InternalError(f"{position} was not held by this ack of {reservation.txn_id}")
+            hold.next = hold.next.next
+        self._index(position)
+
+    def _index(self, position: Position) -> None:
+        """Some of what held the entry has gone."""
+        first = hold = self._individual.get(position)
+        while hold is not None and hold.indexes != WHOLE:
             hold = hold.next
-        if hold.next is None:
-            raise InternalError(f"{position} was not held by this ack of {reservation.txn_id}")
-        hold.next = hold.next.next
+        if hold is not None:
+            return  # held whole, as it was
+        if first is None:
+            self._parts.pop(position, None)
+        else:
+            self._parts[position] = None
+        block = block_of(position)
+        if (left := self._whole.get(block, 0) & ~bit_of(position)) != 0:
+            self._whole[block] = left
+        else:
+            self._whole.pop(block, None)
 
     def _cover(self, ack: AckPosition) -> None:
         highest = self._covered
@@ -187,3 +234,16 @@ class AckHolds:
             self._covered = ack
         elif ack.position == highest.position:
             self._covered = AckPosition(ack.position, ack.messages, ack.indexes | highest.indexes)
+
+
+def _within(block: Block, bits: int, after: Position, last: Position) -> int:
+    """What of a block's bitmap lies behind `after`, up to `last`."""
+    ledger_id, number = block
+    first = number * BLOCK_ENTRIES
+    if ledger_id < after.ledger_id or ledger_id > last.ledger_id:
+        return 0
+    if ledger_id == after.ledger_id and after.entry_id >= first:
+        bits = bits >> after.entry_id + 1 - first << after.entry_id + 1 - first
+    if ledger_id == last.ledger_id:
+        bits &= (1 << max(0, last.entry_id + 1 - first)) - 1
+    return bits

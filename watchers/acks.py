@@ -6,7 +6,7 @@ a bitmap that names every message of its entry is always turned into it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from txnstore import keys
@@ -28,6 +28,31 @@ class AckPosition(NamedTuple):
     position: Position
     messages: int
     indexes: int = WHOLE
+
+
+Block = tuple[int, int]
+
+BLOCK_ENTRIES: Final = 4096
+"""Entries whose acks stand together, as one bitmap."""
+
+
+def block_of(position: Position) -> Block:
+    """(ledger, number) of the block that holds an ack of `position`."""
+    return position.ledger_id, position.entry_id // BLOCK_ENTRIES
+
+
+def bit_of(position: Position) -> int:
+    """Of its block's bitmap."""
+    return 1 << position.entry_id % BLOCK_ENTRIES
+
+
+class Kept(NamedTuple):
+    """What a cumulative ack leaves out. `first`: the first entry of it. `whole`: entries of which all is, as bitmaps by
+    block: a hundred thousand of them are some dozens. `parts`: the others, in order."""
+
+    first: Position
+    whole: Mapping[Block, int]
+    parts: Sequence[AckPosition]
 
 
 class AckOp(NamedTuple):

@@ -37,8 +37,8 @@ __all__ = ["Decision", "DecisionSettings", "DecisionStatistics", "DecisionWatch"
 
 log = structlog.get_logger(__name__)
 
-EVENTS_AT_ONCE: Final = 1000
-"""Of a batch, looked at in one go."""
+EVENTS_AT_ONCE: Final = 250
+"""Of a batch, looked at in one go: a decision takes some 40 µs where each has an ack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Membership:
                 if self._watch.early.awaits(self, keys.txn(txn_id)):
                     self._watch.hold(self, txn_id)
         while len(early := self._watch.early.take(self)) > turn_size(EVENTS_AT_ONCE):
-            async for taken in in_turns(early):
+            async for taken in in_turns(early, EVENTS_AT_ONCE):
                 self._deliver(taken)
         self.loading = False
         self._watch.early.leave(self)

@@ -35,8 +35,6 @@ class NotedDecisions:
             forgotten, _, _ = self._noted.popleft()
             self.known_above = max(self.known_above, forgotten)
 
-    def after(self, revision: int, end: Position) -> list[TxnId] | None:
-        """Transactions decided after `revision` with entries at or below `end`; None where that is not known."""
-        if revision < self.known_above:
-            return None
-        return [txn_id for decided, txn_id, first in self._noted if decided > revision and first <= end]
+    def copy(self) -> list[tuple[int, TxnId, Position]]:
+        """The revision of each, its transaction, and the first of that one's entries."""
+        return list(self._noted)

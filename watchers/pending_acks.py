@@ -31,7 +31,7 @@ from txnwire.errors import InternalError, InvalidArgument, Overloaded, TxnConfli
 from txnwire.ids import Position, TxnId
 from txnwire.turns import in_weighed_steps, turn_size
 from watchers.ack_holds import AckHolds, Reservation
-from watchers.acks import WHOLE, AckOp, AckPosition, names_all
+from watchers.acks import WHOLE, AckOp, AckPosition, Kept, names_all
 from watchers.outcomes import Decision, refusal
 
 __all__ = [
@@ -70,7 +70,7 @@ class CursorView(Protocol):
     def unhold(self, ack: AckPosition) -> None: ...
     def ack(self, ack: AckPosition, *, held: bool = False) -> bool: ...
     def ack_cumulative(self, ack: AckPosition) -> bool: ...
-    def ack_around(self, ack: AckPosition, kept: Sequence[AckPosition]) -> bool: ...
+    def ack_around(self, ack: AckPosition, kept: Kept) -> bool: ...
     @property
     def dirty(self) -> bool: ...
     def block_writes(self) -> Sequence[BlockWrite]: ...
@@ -246,7 +246,7 @@ class PendingAcks:
     def ack_cumulative(self, ack: AckPosition) -> bool:
         """Ack everything up to and including `ack` but for what is pending in a transaction. Returns whether anything
         changed. Raises `Overloaded` where the cursor could not hold what lies behind the first pending message; what
-        stands before that one is acked then. O(n log n) of the entries pending."""
+        stands before that one is acked then. O(blocks, and entries pending in part)."""
         covered, lowest = self._holds.covered, self._holds.lowest()
         if covered is None and (lowest is None or lowest > ack.position):
             return self._cursor.ack_cumulative(ack)
@@ -254,12 +254,12 @@ class PendingAcks:
             return ack.position == covered.position and self.ack([ack])
         # ▲ What is pending is not acked with the others, or an abort would not bring it back: it would be lost. What
         # stands behind it is: it would come again although its ack was answered, and keep a split segment undrained.
-        kept = [held for held in self._holds.up_to(ack.position) if held.position > self._cursor.mark_delete]
-        if not kept:  # found by recovery: applied before it, and still to be cleaned up
+        kept = self._holds.between(self._cursor.mark_delete, ack.position)
+        if kept is None:  # found by recovery: applied before it, and still to be cleaned up
             return self._cursor.ack_cumulative(ack)
-        before = Position(kept[0].position.ledger_id, kept[0].position.entry_id - 1)
+        before = Position(kept.first.ledger_id, kept.first.entry_id - 1)
         # ▲ Also behind a covered one that was trimmed away: what is acked here would come again.
-        moved = (covered is None or covered.position < kept[0].position) and before > self._cursor.mark_delete
+        moved = (covered is None or covered.position < kept.first) and before > self._cursor.mark_delete
         if moved:
             self._cursor.ack_cumulative(AckPosition(before, 0))
         return self._cursor.ack_around(ack, kept) or moved
@@ -289,7 +289,9 @@ class PendingAcks:
             position = self._cursor.next_unacked(position)
             if self._holds.pending(position) != WHOLE:
                 return position
-            position = self._cursor.following(position)
+            # Past all that are held in a row: position by position a hundred thousand would stop the loop.
+            last = position.entry_id + max(0, self._holds.whole_from(position) - 1)
+            position = self._cursor.following(Position(position.ledger_id, last))
 
     def holds(self, txn_id: TxnId) -> bool:
         """Whether the transaction's decision is still awaited here."""

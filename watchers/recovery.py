@@ -33,10 +33,9 @@ from watchers.outcomes import Decision
 from watchers.pending_acks import CursorView, PendingAcks
 from watchers.visibility import AbortedKey, TransactionBuffer
 
-PAGE_RECORDS: Final = 1000
-RANGES_AT_ONCE: Final = 500
-HEADERS_AT_ONCE: Final = 500
-POSITIONS_AT_ONCE: Final = 2000
+READ_AT_ONCE: Final = 500
+"""Records of a page, ranges, or headers of one request."""
+POSITIONS_AT_ONCE: Final = 1000
 """Of acks, restored in one go."""
 
 
@@ -90,8 +89,11 @@ class SegmentState:
         return sorted({**self.cursor_blocks, **self.ack_ops})
 
 
-async def load_state(store: MetadataStore, segment: str, owner_epoch: int, *, timeout_s: float = 30.0) -> SegmentState:
-    """However much there is: `timeout_s` is the longest time without an answer of the store.
+async def load_state(
+    store: MetadataStore, segment: str, owner_epoch: int, *, timeout_s: float = 30.0, at_once: int = READ_AT_ONCE
+) -> SegmentState:
+    """However much there is: `timeout_s` is the longest time without an answer of the store, `at_once` how much is
+    asked for in one request.
 
     Raises `NotOwner` where the segment has another owner at R, `DataCorrupt` naming the key of a record that does not
     parse, `StoreUnavailable`, `Timeout`."""
@@ -99,7 +101,9 @@ async def load_state(store: MetadataStore, segment: str, owner_epoch: int, *, ti
     try:
         async with asyncio.timeout(timeout_s) as limit:
             while True:
-                loading = _Loading(store, segment, owner_epoch, lambda: limit.reschedule(loop.time() + timeout_s))
+                loading = _Loading(
+                    store, segment, owner_epoch, at_once, lambda: limit.reschedule(loop.time() + timeout_s)
+                )
                 try:
                     return await loading.load()
                 except Compacted:
@@ -113,10 +117,13 @@ async def load_state(store: MetadataStore, segment: str, owner_epoch: int, *, ti
 class _Loading:
     """One attempt, at one revision. `went_on` is called with every page that was read: there the loop goes on, too."""
 
-    def __init__(self, store: MetadataStore, segment: str, owner_epoch: int, went_on: Callable[[], None]) -> None:
+    def __init__(
+        self, store: MetadataStore, segment: str, owner_epoch: int, at_once: int, went_on: Callable[[], None]
+    ) -> None:
         self._store = store
         self._segment = segment
         self._owner_epoch = owner_epoch
+        self._at_once = at_once
         self._went_on = went_on
         self._revision = 0
 
@@ -165,7 +172,7 @@ class _Loading:
 
     async def _pages(self, prefix: bytes) -> AsyncIterator[tuple[KeyValue, ...]]:
         end, revision = keys.prefix_end(prefix), self._revision
-        async for page in in_pages(self._store, prefix, end, at_once=PAGE_RECORDS, revision=revision):
+        async for page in in_pages(self._store, prefix, end, at_once=self._at_once, revision=revision):
             await self._pause()
             yield page
         self._went_on()
@@ -177,7 +184,7 @@ class _Loading:
     async def _ack_ops(self, acked: Sequence[tuple[str, TxnId]]) -> dict[str, list[AckOp]]:
         """One range per (subscription, transaction), many in one request: their keys lie apart from each other."""
         ops: dict[str, list[AckOp]] = {}
-        for part in in_parts(acked, self._store.page_size(RANGES_AT_ONCE)):
+        for part in in_parts(acked, self._store.page_size(self._at_once)):
             prefixes = [keys.ack_ops(txn_id, self._segment, subscription) for subscription, txn_id in part]
             ranges = [(prefix, keys.prefix_end(prefix)) for prefix in prefixes]
             found = await self._store.ranges(ranges, revision=self._revision)
@@ -191,7 +198,7 @@ class _Loading:
     async def _headers(self, txn_ids: Sequence[TxnId]) -> dict[TxnId, Decision | Header | None]:
         """Decided, still open, or ▲ absent: which is to be held like an open one."""
         headers: dict[TxnId, Decision | Header | None] = {}
-        for part in in_parts(txn_ids, self._store.page_size(HEADERS_AT_ONCE)):
+        for part in in_parts(txn_ids, self._store.page_size(self._at_once)):
             _, found = await self._store.get_many([keys.txn(txn_id) for txn_id in part], revision=self._revision)
             for txn_id, record in zip(part, found, strict=True):
                 headers[txn_id] = _decision_or_open(txn_id, record)

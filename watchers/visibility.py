@@ -19,12 +19,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from txnwire.errors import InternalError
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.turns import Steps, in_steps
 from watchers.noted_decisions import NotedDecisions
 from watchers.outcomes import Decision, refusal
+
+CUT_AT_ONCE: Final = 5000
+"""Transactions that a cut looks at in one go."""
 
 AbortedKey = tuple[TxnId, int | None]
 """A transaction aborted whole (None), or one writer of it that did not count."""
@@ -218,28 +222,41 @@ class TransactionBuffer:
         """No cut is under way any more. A cut that is asked for nonetheless is told that nothing is known."""
         self._noted = None
 
-    def cut(self, revision: int, resolved: Position) -> BufferCut | None:
+    def cut(self, revision: int, resolved: Position) -> Steps[BufferCut | None]:
         """Where this segment ends, and what behind `resolved` does not count at `revision`; None where decisions were
         not noted since before that revision.
 
-        ▲ Only with decisions followed to `revision` and nothing `unsettled` at it. O(open and noted), and O(aborted)
-        unless everything is resolved."""
-        end = self._last_confirmed
-        decided_later = None if self._noted is None else self._noted.after(revision, end)
-        if decided_later is None:
+        ▲ Only with decisions followed to `revision` and nothing `unsettled` at it, as the first step is taken: all is
+        of that moment, whatever comes by the last one. O(open and noted), and O(aborted) unless everything is
+        resolved; only the copies of these are made in one go."""
+        end, noted = self._last_confirmed, self._noted
+        if noted is None or revision < noted.known_above:
             return None
+        pinning = list(self._pinning)
+        for found in reversed(self._pinning.values()):  # in order of first positions: those that are not confirmed yet
+            if found.first is not None and found.first <= end:
+                break
+            pinning.pop()
+        behind = resolved < end
+        whole = zip(list(self._aborted), list(self._aborted.values()), strict=True) if behind else ()
+        losers = zip(list(self._losers), list(self._losers.values()), strict=True) if behind else ()
+        later = noted.copy()
+        undecided: dict[TxnId, None] = {}
+        for pins in in_steps(pinning, CUT_AT_ONCE):
+            undecided |= dict.fromkeys(pins)
+            yield
         # ▲ What was decided after R and is applied here already is open at R all the same.
-        still_open = [
-            txn_id for txn_id, found in self._pinning.items() if found.first is not None and found.first <= end
-        ]
-        undecided = tuple(dict.fromkeys([*still_open, *decided_later]))
-        return BufferCut(end, undecided, self._aborted_behind(resolved, undecided) if resolved < end else ())
-
-    def _aborted_behind(self, resolved: Position, undecided: Iterable[TxnId]) -> tuple[AbortedKey, ...]:
-        later = dict.fromkeys(undecided)
-        whole = [(txn_id, None) for txn_id, last in self._aborted.items() if last > resolved and txn_id not in later]
-        losers = [key for key, last in self._losers.items() if last > resolved and key[0] not in later]
-        return (*whole, *losers)
+        for some in in_steps(later, CUT_AT_ONCE):
+            undecided |= {txn_id: None for decided, txn_id, first in some if decided > revision and first <= end}
+            yield
+        aborted: list[AbortedKey] = []
+        for txns in in_steps(whole, CUT_AT_ONCE):
+            aborted += ((txn_id, None) for txn_id, last in txns if last > resolved and txn_id not in undecided)
+            yield
+        for lost in in_steps(losers, CUT_AT_ONCE):
+            aborted += (key for key, last in lost if last > resolved and key[0] not in undecided)
+            yield
+        return BufferCut(end, tuple(undecided), tuple(aborted))
 
     # ---- reading
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulation.mutants import (
+    acks_in_turns,
     callers,
     careless_callers,
     clients,
@@ -10,6 +11,7 @@ from simulation.mutants import (
     coordinator,
     ledger_files,
     metadata,
+    pages,
     participants,
     reads,
     record_sizes,
@@ -19,6 +21,7 @@ from simulation.mutants import (
     spark,
     times,
     transaction_keys,
+    turns,
 )
 from simulation.mutants.mutant import Mutant
 
@@ -39,4 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ledger_files.MUTANTS,
     *spark.MUTANTS,
     *times.MUTANTS,
+    *pages.MUTANTS,
+    *turns.MUTANTS,
+    *acks_in_turns.MUTANTS,
 )

@@ -63,10 +63,12 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_others_have_their_turn_between_the_parts_of_a_list() -> None:
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_others_have_their_turn_between_the_parts_of_a_list(loaded: bool) -> None:
     here, done = Here(), False
-    here.load(0)
-    here.load(1)
+    if loaded:
+        here.load(0)
+        here.load(1)
 
     async def others() -> int:
         seen = 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,8 @@ from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
 from txnstore.op_transitions import plan_ack_op
 from txnstore.records import ABORTED, COMMITTED, AbortedRecord, Op
-from txnstore.store import Commit, Delete, EventKind, Put
+from txnstore.store import Commit, Delete, EventKind, KeyValue, Put, RangeResult
+from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -125,6 +128,33 @@ def test_e5_a_header_stays_while_an_op_of_it_remains() -> None:
     in_virtual_time(scenario)
 
 
+def test_what_a_round_that_is_interrupted_has_not_come_to_stays_in_line() -> None:
+    """Dies if it is forgotten: these headers would stand until another coordinator takes the id over."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        held = (await process.coordinator.begin(0)).txn_id
+        assert await process.write(held, epoch=epoch)
+        await run_transactions(process, 60)
+        await process.coordinator.end(held, commit=True)
+        read, failed = process.store.range, 0
+
+        async def fails_once(start: bytes, end: bytes, **options: Any) -> RangeResult:
+            nonlocal failed
+            if start.startswith(keys.TXN) and options.get("keys_only") and not failed:  # as after a refusal
+                failed += 1
+                raise StoreUnavailable("just now")
+            return await read(start, end, **options)
+
+        process.store.range = fails_once  # type: ignore[method-assign]
+        await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [held], limit_s=75)
+        assert failed == 1
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_leftovers_of_a_segment_without_an_owner_are_cleared_and_the_header_goes(commit: bool) -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
@@ -149,11 +179,25 @@ def test_leftovers_of_a_segment_without_an_owner_are_cleared_and_the_header_goes
     in_virtual_time(scenario)
 
 
-def test_a_loser_beyond_the_first_page_of_ops_stays_hidden() -> None:
-    """▲ All ops of a segment go at once: a writer that was not among those read would have no record of its abort."""
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_a_loser_beyond_the_first_page_of_ops_stays_hidden(disturbed: bool) -> None:
+    """▲ All ops of a segment go at once: a writer that was not among those read would have no record of its abort; nor
+    would those of a part of the records that is refused, as one of them has changed since it was read, if the next part
+    went all the same, and the ops with it."""
 
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one", replace(ONE_TCID, ops_at_once=10)).start()
+        read, left = process.store.get_many, [1] if disturbed else []
+
+        async def changed_behind(wanted: Sequence[bytes], **options: Any) -> tuple[int, list[KeyValue | None]]:
+            found = await read(wanted, **options)
+            if keys.aborted(SEGMENT, begun.txn_id, 2) in wanted and left:
+                left.clear()
+                unknown = records.encode(AbortedRecord(max_position=None))
+                etcd.mvcc.commit([Commit(puts=(Put(keys.aborted(SEGMENT, begun.txn_id, 2), unknown),))])
+            return found
+
+        process.store.get_many = changed_behind  # type: ignore[method-assign]
         epoch = await process.own()
         begun = await process.coordinator.begin(0)
         for counter in range(250):
@@ -168,6 +212,7 @@ def test_a_loser_beyond_the_first_page_of_ops_stays_hidden() -> None:
         hidden = [process.record(keys.aborted(SEGMENT, begun.txn_id, writer)) for writer in range(1, 126)]
         assert hidden[0] is None
         assert all(hidden[1:])
+        assert not left
         await process.close()
 
     in_virtual_time(scenario)

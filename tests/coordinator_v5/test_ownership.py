@@ -121,6 +121,22 @@ def test_others_have_their_turn_between_the_losses_of_ids() -> None:
     in_virtual_time(scenario)
 
 
+def test_losses_that_are_not_all_told_as_the_lease_ends_are_told_then() -> None:
+    """▲ Dies if what is lost then takes their place: these ids would be acted for, and never let go of."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd, tcids=5) as held:
+            hearing = asyncio.ensure_future(held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            hearing.cancel()
+            assert 0 < len(held.lost_at) < 5
+            await held.ownership.close()
+            assert held.mine == {}
+
+    in_virtual_time(scenario)
+
+
 def test_keys_and_records_that_are_none_of_ours_keep_nobody_from_holding_ids() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         strange = [keys.TC + b"zz", keys.TC + b"1", keys.TC + b"fffff", keys.TC + b"\xff", keys.TC_MEMBER + b"\xff"]

@@ -118,7 +118,8 @@ def test_the_overdue_are_counted_without_being_taken() -> None:
     for counter, due in enumerate((3.0, 1.0, 9.0, 2.0, 8.0), start=1):
         begun(tc, counter, timeout_s=due)
     tc.to_index(0.5, 0.0, 0)  # the longer ones get onto the heap only now
-    assert [tc.overdue(now) for now in (0.5, 2.0, 8.5, 100.0)] == [0, 2, 4, 5]
+    assert [tc.overdue(now, 9) for now in (0.5, 2.0, 8.5, 100.0)] == [0, 2, 4, 5]
+    assert [tc.overdue(100.0, most) for most in (0, 1, 3)] == [0, 1, 3]
     tc.remove(tc.young[2])
-    assert tc.overdue(2.0) == 1
+    assert tc.overdue(2.0, 9) == 1
     assert len(tc.due(100.0, 10)) == 4

@@ -95,6 +95,23 @@ def test_an_announcement_that_comes_before_the_take_over_is_remembered() -> None
     in_virtual_time(scenario)
 
 
+def test_an_announcement_at_the_moment_in_which_an_id_is_served_claims_what_is_open() -> None:
+    """Dies if others have a turn between the two: these would be taken for unclaimed, and aborted after the grace."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        begun = [(await one.coordinator.begin(0, timeout_ms=200_000)).txn_id for _ in range(3)]
+        one.kill()
+        while two.coordinator.owned_tcids != (0,):
+            await asyncio.sleep(0.0001)
+        await two.coordinator.announce(Connection("a"), begun)
+        await asyncio.sleep(15)
+        assert open_headers(etcd) == begun
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
 def test_e4_clients_of_a_tcid_whose_lease_ended_early_need_not_announce_anything() -> None:
     """The lease is lost and won again by the same process: its connections have stayed."""
 

@@ -16,6 +16,7 @@ from tests.segments.brokering import Client, Cluster, Producer, eventually
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import turns_divided_by
 
 
 class Sink:
@@ -211,29 +212,27 @@ async def test_a_stream_over_a_gap_acks_it_away_in_turns(
     assert subscription.mark_delete == gap[-1] < visible
 
 
-async def test_the_heads_of_a_page_are_made_in_turns(memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "HEADS_AT_ONCE", 1)
-    client, _, segment, gap = await a_gap(memory_cluster, 300)
-    other = await memory_cluster.connect(memory_cluster.nodes[0])
-    request = pb.ScanEntries(segment=segment.path, end=pb.Position(ledger_id=999))
-    page = asyncio.create_task(client.call(scan_entries=request))
-    for _ in range(3):
-        await other.call(segment_positions=pb.SegmentPositions(segment=segment.path))
-    assert not page.done()
-    assert len((await page).scan_entries_ok.heads) == len(gap)
+async def test_the_heads_of_a_page_are_made_in_turns(memory_cluster: Cluster) -> None:
+    with turns_divided_by(scanning.HEADS_AT_ONCE):  # one at once
+        client, _, segment, gap = await a_gap(memory_cluster, 300)
+        other = await memory_cluster.connect(memory_cluster.nodes[0])
+        request = pb.ScanEntries(segment=segment.path, end=pb.Position(ledger_id=999))
+        page = asyncio.create_task(client.call(scan_entries=request))
+        for _ in range(3):
+            await other.call(segment_positions=pb.SegmentPositions(segment=segment.path))
+        assert not page.done()
+        assert len((await page).scan_entries_ok.heads) == len(gap)
 
 
-async def test_what_is_trimmed_while_its_heads_are_made_is_judged_no_more(
-    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_trimmed_while_its_heads_are_made_is_judged_no_more(memory_cluster: Cluster) -> None:
     """▲ What was aborted in a ledger is forgotten once it is trimmed: its entries would be told as committed."""
-    monkeypatch.setattr(scanning, "HEADS_AT_ONCE", 1)
     _, producer, segment, gap = await a_gap(memory_cluster, 300)
     await segment.ledgers.roll(b"")
     kept = await producer.send("kept")
-    scanned = asyncio.create_task(
-        scanning.scan(segment, EARLIEST, kept, max_entries=1_000, skip_trimmed=True, read_bytes=1_000_000)
-    )
+    with turns_divided_by(scanning.HEADS_AT_ONCE):  # one at once
+        scanned = asyncio.create_task(
+            scanning.scan(segment, EARLIEST, kept, max_entries=1_000, skip_trimmed=True, read_bytes=1_000_000)
+        )
     await segment.ledgers.trim(kept.ledger_id)
     heads = (await scanned).heads.one_by_one()
     assert 0 < len(heads) < len(gap)

@@ -14,7 +14,7 @@ from txnstore.records import CursorBlock, CursorMark
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
-from watchers.acks import WHOLE, AckPosition
+from watchers.acks import WHOLE, AckPosition, Kept
 
 PREFIX = keys.cursor_blocks("public/default/orders/0000-ffff-0", "sub")
 
@@ -171,7 +171,7 @@ def test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers() -> None
     ledgers, stored = LedgerLengths({1: BLOCK_ENTRIES + 5, 2: 0, 3: 7}), Stored()
     cursor = Cursor(ledgers, EARLIEST)
     cursor.ack(part(3, 0b0001))
-    kept = [whole(1), part(2, 0b0110), whole(BLOCK_ENTRIES), whole(0, 3)]
+    kept = Kept(at(1), {(1, 0): 0b10, (1, 1): 0b1, (3, 0): 0b1}, [part(2, 0b0110)])
     assert cursor.ack_around(part(5, 0b0011)._replace(position=at(5, 3)), kept)
     assert not cursor.ack_around(whole(4, 3), kept)
     stored.flush(cursor)

@@ -25,7 +25,7 @@ from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot
 from txnwire.turns import Steps, at_once, turns_divided_by
 from watchers.outcomes import Decision
-from watchers.visibility import TransactionBuffer
+from watchers.visibility import CUT_AT_ONCE, TransactionBuffer
 
 TOPIC = TopicName("public", "nyc", "flights")
 TOPOLOGY = Topology(TOPIC, create_record(2, policies={}, created_ms=0))
@@ -466,6 +466,48 @@ def test_an_answer_needs_decisions_noted_since_before_r() -> None:
         with pytest.raises(Timeout, match="begin it again"):
             await segment.cuts.answer(R, Position(0, -1))
         assert (await segment.cuts.answer(R + 5, Position(0, -1))).undecided == ()
+
+    run(scenario())
+
+
+IDS = [TxnId(0, counter) for counter in range(1, 10)]
+
+
+def busy_segment() -> Answering:
+    """Eight transactions, three of them decided, and one whose entry is not confirmed yet."""
+    segment = Answering()
+    segment.followed.set()
+    segment.cuts.begin()
+    for number, txn_id in enumerate(IDS[:8]):
+        segment.write(txn_id, Position(1, number))
+    segment.buffer.decided(Decision(IDS[0], False, R))
+    segment.buffer.decided(Decision(IDS[1], True, R, frozenset({7})))
+    segment.buffer.decided(Decision(IDS[2], True, R + 1))
+    segment.buffer.op_started(IDS[8], 0)
+    segment.buffer.appended(IDS[8], 0, Position(1, 8))
+    return segment
+
+
+@pytest.mark.parametrize("turns", range(1, 10))
+def test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight(turns: int) -> None:
+    """▲ Dies if anything is looked up in a later turn: what was decided after that moment would be missing, and what is
+    behind the end be told."""
+
+    async def scenario() -> None:
+        segment = busy_segment()
+        with turns_divided_by(CUT_AT_ONCE):  # one transaction at once
+            answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert not answering.done()
+            segment.buffer.decided(Decision(IDS[3], False, R + 2))
+            segment.buffer.decided(Decision(IDS[4], True, R + 3))
+            segment.buffer.pruned([(IDS[0], None), (IDS[1], 0)])
+            segment.buffer.forget_decisions()
+            segment.buffer.confirmed(Position(1, 8))
+            segment.write(TxnId(0, 10), Position(1, 9))
+            found = await answering
+        assert found == (Position(1, 7), (*IDS[3:8], IDS[2]), ((IDS[0], None), (IDS[1], 0)))
 
     run(scenario())
 

@@ -10,7 +10,7 @@ import pytest
 
 from segments.controller_service import ControllerService
 from segments.freshness import Freshness
-from segments.layout_service import LayoutService
+from segments.layout_service import TOPICS_AT_ONCE, LayoutService
 from segments.topology import create_record
 from simulation.loop import SimLoop
 from simulation.sim_transport import Network, SimTransport
@@ -206,13 +206,9 @@ def test_the_cluster_is_answered_then_pushed() -> None:
         ("t3/", []),
     ],
 )
-def test_topics_are_listed_by_whole_parts_of_their_names(
-    prefix: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segments.layout_service.TOPICS_AT_ONCE", 2)
-
+def test_topics_are_listed_by_whole_parts_of_their_names(prefix: str, expected: list[str]) -> None:
     async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
+        async with serving(MemoryEtcd(LoopClock(), pages_divided_by=TOPICS_AT_ONCE // 2)) as served:
             await served.process.controller.wait_leading(timeout_s=5.0)
             client = await served.client()
             for name in ("t1/n1/b", "t1/n1/a", "t1/n10/a", "t2/n1/a"):

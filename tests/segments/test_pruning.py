@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from segments import pruning as pruning_module
 from segments.directory import Directory
 from segments.layout_transitions import (
     DRAINED_AT_ONCE,
@@ -29,12 +28,13 @@ from segments.layout_transitions import (
     plan_pruned,
     read_topology,
 )
-from segments.pruning import Pruning
+from segments.pruning import DRAINED_READ_AT_ONCE, Pruning
 from segments.settings import BrokerSettings
 from segments.topology import create_record
 from tests.segments.brokering import TOPIC, Cluster, Node, eventually
 from tests.segments.changing import Controlling, controlling, topology_of
 from txnstore import keys, records
+from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import AbortedRecord, Drained
 from txnstore.store import Commit, Delete, KeyValue, Put, absent, created_at
@@ -352,10 +352,10 @@ async def test_drained_records_go_behind_what_is_followed_of_the_graph(memory_cl
 
 
 async def test_what_many_subscriptions_have_drained_goes_in_steps_of_a_few_reads_each(
-    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore
 ) -> None:
     """Of a thousand subscriptions each step of a hundred keys would read all keys of the topic."""
-    monkeypatch.setattr(pruning_module, "DRAINED_READ_AT_ONCE", 50)
+    memory_etcd.pages_divided_by = DRAINED_READ_AT_ONCE // 50
     value = records.encode(Drained(end=(0, -1)))
     for at in range(0, 300, 50):
         names = [f"s{number:04d}" for number in range(at, at + 50)]

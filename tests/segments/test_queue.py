@@ -460,6 +460,18 @@ def test_a_long_run_of_pending_entries_is_passed_in_portions() -> None:
     assert not rig.queue.cut_short
 
 
+def test_a_portion_of_pending_entries_ends_before_the_entry_that_comes_next() -> None:
+    """Dies if that one counts as passed: nobody would ever be given it."""
+    rig = Rig()
+    positions = [rig.append() for _ in range(PASSED_AT_ONCE + 3)]
+    rig.open[T1] = None
+    rig.ack_in(T1, *(whole(position) for position in positions[:PASSED_AT_ONCE]))
+    rig.taker()
+    assert rig.queue.next_ahead(rig.end) is None
+    assert rig.queue.cut_short
+    assert rig.queue.next_ahead(rig.end) == positions[PASSED_AT_ONCE]
+
+
 def test_a_long_run_of_due_entries_that_are_acked_by_now_is_passed_in_portions() -> None:
     rig = Rig()
     positions = [rig.append() for _ in range(PASSED_AT_ONCE + 10)]

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from segments import queue
 from segments.cursor import BLOCK_ENTRIES
 from segments.dispatch import Delivery
 from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerUnreadable
-from segments.queue import QueueStatistics
+from segments.queue import PASSED_AT_ONCE, QueueStatistics
+from segments.queue_subscription import PASSED_OVER_AT_ONCE
 from tests.segments.brokering import Cluster, Consumer, Received, eventually
 from tests.segments.changing import controlling
 from txnwire.errors import (
@@ -302,27 +302,44 @@ async def test_p9_what_a_lost_connection_had_goes_to_the_others_but_not_what_is_
     await other.wait("c", "a")
 
 
-async def test_what_comes_behind_many_pending_entries_is_delivered_without_being_asked_for_again(
-    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue, "PASSED_AT_ONCE", 2)
+async def test_a_queue_passes_over_aborted_entries_in_turns_to_the_last(memory_cluster: Cluster) -> None:
+    """Dies if nothing wakes it behind the first portion: a segment would keep its entries, and a sealed one its drained
+    mark, until something else comes."""
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
-    node = await cluster.start()
-    client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
-    for value in "abcdefghij":
-        await producer.send(value)
-    await consumer.wait(*"abcdefghij")
-    txn = await cluster.begin()
-    for message in consumer.messages[:-1]:
-        await consumer.ack(message, txn=txn)
-    await node.crash()
-    client = await cluster.connect(await cluster.start())
-    consumer = await cluster.queue(client, segment)
-    await consumer.wait("j")
-    await cluster.abort(txn)
-    await consumer.wait("j", *"abcdefghi")
+    with turns_divided_by(PASSED_OVER_AT_ONCE):  # one at once
+        node = await cluster.start()
+        client = await cluster.connect(node)
+        producer = await client.producer(segment)
+        await cluster.queue(client, segment)
+        txn = await cluster.begin()
+        for value in "abcde":
+            await producer.send(value, txn=txn)
+        await cluster.abort(txn)
+        await eventually(lambda: node.broker.statistics().segments[0].subscriptions[0].backlog == 0)
+
+
+async def test_what_comes_behind_many_pending_entries_is_delivered_without_being_asked_for_again(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    with turns_divided_by(PASSED_AT_ONCE // 2):  # two entries at once
+        node = await cluster.start()
+        client = await cluster.connect(node)
+        producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+        for value in "abcdefghij":
+            await producer.send(value)
+        await consumer.wait(*"abcdefghij")
+        txn = await cluster.begin()
+        for message in consumer.messages[:-1]:
+            await consumer.ack(message, txn=txn)
+        await node.crash()
+        client = await cluster.connect(await cluster.start())
+        consumer = await cluster.queue(client, segment)
+        await consumer.wait("j")
+        await cluster.abort(txn)
+        await consumer.wait("j", *"abcdefghi")
 
 
 async def test_what_was_never_delivered_cannot_be_acked(memory_cluster: Cluster) -> None:

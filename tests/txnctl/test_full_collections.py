@@ -41,8 +41,23 @@ def test_no_full_collection_comes_by_itself_and_each_look_is_one() -> None:
     assert cycle() is None
 
 
+def test_what_has_come_counts_though_as_much_of_what_was_frozen_has_gone() -> None:
+    """Dies if memory is compared: a hundred thousand would be looked at, in one turn of the event loop."""
+    collections = FullCollections(most=50_000)
+    before = [[number] for number in range(200_000)]
+    gc.collect(1)
+    collections.look()
+    frozen = gc.get_freeze_count()
+    before.clear()
+    later = [[number] for number in range(190_000)]
+    cycle = old_cycle()
+    collections.look()
+    assert cycle() is not None
+    assert gc.get_freeze_count() > frozen - 200_000 + len(later) - 1
+
+
 def test_more_than_may_be_looked_at_is_frozen_and_what_comes_later_is_collected() -> None:
-    collections = FullCollections(most=100_000)
+    collections = FullCollections(most=60_000)
     for_good = gc.get_freeze_count()
     many = [[number] for number in range(200_000)]
     buried = old_cycle()

@@ -36,3 +36,21 @@ def test_it_is_told_for_a_minute_and_not_for_three() -> None:
         assert told[-1] == pytest.approx(0.0, abs=1e-6)
 
     run(scenario())
+
+
+def test_of_a_pause_it_is_told_how_much_was_our_own_work() -> None:
+    async def scenario() -> None:
+        worked = [0.0]
+        pauses = Pauses(StepClock(), cpu=lambda: worked[0])
+        now = asyncio.get_running_loop().time()
+        worked[0] = 0.02
+        pauses.woke(now + TICK_S + 0.5)  # others had the core
+        assert (pauses.longest_s(), pauses.longest_work_s()) == pytest.approx((0.5, 0.02))
+        worked[0] = 0.22
+        pauses.woke(now + 2 * TICK_S + 0.8)
+        assert (pauses.longest_s(), pauses.longest_work_s()) == pytest.approx((0.5, 0.2))
+        worked[0] = 0.3
+        pauses.woke(now + 3 * TICK_S + 0.81)  # busy, and hardly late
+        assert pauses.longest_work_s() == pytest.approx(0.2)
+
+    run(scenario())

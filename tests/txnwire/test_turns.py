@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from txnwire.turns import Steps, at_once, in_steps, in_turns, taking_turns, turn_size, turns_divided_by
+from txnwire.turns import (
+    Steps,
+    at_once,
+    in_steps,
+    in_turns,
+    in_weighed_steps,
+    taking_turns,
+    turn_size,
+    turns_divided_by,
+)
 
 
 @pytest.mark.parametrize(("count", "parts"), [(0, []), (2, [2]), (3, [3]), (7, [3, 3, 1])])
@@ -59,3 +68,21 @@ async def test_steps_return_the_same_at_once_and_in_turns() -> None:
     assert others == [0, 1, 2]
     assert at_once(_sum([1, 2, 3, 4, 5])) == 15
     assert at_once(_sum([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "parts"),
+    [
+        ([], []),
+        ([1], [[1]]),
+        ([1, 1, 1, 1], [[1, 1, 1], [1]]),
+        ([3, 1, 2, 1], [[3], [1, 2], [1]]),
+        ([9, 1, 9], [[9], [1], [9]]),
+        ([0, 0, 3, 0], [[0, 0, 3, 0]]),
+        ([2, 2, 2], [[2], [2], [2]]),
+    ],
+)
+def test_weighed_parts_have_each_once_in_order_and_no_more_than_fits(
+    weights: list[int], parts: list[list[int]]
+) -> None:
+    assert list(in_weighed_steps(weights, lambda weight: weight, 3)) == parts

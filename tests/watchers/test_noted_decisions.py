@@ -12,11 +12,8 @@ def test_decisions_after_a_revision_are_known_since_noting_began() -> None:
     noted = NotedDecisions(10)
     noted.note(12, TWO, Position(1, 5))
     noted.note(11, ONE, Position(1, 1))  # it waited for an operation in flight
-    assert noted.after(10, Position(1, 9)) == [TWO, ONE]
-    assert noted.after(11, Position(1, 9)) == [TWO]
-    assert noted.after(12, Position(1, 9)) == []
-    assert noted.after(10, Position(1, 4)) == [ONE], "TWO begins behind the end"
-    assert noted.after(9, Position(1, 9)) is None
+    assert noted.known_above == 10
+    assert noted.copy() == [(12, TWO, Position(1, 5)), (11, ONE, Position(1, 1))]
 
 
 def test_past_the_bound_the_oldest_is_forgotten_and_no_longer_claimed() -> None:
@@ -24,5 +21,5 @@ def test_past_the_bound_the_oldest_is_forgotten_and_no_longer_claimed() -> None:
     for revision, txn_id in ((5, ONE), (7, TWO), (9, THREE)):
         noted.note(revision, txn_id, Position(1, revision))
     assert len(noted) == 2
-    assert noted.after(4, Position(2, 0)) is None
-    assert noted.after(5, Position(2, 0)) == [TWO, THREE]
+    assert noted.known_above == 5
+    assert [txn_id for _, txn_id, _ in noted.copy()] == [TWO, THREE]

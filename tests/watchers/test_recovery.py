@@ -20,7 +20,6 @@ from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
-from watchers import recovery
 from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import CleanUp, CleanUpSettings
 from watchers.decisions import DecisionWatch
@@ -237,8 +236,9 @@ async def test_decision_made_between_the_read_and_the_end_of_loading_is_not_miss
     await watch.close()
 
 
-async def test_everything_is_of_one_revision_headers_included() -> None:
-    """A is decided and its op deleted between the reads of one load: none of it is seen, the watch will tell."""
+@pytest.mark.parametrize("before", range(2, 8))
+async def test_everything_is_of_one_revision_headers_included(before: int) -> None:
+    """A is decided and cleaned up between the reads of one load: none of it is seen, the watch will tell."""
 
     class DecideBetweenReads:
         reads = 0
@@ -246,11 +246,14 @@ async def test_everything_is_of_one_revision_headers_included() -> None:
         def fate(self, request: str, client: str) -> Fate:
             if request == "read" and client == "loading":
                 self.reads += 1
-                if self.reads == 2:
+                if self.reads == before:
                     header = Header(state=records.COMMITTED, timeout_ms=1, created_ms=0)
-                    put = Put(keys.txn(A), records.encode(header))
-                    gone = Delete(keys.TXN_OP, keys.prefix_end(keys.TXN_OP))
-                    etcd.mvcc.commit([Commit(puts=(put,), deletes=(gone,))])
+                    puts = [Put(keys.txn(A), records.encode(header))]
+                    puts.append(Put(keys.aborted(SEGMENT, B), records.encode(AbortedRecord(max_position=(1, 9)))))
+                    puts.append(Put(keys.cursor_block(SEGMENT, SUBSCRIPTION, "mark"), b"{}"))
+                    gone = [keys.TXN_OP, keys.writes_by_segment(SEGMENT), keys.acks_by_segment(SEGMENT)]
+                    deletes = [Delete(prefix, keys.prefix_end(prefix)) for prefix in gone]
+                    etcd.mvcc.commit([Commit(puts=tuple(puts), deletes=tuple(deletes))])
             return NO_FAULT
 
         def watch_delay_s(self, client: str) -> float:
@@ -264,7 +267,8 @@ async def test_everything_is_of_one_revision_headers_included() -> None:
     await held.write(A)
     await held.ack(A, entry(0))
     state = await load_state(store, SEGMENT, held.epoch)
-    assert faults.reads > 2
+    assert faults.reads >= before
+    assert (state.aborted, state.cursor_blocks) == ({}, {})
     assert (state.open_transactions, state.written, state.decisions) == ([A], [A], [])
     assert len(state.ack_ops[SUBSCRIPTION]) == 1
     await store.close()
@@ -321,11 +325,7 @@ async def test_load_is_timed(memory_store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-async def test_many_pending_acks_are_read_some_at_a_time(
-    any_store: MetadataStore, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    for setting in ("PAGE_RECORDS", "RANGES_AT_ONCE", "HEADERS_AT_ONCE"):
-        monkeypatch.setattr(recovery, setting, at_once)
+async def test_many_pending_acks_are_read_some_at_a_time(any_store: MetadataStore, at_once: int) -> None:
     held = Held(any_store, await own(any_store))
     txns = [TxnId(4, counter) for counter in range(1, 81)]
     for index, txn_id in enumerate(txns):
@@ -333,14 +333,14 @@ async def test_many_pending_acks_are_read_some_at_a_time(
         await held.ack(txn_id, entry(index))
     for more in range(80, 90):
         await held.ack(txns[0], entry(more))
-    state = await load_state(any_store, SEGMENT, held.epoch)
+    state = await load_state(any_store, SEGMENT, held.epoch, at_once=at_once)
     assert [op.txn_id for op in state.ack_ops[SUBSCRIPTION]] == [txns[0]] * 10 + txns
     assert state.open_transactions == txns
     pending: PendingAcks = await state.pending_acks(SUBSCRIPTION, cursor_of(state))
     assert pending.earliest_unacked() == at(90)
 
 
-def test_however_long_a_load_takes_it_goes_on_while_the_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_long_a_load_takes_it_goes_on_while_the_store_answers() -> None:
     """60 000 pending acks took longer than any limit over all of them, at each owner again."""
 
     class SlowReads:
@@ -361,12 +361,10 @@ def test_however_long_a_load_takes_it_goes_on_while_the_store_answers(monkeypatc
             await begin(others, txn_id)
             await held.ack(txn_id, entry(index))
         begun_s = clock.monotonic()
-        state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0)
+        state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0, at_once=1)
         assert state.open_transactions == txns
         assert clock.monotonic() - begun_s > 10
         await store.close()
         await others.close()
 
-    for setting in ("PAGE_RECORDS", "RANGES_AT_ONCE", "HEADERS_AT_ONCE"):
-        monkeypatch.setattr(recovery, setting, 1)
     run(scenario())

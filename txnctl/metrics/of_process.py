@@ -172,6 +172,13 @@ PROCESS: tuple[Metric[ProcessStatistics], ...] = (
         read=lambda of: of.longest_pause_s,
     ),
     Metric(
+        name="txnstore_longest_pause_cpu_seconds",
+        kind=Kind.GAUGE,
+        help="The most CPU time that the event loop's thread has used within one such pause: a longer pause than that "
+        "is a machine's that is busy with others.",
+        read=lambda of: of.longest_pause_cpu_s,
+    ),
+    Metric(
         name="txnstore_clock_ahead_seconds",
         kind=Kind.GAUGE,
         help="This process's wall clock less the cluster's, below 0 where it is behind; 0 before the first stamp of "

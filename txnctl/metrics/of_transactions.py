@@ -78,7 +78,7 @@ COORDINATOR: tuple[Metric[CoordinatorStatistics], ...] = (
     Metric(
         name="txnstore_sweep_backlog",
         kind=Kind.GAUGE,
-        help="Aborts that are due (deadline passed, client vanished) and not decided yet.",
+        help="Aborts that are due (deadline passed, client vanished) and not decided yet, counted up to 10 000.",
         read=lambda of: of.overdue,
     ),
     Metric(
