@@ -8,6 +8,7 @@ from simulation.mutants import (
     clients,
     controllers,
     coordinator,
+    durability,
     ledger_files,
     metadata,
     participants,
@@ -37,6 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *careless_callers.MUTANTS,
     *controllers.MUTANTS,
     *ledger_files.MUTANTS,
+    *durability.MUTANTS,
     *spark.MUTANTS,
     *times.MUTANTS,
 )
