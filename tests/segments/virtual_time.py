@@ -31,6 +31,7 @@ def run(scenario: Coroutine[object, object, T], *, unhandled: int = 0, leaves_ta
         with forbidden(loop.time):
             result = loop.run_until_complete(scenario)
             left = sorted(tasks_left(asyncio.all_tasks(loop)))
+            leaves_tasks |= not all(owner.alive for owner in loop.owners)  # who was killed has closed nothing
     finally:
         loop.close()
     assert len(loop.unhandled) == unhandled, loop.unhandled
