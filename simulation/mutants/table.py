@@ -14,6 +14,7 @@ from simulation.mutants import (
     participants,
     reads,
     record_sizes,
+    second_tries,
     segments,
     sends,
     space,
@@ -26,6 +27,7 @@ from simulation.mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     *metadata.MUTANTS,
     *coordinator.MUTANTS,
+    *second_tries.MUTANTS,
     *transaction_keys.MUTANTS,
     *participants.MUTANTS,
     *segments.MUTANTS,

@@ -8,6 +8,7 @@ import random
 from coordinator_v5.name_expiry import NameExpiry
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import (
+    Connection,
     Process,
     StepClock,
     headers,
@@ -74,10 +75,10 @@ def test_d7_the_abort_of_a_begin_that_another_id_has_served_is_tried_again() -> 
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
         await process.coordinator.begin(0)  # ids are in hand
-        process.fates.script = [Fate(arrive_s=0.001, answer_s=8.0)]
+        process.fates.script = [Fate(arrive_s=0.001, answer_s=4.0)]
         begun = await process.coordinator.begin(0, timeout_ms=60_000)
         fill(etcd)
-        await asyncio.sleep(12.0)
+        await asyncio.sleep(8.0)
         (late,) = [one for one in open_headers(etcd) if one.counter == begun.txn_id.counter - 1]
         make_room(etcd)
         await until(lambda: late not in open_headers(etcd), limit_s=10.0)
@@ -96,6 +97,24 @@ def test_d3_a_deadline_key_that_a_full_etcd_refuses_is_written_once_there_is_roo
         assert within(etcd, keys.TXN_BY_DEADLINE) == []
         make_room(etcd)
         await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 1, limit_s=10.0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d6_a_session_that_returns_keeps_none_behind_it_from_being_called_vanished() -> None:
+    """Lost sessions are looked at in order, up to the first whose grace has not passed."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        coordinator, first, second = process.coordinator, Connection("first"), Connection("second")
+        kept = await coordinator.begin(0, connection=first)
+        left = await coordinator.begin(0, connection=second)
+        coordinator.disconnected(first)
+        coordinator.disconnected(second)
+        await coordinator.announce(Connection("first"), [kept.txn_id])
+        await until(lambda: open_headers(etcd) == [kept.txn_id], limit_s=CoordinatorSettings().client_grace_s + 5.0)
+        assert left.txn_id not in open_headers(etcd)
         await process.close()
 
     in_virtual_time(scenario)
