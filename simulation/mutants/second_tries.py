@@ -1,4 +1,4 @@
-"""Mutants in which work that was put off, or failed once, is forgotten, and one of members that mute (DESIGN §5, §7)."""
+"""Mutants in which work that was put off, or failed once, is forgotten, and one of a hung disk (DESIGN §5, §7)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what a failed round of collection had in hand is collected by a later one",
         section="§5",
         file="coordinator_v5/collector.py",
-        old="                for counter, seen in left.items():\n                    tc.finals.setdefault(counter, seen)\n",
+        old=(
+            "                for counter, seen in left.items():\n"
+            "                    tc.finals.setdefault(counter, seen)\n"
+        ),
         new="                pass\n",
         tests=(f"{TRIES}e5_what_a_round_of_collection_could_not_take_along_is_taken_by_a_later_one",),
         why_tests=SELDOM,

@@ -1,4 +1,4 @@
-"""A disk that answers nothing any more: whoever counts on it is given up, and what was acked is there for a successor."""
+"""A disk that answers nothing any more: whoever waits for it is given up, and what was acked outlives that."""
 
 from __future__ import annotations
 
