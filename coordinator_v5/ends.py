@@ -121,7 +121,9 @@ class Ends:
             return
         except TxnError as error:
             now = self._state.clock.monotonic()
-            if (now >= txn.due or decided.reason == REASON_UNANSWERED) and not txn.tc.lost:
+            # ▲ Also where this is the second try of an abort that is owed before the deadline.
+            owed = decided.reason in (REASON_TIMEOUT, REASON_UNANSWERED)
+            if (now >= txn.due or owed) and not txn.tc.lost:
                 txn.tc.watch_deadline(txn, now + RETRY_S)
             for request in waiters:
                 self._reply(request, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -272,14 +272,15 @@ class Controller:
         self._leading.set()
 
     async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
-        lost.cancel()
-        await asyncio.gather(lost, return_exceptions=True)
-        await term.autoscaling.close()
-        await term.deletions.close()
-        await term.layouts.close()
-        await term.pruning.close()
-        await term.groups.close(NotOwner("this process is the controller no longer; look it up again"))
-        await term.leadership.resign()
+        """▲ All of it, also where this process is closed meanwhile: what is left out would go on for ever."""
+        over = NotOwner("this process is the controller no longer; look it up again")
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(term.leadership.resign)
+            ends.push_async_callback(term.groups.close, over)
+            for part in (term.pruning, term.layouts, term.deletions, term.autoscaling):
+                ends.push_async_callback(part.close)
+            lost.cancel()
+            await asyncio.gather(lost, return_exceptions=True)
 
     def _directory_changed(self, change: DirectoryChange) -> None:
         if self._term is not None and change.topics:

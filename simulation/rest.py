@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulation.footprint import collections_of
+from simulation.footprint import collections_of, numbers_of
+from simulation.leftovers import BUDGETS
 from simulation.settling import work_left
 from txnctl.checking.picture import picture_of
 from txnctl.server import Server
@@ -61,6 +62,17 @@ def held_in_memory(name: str, server: Server, segments: int) -> Iterator[str]:
     for what, count in under_way(server.statistics()).items():
         if count:
             yield f"{name} at rest tells of {count} {what}"
+    for what, size in numbers_of(server, BUDGETS).items():
+        if size:
+            yield f"{name} at rest has {size} in {what}"
+
+
+def open_beyond_owned(name: str, server: Server, ledgers: int) -> Iterator[str]:
+    """`ledgers`: how many it writes to."""
+    broker = server.statistics().broker
+    owned = 0 if broker is None else len(broker.segments)
+    if ledgers > owned:
+        yield f"{name} has {ledgers} ledgers open and owns {owned} segments"
 
 
 def under_way(told: ProcessStatistics) -> Mapping[str, int]:

@@ -30,6 +30,7 @@ from simulation.keyed_work import KeyedLife, KeyedLog
 from simulation.large_work import TOPIC as LARGE_TOPIC
 from simulation.large_work import LargeDrain, LargeLife, LargeLog
 from simulation.layout_work import LayoutJudge, LayoutLife, placed
+from simulation.leftovers import leases_left, left_in, tasks_left
 from simulation.let_go import LetGoJudge
 from simulation.loop import SimLoop, SimulationStuck
 from simulation.nemesis import Nemesis, schedule_of
@@ -39,7 +40,7 @@ from simulation.passing_work import PassingDrain, PassingLife, PassingLog
 from simulation.queue_work import QueueDrain, QueueLife, QueueLog
 from simulation.record_judge import RecordJudge
 from simulation.recorder import Recorder
-from simulation.rest import REST_S, held_at_work, held_in_memory, left_in_store
+from simulation.rest import REST_S, held_at_work, held_in_memory, left_in_store, open_beyond_owned
 from simulation.scene import DATA
 from simulation.seek_model import SeekLog
 from simulation.seek_sending import TOPIC as SOUGHT_TOPIC
@@ -95,6 +96,8 @@ OBSERVED_S = 1.0
 LOOK_AGAIN_S = 0.1
 """At rest: what a server asks of etcd by itself now and then, to know that it is there, is answered by then."""
 """Virtual seconds between two looks at what asks for the time."""
+STOP_S = 30.0
+"""For a server to hand over what it has, and end."""
 RELIEF_S = 20.0
 """After healing, until the maintenance role has taken back the alarm of a full etcd."""
 
@@ -279,6 +282,7 @@ class Scenario:
         await self._drain()
         await self._check_records()
         await self._rest()
+        await self._end()
 
     async def _drain(self) -> None:
         self._world.note("drain")
@@ -338,6 +342,21 @@ class Scenario:
         await asyncio.sleep(LOOK_AGAIN_S)
         self.findings += [text for text in self._held_at_rest(segments) if text in held]
 
+    async def _end(self) -> None:
+        """Every server is stopped in order, and leaves nothing."""
+        lives = [(self._world.processes[name], server) for name, server in self._servers.items() if server is not None]
+        owners = [process.owner for process, _ in lives]
+        for process, _ in lives:
+            process.keep_down()
+            process.stop()
+        for process, _ in lives:
+            if not await process.wait_ended(STOP_S):
+                self.findings.append(f"{process.name} did not end within {STOP_S:g} s of being asked to")
+        for (process, server), owner in zip(lives, owners, strict=True):
+            tasks = tasks_left(owner.tasks if owner is not None else ())
+            self.findings += [f"{process.name}: {text}" for text in (*left_in(server), *tasks)]
+        self.findings += leases_left(self._world.etcd)
+
     def _held_at_rest(self, segments: int) -> list[str]:
         found: list[str] = []
         for name, server in self._servers.items():
@@ -345,6 +364,7 @@ class Scenario:
                 found.append(f"{name} does not serve though everything has healed")
             else:
                 found += held_in_memory(name, server, segments)
+                found += open_beyond_owned(name, server, self._world.processes[name].open_ledgers)
         return found
 
     async def _check_records(self) -> None:

@@ -167,11 +167,13 @@ class SimLedgerWriter:
 
         await self._disk.put_in_place(f"writing {self._key[0]}/{self.ledger_id}.footer", put)
         self._disk.tell("footer", self._key[0])
+        self._store.forget_writer(self)
         return Recovered(entries=found.entries, bytes=found.bytes)
 
     def abandon(self) -> None:
         if self._dead is None:
             self._dead = LedgerFailed(f"{_name(self._key)} has been given up by this process")
+        self._store.forget_writer(self)
 
     async def unrecorded_end(self) -> Recovered | None:
         async with self._rounds:
@@ -236,6 +238,14 @@ class SimLedgerStore:
         writer = SimLedgerWriter(self._disk, self, key, file, opened)
         self._writers[writer] = None
         return writer
+
+    def forget_writer(self, writer: SimLedgerWriter) -> None:
+        self._writers.pop(writer, None)
+
+    @property
+    def open_ledgers(self) -> int:
+        """That a process would have files open of."""
+        return len(self._writers)
 
     async def fence(self, segment: str, ledger_id: int) -> Recovered:
         key = self._check(segment, ledger_id)
@@ -386,5 +396,5 @@ class SimLedgerStore:
 
     async def close(self) -> None:
         self._closed = True
-        for writer in self._writers:
+        for writer in tuple(self._writers):
             writer.abandon()

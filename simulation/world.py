@@ -162,6 +162,15 @@ class SimProcess:
         return self._ports is not None
 
     @property
+    def owner(self) -> Owner | None:
+        """Of its present life."""
+        return None if self._ports is None else self._ports.owner
+
+    @property
+    def open_ledgers(self) -> int:
+        return 0 if self._ports is None else self._ports.ledgers.open_ledgers
+
+    @property
     def paused(self) -> bool:
         return self._ports is not None and self._ports.owner.paused
 

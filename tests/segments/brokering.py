@@ -107,7 +107,13 @@ class Cluster:
             address=address,
             directory=directory,
         )
-        await broker.start()
+        try:
+            await broker.start()
+        except BaseException:
+            await directory.close()
+            await ledgers.close()
+            await store.close()
+            raise
         service = BrokerService(broker)
 
         async def serve(connection: Connection) -> None:

@@ -96,6 +96,8 @@ class MemoryTransport:
         self.listeners: dict[str, _MemoryListener] = {}
         self.connections: list[MemoryConnection] = []
         """The connecting ends, oldest first."""
+        self.mute = False
+        """Whoever connects gets no answer."""
 
     async def connect(self, address: str, *, timeout_s: float) -> Connection:
         listener = self.listeners.get(address)
@@ -103,9 +105,16 @@ class MemoryTransport:
             raise ConnectionLost(f"nobody listens at {address}")
         near, far = MemoryConnection(address), MemoryConnection("client")
         near.other, far.other = far, near
+        near.paused = self.mute
         self.connections.append(near)
         listener.accept(far)
         return near
+
+    def go_mute(self) -> None:
+        """Servers take what is sent to them, and nobody hears them any more."""
+        self.mute = True
+        for connection in self.connections:
+            connection.pause(True)
 
     async def listen(self, address: str, handler: Callable[[Connection], Awaitable[None]]) -> _MemoryListener:
         listener = self.listeners[address] = _MemoryListener(self, address, handler)

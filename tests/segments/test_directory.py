@@ -163,6 +163,7 @@ def test_of_a_large_re_listing_others_have_their_turns_and_all_of_it_is_told_at_
             assert len(parts) >= 10
             assert told == [count]
             assert directory.layout_revision(TOPIC) == revision
+        await writer.close()
 
     run(scenario())
 

@@ -60,6 +60,7 @@ class Served:
         self.network = network
         self._transport = SimTransport(network, network.loop.world, "server")
         self._clients = SimTransport(network, network.loop.world, "client")
+        self._callers: list[Caller] = []
         self.address = ""
 
     async def _serve(self, connection: Connection) -> None:
@@ -75,9 +76,12 @@ class Served:
         pushed: list[pb.Command] = []
         hello = pb.Hello(client_name="test", session_id=b"0123456789abcdef")
         caller = await Caller.open(self._clients, self.address, hello, clock=LoopClock(), on_push=pushed.append)
+        self._callers.append(caller)
         return Client(caller, pushed)
 
     async def close(self) -> None:
+        for caller in self._callers:
+            await caller.close()
         self._asking.cancel()
         self.layout.close()
         await self._listener.close()

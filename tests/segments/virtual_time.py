@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from simulation.guards import forbidden
+from simulation.leftovers import tasks_left
 from simulation.loop import SimLoop
 
 T = TypeVar("T")
@@ -22,14 +23,17 @@ class LoopClock:
         return int(self.monotonic() * 1000) + 1_700_000_000_000
 
 
-def run(scenario: Coroutine[object, object, T], *, unhandled: int = 0) -> T:
+def run(scenario: Coroutine[object, object, T], *, unhandled: int = 0, leaves_tasks: bool = False) -> T:
     """Run `scenario` to its end; clocks, chance and threads that do not come through a port raise in it. Failures of
-    callbacks and tasks that nobody looked at must number `unhandled`."""
+    callbacks and tasks that nobody looked at must number `unhandled`; no task of ours is left unless `leaves_tasks`."""
     loop = SimLoop(0, max_steps=2_000_000)
     try:
         with forbidden(loop.time):
             result = loop.run_until_complete(scenario)
+            left = sorted(tasks_left(asyncio.all_tasks(loop)))
+            leaves_tasks |= not all(owner.alive for owner in loop.owners)  # who was killed has closed nothing
     finally:
         loop.close()
     assert len(loop.unhandled) == unhandled, loop.unhandled
+    assert leaves_tasks or not left, left
     return result

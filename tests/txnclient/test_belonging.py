@@ -150,6 +150,7 @@ async def test_c7_every_call_from_another_thread_s_loop_is_refused_and_breaks_no
         await things.txn.commit()
 
 
+@pytest.mark.leaves("budgets", "nobody closes what it opens")
 def test_c7_every_call_in_a_second_loop_says_that_the_first_one_has_ended() -> None:
     kept: list[Things] = []
 
@@ -162,7 +163,7 @@ def test_c7_every_call_in_a_second_loop_says_that_the_first_one_has_ended() -> N
                 if hasattr(thing, "_all_closed"):
                     thing._all_closed.set()
 
-    run(first())
+    run(first(), leaves_tasks=True)
     for thing in kept[0]:
         if hasattr(thing, "_closed"):
             thing._closed = False

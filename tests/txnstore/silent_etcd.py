@@ -39,7 +39,11 @@ class SilentEtcd:
                    "Txn": unary(self._answer("txn", self.applies, pb.TxnResponse(header=HEADER)))},
             "Maintenance": {"Status": unary(self._answer("status", self.tells, pb.StatusResponse(
                 header=HEADER, version="3.5.21", leader=1, raftIndex=20, raftAppliedIndex=20)))},
-            "Lease": {"LeaseKeepAlive": stream(self._renew)},
+            "Lease": {"LeaseKeepAlive": stream(self._renew),
+                      "LeaseGrant": unary(self._answer("grant", self.applies, pb.LeaseGrantResponse(
+                          header=HEADER, ID=1, TTL=TTL_S))),
+                      "LeaseRevoke": unary(self._answer("revoke", self.applies, pb.LeaseRevokeResponse(
+                          header=HEADER)))},
             "Watch": {"Watch": stream(self._watch)},
         }.items():  # fmt: skip
             handler = grpc.method_handlers_generic_handler(f"etcdserverpb.{service}", methods)

@@ -1,0 +1,106 @@
+"""After each test everything that it opened is closed, and has left nothing: `simulation.leftovers` is the judge.
+
+A test that leaves something on purpose says what by `@pytest.mark.leaves("tasks", "why")`, of the kinds below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from coordinator_v5.coordinator import Coordinator
+from segments.broker import Broker
+from segments.controller import Controller
+from segments.file_ledger import FileLedgerStore
+from simulation.leftovers import files_left, left_in, tasks_left
+from txnclient.client import Client
+from txnctl.server import Server
+
+KINDS = ("tasks", "files", "budgets")
+JUDGED = (Server, Broker, Controller, Coordinator, Client, FileLedgerStore)
+AT_MOST = 50
+"""Objects that are kept for the judge: a property makes them by the thousand."""
+TURNS = 20
+"""Of the loop, for what was cancelled last."""
+
+
+class Judged:
+    """What the present test has made."""
+
+    def __init__(self) -> None:
+        self.made: deque[object] = deque(maxlen=AT_MOST)
+        self.crashed: dict[int, None] = {}
+        """Brokers that were let go of as if they had died: their answers never come."""
+
+    def clear(self) -> None:
+        self.made.clear()
+        self.crashed.clear()
+
+    def findings(self) -> Iterator[str]:
+        for one in self.made:
+            if id(one) not in self.crashed:
+                yield from left_in(one)
+
+
+judged = Judged()
+
+
+def _watch(cls: type[Any]) -> None:
+    make: Callable[..., None] = cls.__init__
+
+    def made(self: object, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        judged.made.append(self)
+
+    cls.__init__ = made
+
+
+def _watch_crashes() -> None:
+    close = Broker.close
+
+    async def closed(self: Broker, *, graceful: bool = True) -> None:
+        if not graceful:
+            judged.crashed[id(self)] = None
+        await close(self, graceful=graceful)
+
+    Broker.close = closed  # type: ignore[method-assign]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"leaves(kind, why): leaves something behind on purpose, one of {KINDS}")
+    for cls in JUDGED:
+        _watch(cls)
+    _watch_crashes()
+
+
+def _is_judged(request: pytest.FixtureRequest, kind: str) -> bool:
+    return all(marker.args[0] != kind for marker in request.node.iter_markers("leaves"))
+
+
+@pytest.fixture
+async def _no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Set up before all other fixtures of the loop, so it looks when they have closed theirs."""
+    yield
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    left = sorted(tasks_left(asyncio.all_tasks()))
+    assert not (left and _is_judged(request, "tasks")), left
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    judged.clear()
+    known = list(files_left())
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("_no_task_left")
+    yield
+    left = list(judged.findings()) if _is_judged(request, "budgets") else []
+    judged.clear()
+    if _is_judged(request, "files"):
+        left += [file for file in files_left() if file not in known]
+    assert left == []

@@ -1,0 +1,156 @@
+"""Work of a coordinator that was put off, or whose first try failed, is taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from coordinator_v5.name_expiry import NameExpiry
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.processes import (
+    Connection,
+    Process,
+    StepClock,
+    headers,
+    in_virtual_time,
+    open_headers,
+    until,
+    within,
+)
+from txnstore import keys, records
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import Fate, MemoryStore
+from txnstore.name_transitions import KEEP_MS
+from txnstore.records import ABORTED, COMMITTED, TxnName
+from txnstore.store import Commit, Put, created_at
+from txnwire.ids import TxnId
+
+QUOTA_BYTES = 1 << 30
+FULL = 1
+"""A quota that nothing fits in."""
+
+
+def test_d2_a_deadline_that_passes_amid_an_unanswered_begin_is_met_once_that_has_landed() -> None:
+    """▲ Its begin is on its way for as long again: it is looked at once more, not passed over for good."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        await process.coordinator.begin(0)  # ids are in hand
+        process.fates.script = [Fate(arrive_s=0.001, answer_s=4.0)]
+        begun = await process.coordinator.begin(0, timeout_ms=1_000)
+        assert begun.txn_id in open_headers(etcd)
+        await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=5.0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def fill(etcd: MemoryEtcd) -> None:
+    etcd.quota_bytes = FULL
+
+
+def make_room(etcd: MemoryEtcd) -> None:
+    etcd.quota_bytes = QUOTA_BYTES
+    etcd.disarm()
+
+
+def test_d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        begun = await process.coordinator.begin(0, timeout_ms=2_000)
+        fill(etcd)
+        await asyncio.sleep(10.0)
+        assert open_headers(etcd) == [begun.txn_id]
+        make_room(etcd)
+        await until(lambda: not open_headers(etcd), limit_s=10.0)
+        header = await process.header(begun.txn_id)
+        assert header is not None
+        assert header.state == ABORTED
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_the_abort_of_a_begin_that_another_id_has_served_is_tried_again() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        await process.coordinator.begin(0)  # ids are in hand
+        process.fates.script = [Fate(arrive_s=0.001, answer_s=4.0)]
+        begun = await process.coordinator.begin(0, timeout_ms=60_000)
+        fill(etcd)
+        await asyncio.sleep(8.0)
+        (late,) = [one for one in open_headers(etcd) if one.counter == begun.txn_id.counter - 1]
+        make_room(etcd)
+        await until(lambda: late not in open_headers(etcd), limit_s=10.0)
+        assert begun.txn_id in open_headers(etcd)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d3_a_deadline_key_that_a_full_etcd_refuses_is_written_once_there_is_room() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        await process.coordinator.begin(0, timeout_ms=120_000)
+        fill(etcd)
+        await asyncio.sleep(CoordinatorSettings().index_after_s + 5.0)
+        assert within(etcd, keys.TXN_BY_DEADLINE) == []
+        make_room(etcd)
+        await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 1, limit_s=10.0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d6_a_session_that_returns_keeps_none_behind_it_from_being_called_vanished() -> None:
+    """Lost sessions are looked at in order, up to the first whose grace has not passed."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        coordinator, first, second = process.coordinator, Connection("first"), Connection("second")
+        kept = await coordinator.begin(0, connection=first)
+        left = await coordinator.begin(0, connection=second)
+        coordinator.disconnected(first)
+        coordinator.disconnected(second)
+        await coordinator.announce(Connection("first"), [kept.txn_id])
+        await until(lambda: open_headers(etcd) == [kept.txn_id], limit_s=CoordinatorSettings().client_grace_s + 5.0)
+        assert left.txn_id not in open_headers(etcd)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_e5_what_a_round_of_collection_could_not_take_along_is_taken_by_a_later_one() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, header_retention_s=5.0)).start()
+        for _ in range(3):
+            await process.coordinator.end((await process.coordinator.begin(0)).txn_id, commit=True)
+        process.store.memory_backend.disconnect()
+        await asyncio.sleep(30.0)
+        assert len(headers(etcd)) == 3
+        process.store.memory_backend.reconnect()
+        await until(lambda: not headers(etcd), limit_s=60.0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_whole_round_later() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        clock = StepClock()
+        store = MemoryStore(etcd, clock, random.Random(1))
+        for number in (1, 2):  # of the newest per kind one is kept
+            named = TxnName(v=1, txn_id=str(TxnId(0, number)), outcome=COMMITTED, collected_ms=clock.wall_ms())
+            await store.commit(Commit(puts=(Put(keys.txn_name(f"sink/q/{number}"), records.encode(named)),)))
+        clock.step_ms = KEEP_MS + 60_000
+        leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+        guard = created_at(keys.leader("sweeper"), leader)
+        expiry = asyncio.ensure_future(NameExpiry(store, clock, guard=guard, first_s=60.0, every_s=3600.0).run())
+        store.memory_backend.disconnect()
+        await asyncio.sleep(60.0 + 45.0)  # the round has begun, and has failed
+        store.memory_backend.reconnect()
+        await until(lambda: len(within(etcd, keys.TXN_NAME)) == 1, limit_s=300.0)
+        expiry.cancel()
+        await store.close()
+
+    in_virtual_time(scenario)

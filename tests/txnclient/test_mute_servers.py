@@ -1,0 +1,88 @@
+"""Servers that take everything and answer nothing: each call is given up within its time (C6)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.mute_endpoint import mute_endpoint
+from tests.segments.virtual_time import run
+from tests.txnclient.scripted_server import connected
+from tests.txnclient.test_belonging import CALLS_OF_ALL, opened
+
+TIMEOUT_S = 8.0
+"""Of the client, in virtual time."""
+GIVING_BACK_S = 2.5
+"""Behind it a consumer that does not come to be has a while to say so."""
+
+KNOWN_HERE = (
+    "client.attach",
+    "client.producer",
+    "client.reader",
+    "client.describe_topic",
+    "client.read_entries",
+    "client.scan_entries",
+    "client.close",
+    "producer.send_nowait",
+    "producer.flush",
+    "producer.close",
+    "consumer.receive",
+    "consumer.receive_many",
+    "consumer.receive_batch",
+    "consumer.__anext__",
+    "consumer.ack_nowait",
+    "consumer.nack",
+    "consumer.rewind",
+    "consumer.close",
+    "reader.close",
+    "txn.flush",
+)
+"""They ask nobody, or tell without waiting; and a message is here already."""
+PATIENT = ("reader.__anext__", "process", "process_batches")
+"""They wait for messages for as long as it takes."""
+EMPTY_IN_THE_END = ("reader.receive_many",)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS_OF_ALL if name not in PATIENT])
+def test_c6_a_call_to_mute_servers_is_given_up_in_time(name: str) -> None:
+    async def scenario() -> None:
+        async with connected(timeout=TIMEOUT_S) as (cluster, client):
+            things = await opened(client, cluster.servers["broker:1"])
+            cluster.transport.go_mute()
+            async with asyncio.timeout(TIMEOUT_S + GIVING_BACK_S) as limit:
+                if name in (*KNOWN_HERE, *EMPTY_IN_THE_END):
+                    await CALLS_OF_ALL[name](things)
+                else:
+                    with pytest.raises(txnclient.Timeout):
+                        await CALLS_OF_ALL[name](things)
+            assert not limit.expired()
+            async with asyncio.timeout(TIMEOUT_S):
+                try:
+                    await client.close()
+                except txnclient.TxnError as lost:
+                    assert name == "producer.send_nowait", lost
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", PATIENT)
+def test_c6_who_waits_for_messages_of_mute_servers_can_be_cancelled_and_closed(name: str) -> None:
+    async def scenario() -> None:
+        async with connected(timeout=TIMEOUT_S) as (cluster, client):
+            things = await opened(client, cluster.servers["broker:1"])
+            cluster.transport.go_mute()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(10 * TIMEOUT_S):
+                    await CALLS_OF_ALL[name](things)
+            async with asyncio.timeout(TIMEOUT_S):
+                await client.close()
+
+    run(scenario())
+
+
+async def test_c6_a_server_that_takes_the_connection_and_says_nothing_is_given_up() -> None:
+    async with mute_endpoint() as address, asyncio.timeout(30.0):
+        with pytest.raises(txnclient.Timeout, match=address):
+            await txnclient.connect(f"txn://{address}", timeout=0.3)
