@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants copy-test chaos docs bench bench-spark clean help
+.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants sustained copy-test chaos docs bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -81,6 +81,9 @@ mutants: setup   ## rules broken on purpose, each caught: make mutants [ONLY=nam
 
 machine: setup   ## splits, merges, sends, acks and restarts in any order against a model: make machine [EXAMPLES=500]
 	@LAYOUT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/test_layout_machine.py
+
+sustained: setup ## transactions at a fixed rate through a real etcd with a small quota: make sustained [SECONDS=60]
+	@SUSTAINED_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q -rP tests/test_small_quota.py
 
 copy-test: setup ## a topic copied exactly once while everything is killed in turn: make copy-test [MESSAGES=100000] [SEED=1]
 	@$(BIN)/python -m tests.process.copying.run --messages $(MESSAGES) --seed $(SEED)

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-pytest_plugins = ["tests.cluster", "tests.at_rest"]
+pytest_plugins = ["tests.cluster", "tests.at_rest", "tests.lagging"]
 
 # Every Spark of a test is over before the better compiler of its JVM would pay: half of its CPU time without it.
 # `make test` has written its classes into an archive, which another JVM passes over: half of what is left.

@@ -10,6 +10,7 @@ import pytest
 import txnclient
 from segments.layout_transitions import SPLIT, Wanted, normalize, plan_intent, read_topology
 from tests.cluster import InProcessCluster
+from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.test_deletion import files_of, findings, keys_naming
 from txnstore import keys
 from txnstore.deletion_transitions import present
@@ -47,33 +48,38 @@ async def eventually(condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("change", ["split", "merge"])
 @pytest.mark.parametrize("restart", [False, True], ids=["", "owner restarts"])
 async def test_s1_s2_transactions_across_a_change_commit_and_abort_whole(
-    cluster: InProcessCluster, client: txnclient.Client, change: str, restart: bool
+    lagging: tuple[InProcessCluster, HeldDecisions], change: str, restart: bool
 ) -> None:
-    """What they wrote before and after, in parents and children, becomes visible together or never; nobody waits."""
-    await client.create_topic(TOPIC, segments=2)
-    async with client.producer(TOPIC) as producer:
-        committed, aborted, ended_before = [await client.begin() for _ in range(3)]
-        await write(producer, "before", committed)
-        await write(producer, "aborted before", aborted)
-        await write(producer, "of its own", ended_before)
-        await ended_before.commit()
-        names = await active(client)
-        layout = await (client.split(names[0]) if change == "split" else client.merge(*names))
-        assert len(layout.active) == (3 if change == "split" else 1)
-        if restart:
-            await cluster.restart_server("broker")
-        await write(producer, "after", committed)
-        await write(producer, "aborted after", aborted)
-        await write(producer, "plain")
-        async with client.reader(TOPIC, end="latest") as reader:
-            seen = {message.value async for message in reader}
-        assert not seen & of("before", "after", "aborted before", "aborted after")
-        await committed.commit()
-        await aborted.abort()
-    found = await read_all(client)
-    assert len(found) == len(set(found))
-    assert set(found) == of("before", "after", "of its own", "plain")
-    assert await findings(cluster) == []
+    """What they wrote before and after, in parents and children of two brokers, becomes visible together or
+    never, in no read in part: not as they end, however late an owner hears of it; nobody waits."""
+    cluster, second = lagging
+    async with cluster.connect() as client, cluster.connect() as reading:
+        await create_over_both(client, TOPIC, segments=2)
+        async with client.producer(TOPIC) as producer, reads_beside(reading, TOPIC) as reads:
+            committed, aborted, ended_before = [await client.begin() for _ in range(3)]
+            await write(producer, "before", committed)
+            await write(producer, "aborted before", aborted)
+            await write(producer, "of its own", ended_before)
+            await ended_before.commit()
+            names = await active(client)
+            layout = await (client.split(names[0]) if change == "split" else client.merge(*names))
+            assert len(layout.active) == (3 if change == "split" else 1)
+            if restart:
+                await cluster.restart_server("broker")
+            await write(producer, "after", committed)
+            await write(producer, "aborted after", aborted)
+            await write(producer, "plain")
+            await reads.another()
+            assert reads.found[-1].keys() == {ended_before.id}
+            second.open.clear()
+            await asyncio.gather(committed.commit(), aborted.abort())
+            await reads.another()
+            second.open.set()
+            assert reads.found[-1] == {ended_before.id: len(KEYS), committed.id: 2 * len(KEYS)}
+        found = await read_all(client)
+        assert len(found) == len(set(found))
+        assert set(found) == of("before", "after", "of its own", "plain")
+        assert await findings(cluster) == []
 
 
 async def test_a_change_asked_for_twice_is_made_once(client: txnclient.Client) -> None:

@@ -4,81 +4,22 @@ etcd, ledgers and gRPC, two brokers, and the watch of one of them held back."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
-from txnctl.probe import wait_cluster_ready
-from txnstore import keys
-from txnstore.store import Commit, Put, WatchBatch
+from tests.lagging import HeldDecisions, create_over_both
+from txnstore.store import Commit, Put
 
 ORDERS, INVOICES = "topic://acme/orders/placed", "topic://globex/billing/invoices"
 KEYS = [f"{number}" for number in range(16)]
 """Some for each of four segments."""
 
 
-class HeldDecisions:
-    """A store whose watch of decisions tells nothing while `open` is clear. Reads answer as ever."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.open = asyncio.Event()
-        self.open.set()
-
-    def watch(self, start: bytes, end: bytes, **options: Any) -> Any:
-        watch = self._store.watch(start, end, **options)
-        return _HeldWatch(watch, self.open) if start == keys.TXN else watch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class _HeldWatch:
-    def __init__(self, watch: Any, gate: asyncio.Event) -> None:
-        self._watch = watch
-        self._gate = gate
-
-    async def __aiter__(self) -> AsyncIterator[WatchBatch]:
-        async for batch in self._watch:
-            await self._gate.wait()
-            yield batch
-
-    async def close(self) -> None:
-        await self._watch.close()
-
-
-@pytest.fixture
-async def lagging(etcd: str, tmp_path: Path) -> AsyncIterator[tuple[InProcessCluster, HeldDecisions]]:
-    """Two brokers, and the store of the second one."""
-    stores: dict[str, HeldDecisions] = {}
-
-    def wrap(name: str, store: Any) -> Any:
-        return store if name == "control" else stores.setdefault(name, HeldDecisions(store))
-
-    cluster = InProcessCluster(etcd, f"/cuts-{tmp_path.name}", tmp_path, wrap_store=wrap)
-    try:
-        await cluster.start()
-        await cluster.start_server("second", "broker")
-        await wait_cluster_ready(cluster.listen, brokers=2, coordinators=2, timeout_s=30.0)
-        yield cluster, stores["second"]
-    finally:
-        for store in stores.values():
-            store.open.set()
-        await cluster.stop()
-
-
 async def create(client: txnclient.Client, topic: str = ORDERS) -> None:
-    """Four segments, some of each broker."""
-    layout = await client.create_topic(topic, segments=4, autoscale="off")
-    async with asyncio.timeout(20):
-        while {segment.owner for segment in layout.active} != {"broker", "second"}:
-            await asyncio.sleep(0.02)
-            layout = await client.describe_topic(topic)
+    await create_over_both(client, topic, segments=4)
 
 
 async def commit(client: txnclient.Client, value: bytes, topic: str = ORDERS) -> txnclient.Transaction:

@@ -16,6 +16,7 @@ from simulation.mutants import (
     participants,
     reads,
     record_sizes,
+    rows,
     second_tries,
     segments,
     sends,
@@ -49,4 +50,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *pages.MUTANTS,
     *turns.MUTANTS,
     *acks_in_turns.MUTANTS,
+    *rows.MUTANTS,
 )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import txnclient
+from tests.process.transaction_job import COMMITTED, COMMITTING, STEPS, Job
 from tests.processes import kill, process_cluster, read_all
+from tests.test_atomicity import nothing_open
+from txnctl.commands.asking import asking
 from txnctl.dev import DevCluster
 from txnstore.embedded_etcd import wait_stopped
 
-STEPS = ("begun", "written", "acked", "committed")
 VICTIMS = (("broker-1",), ("server",), ("etcd",), ("etcd", "server", "broker-1"))
-_names = itertools.count(1)
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -28,102 +30,64 @@ async def cluster(tmp_path: Path) -> AsyncIterator[DevCluster]:
         yield running
 
 
-class Job:
-    """One transaction over two output topics of three segments each and acks on two subscriptions."""
-
-    def __init__(self, client: txnclient.Client) -> None:
-        number = next(_names)
-        self.client = client
-        self.inputs = [f"topic://public/in{number}/a", f"topic://public/in{number}/b"]
-        self.outputs = [f"topic://public/out{number}/a", f"topic://other/out{number}/b"]
-        self.written: list[bytes] = []
-
-    async def prepare(self) -> None:
-        for topic in (*self.inputs, *self.outputs):
-            await self.client.create_topic(topic, segments=3)
-        for topic in self.inputs:
-            async with await self.client.producer(topic) as producer:
-                await producer.send(b"input of " + topic.encode(), key="k")
-
-    async def run(self, cluster: DevCluster, victims: tuple[str, ...], at: str) -> bool:
-        """Whether it committed. Kills `victims` right after step `at`."""
-
-        async def after(step: str) -> None:
-            if step == at:
-                await kill(cluster, *victims)
-
-        consumers = [await self.client.consumer(topic, "job") for topic in self.inputs]
-        received = [await consumer.receive(timeout=20) for consumer in consumers]
-        txn = await self.client.begin(timeout=60)
-        await after("begun")
-        try:
-            await self._write(txn)
-            await after("written")
-            for consumer, message in zip(consumers, received, strict=True):
-                await consumer.ack(message, txn=txn)
-            await after("acked")
-            await txn.commit()
-            await after("committed")
-            return True
-        except txnclient.TxnError as error:
-            assert error.retriable or error.requires_abort or isinstance(error, txnclient.InvalidTxnState), error
-            return await self._end(txn)
-        finally:
-            for consumer in consumers:
-                await consumer.close()
-
-    async def _write(self, txn: txnclient.Transaction) -> None:
-        for topic in self.outputs:
-            async with await self.client.producer(topic) as producer:
-                values = [f"{topic} {number}".encode() for number in range(12)]
-                await producer.send_many([(f"key-{number}", value) for number, value in enumerate(values)], txn=txn)
-                await producer.flush()
-                self.written += values
-
-    async def _end(self, txn: txnclient.Transaction) -> bool:
-        async with asyncio.timeout(40):
-            while txn.state not in ("COMMITTED", "ABORTED"):
-                try:
-                    await txn.abort()
-                except txnclient.InvalidTxnState:
-                    break
-                except txnclient.TxnError as error:
-                    assert error.retriable, error
-        return txn.state == "COMMITTED"
-
-    async def found(self) -> list[bytes]:
-        return [value for topic in self.outputs for value in await read_all(self.client, topic)]
-
-    async def redelivered(self) -> list[bytes]:
-        """What a consumer that comes later still gets of the inputs: all that is before a sentinel of the same key."""
-        values = []
-        for topic in self.inputs:
-            async with await self.client.producer(topic) as producer:
-                await producer.send(b"sentinel", key="k")
-            async with await self.client.consumer(topic, "job") as consumer:
-                while (message := await consumer.receive(timeout=60)).value != b"sentinel":
-                    values.append(message.value)
-        return values
-
-
 @pytest.mark.parametrize("victims", VICTIMS, ids="+".join)
-async def test_a1_all_or_nothing_whoever_is_killed_after_whichever_step(
+async def test_a1_all_or_nothing_whichever_server_is_killed_after_whichever_step(
     cluster: DevCluster, victims: tuple[str, ...]
 ) -> None:
+    """And the death of a broker aborts nothing: what it had answered is there again."""
+    jobs: dict[str, tuple[Job, bool]] = {}
     async with txnclient.connect(cluster.url) as client:
-        for step in STEPS:
-            job = Job(client)
+        for number, step in enumerate(STEPS):
+            beside: list[asyncio.Task[None]] = []
+
+            async def after(done: str, step: str = step, beside: list[asyncio.Task[None]] = beside) -> None:
+                if done == step == COMMITTING:
+                    beside.append(asyncio.create_task(kill(cluster, *victims)))
+                elif done == step:
+                    await kill(cluster, *victims)
+
+            job = Job(client, number)
             await job.prepare()
-            committed = await job.run(cluster, victims, step)
-            assert committed or step != "committed", "an answered commit was taken back"
+            committed = await job.run(after)
+            assert committed or step != COMMITTED, "an answered commit was taken back"
+            assert committed or victims != ("broker-1",), f"aborted for a broker that died when {step}"
+            await asyncio.gather(*beside)
             await cluster.wait_ready()
-            expected = sorted(job.written) if committed else []
-            assert sorted(await job.found()) == expected, f"after a kill of {victims} when {step}"
-            assert len(await job.redelivered()) == (0 if committed else 2), f"after a kill of {victims} when {step}"
+            jobs[step] = job, committed
+        await asyncio.gather(*(judge(step, *of) for step, of in jobs.items()))
+
+
+async def judge(step: str, job: Job, committed: bool) -> None:
+    assert sorted(await job.found()) == (sorted(job.all_outputs()) if committed else []), step
+    assert len(await job.redelivered()) == (0 if committed else len(job.inputs)), step
+
+
+async def test_a1_all_or_nothing_whenever_its_client_is_killed(cluster: DevCluster) -> None:
+    """Before its commit nothing is left, behind its answer all; in between, at any turn of its event loop, either."""
+    within = [(COMMITTING, turns) for turns in (1, 2, 4, 8, 16)]
+    deaths = [(step, 0) for step in STEPS if step != COMMITTING] + within
+    async with txnclient.connect(cluster.url) as client:
+        jobs = [Job(client, number) for number in range(len(deaths))]
+        await asyncio.gather(*(job.prepare() for job in jobs))
+        dead = [await start_job(cluster, number, *death) for number, death in enumerate(deaths)]
+        async with asyncio.timeout(90):
+            assert {await process.wait() for process in dead} == {-signal.SIGKILL}
+        await nothing_open(cluster.url)
+        found = [len(await job.found()) for job in jobs]
+        assert found[:4] == [0, 0, 0, len(jobs[3].all_outputs())]
+        outcomes = zip(deaths, jobs, found, strict=True)
+        await asyncio.gather(*(judge(str(death), job, count > 0) for death, job, count in outcomes))
+
+
+async def start_job(cluster: DevCluster, number: int, step: str, turns: int) -> asyncio.subprocess.Process:
+    """A process that does it, and kills itself at a step of it."""
+    arguments = ["--url", cluster.url, "--number", str(number), "--die-at", step, "--turns", str(turns)]
+    module = ["-P", "-m", "tests.process.transaction_job"]
+    return await asyncio.create_subprocess_exec(sys.executable, *module, *arguments, cwd=ROOT)
 
 
 async def test_r1_committed_stays_and_aborted_stays_away_after_everything_is_killed(cluster: DevCluster) -> None:
-    """Also after the headers have been collected (they are kept for 2 s here)."""
+    """Behind the collection of their headers; what is open then holds what comes behind its own first entry."""
     topic = "topic://public/default/r1"
     async with txnclient.connect(cluster.url) as client:
         await client.create_topic(topic, segments=2)
@@ -134,17 +98,26 @@ async def test_r1_committed_stays_and_aborted_stays_away_after_everything_is_kil
                 await (txn.abort() if number % 3 == 0 else txn.commit())
             held = await client.begin(timeout=120)
             await producer.send(b"open", key="0", txn=held)
+            await producer.send(b"behind", key="0")
+            expected = sorted(f"{number}".encode() for number in range(20) if number % 3)
+            await collected(cluster, but=1)
             for _ in range(2):
                 await kill(cluster, "etcd", "server", "broker-1")
                 await cluster.wait_ready()
-                expected = sorted(f"{number}".encode() for number in range(20) if number % 3)
-                assert sorted(await read_all(client, topic)) == expected
-            await producer.send(b"sentinel", key="0")
+                reader = await client.reader(topic)
+                assert sorted([(await reader.receive(timeout=60)).value for _ in expected]) == expected
+                with pytest.raises(txnclient.Timeout):
+                    await reader.receive(timeout=0.5)
             await held.abort()
-            async with asyncio.timeout(20):
-                while b"sentinel" not in (values := await read_all(client, topic)):
-                    await asyncio.sleep(0.05)
-            assert b"open" not in values
+            assert (await reader.receive(timeout=20)).value == b"behind"
+            await reader.close()
+
+
+async def collected(cluster: DevCluster, *, but: int) -> None:
+    """Until so many headers are left (they are kept for 2 s here)."""
+    async with asyncio.timeout(30), asking(cluster.url) as ask:
+        while (await ask.ask("store.counts"))["headers"] > but:
+            await asyncio.sleep(0.05)
 
 
 async def test_etcd_stopped_for_a_while_calls_fail_retriably_and_all_goes_on(cluster: DevCluster) -> None:

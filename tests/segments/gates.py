@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from segments.file_ledger import FileLedgerStore
 from segments.ledger import LedgerFailed, LedgerWriter
 from tests.segments.brokering import Cluster
 from txnstore import keys
-from txnstore.store import Commit, CommitResult, MetadataStore
+from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
 
 
 def is_write_op(commit: Commit) -> bool:
@@ -32,6 +32,7 @@ class GatedStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._held: Callable[[Commit], bool] = lambda _: False
+        self._held_reads: Callable[[Sequence[bytes]], bool] = lambda _: False
         self._answered: Callable[[Commit], bool] = lambda _: True
         self._gate = asyncio.Event()
         self.waiting = 0
@@ -43,12 +44,18 @@ class GatedStore:
         self._held = held
         self._gate = asyncio.Event()
 
+    def hold_reads(self, held: Callable[[Sequence[bytes]], bool]) -> None:
+        """Of several keys at once."""
+        self._held_reads = held
+        self._gate = asyncio.Event()
+
     def hold_answers(self, held: Callable[[Commit], bool]) -> None:
         self._answered = lambda commit: not held(commit)
         self._gate = asyncio.Event()
 
     def open(self) -> None:
         self._held = lambda _: False
+        self._held_reads = lambda _: False
         self._answered = lambda _: True
         self._gate.set()
 
@@ -76,6 +83,13 @@ class GatedStore:
             return await self._store.commit_nowait(commit)
 
         return asyncio.ensure_future(later())
+
+    async def get_many(self, wanted: Sequence[bytes], **options: Any) -> tuple[int, list[KeyValue | None]]:
+        if self._held_reads(wanted):
+            self.waiting += 1
+            await self._gate.wait()
+            self.waiting -= 1
+        return await self._store.get_many(wanted, **options)
 
     async def _pass(self, commit: Commit) -> None:
         if self._held(commit):

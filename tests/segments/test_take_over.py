@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import fcntl
 import os
 import random
 from collections.abc import Callable, Coroutine, Iterator
@@ -137,30 +139,71 @@ async def test_r3_an_aborted_record_stays_as_long_as_its_data(cluster: Cluster) 
         assert last.ledger_id > 1
 
 
-async def test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch(cluster: Cluster) -> None:
+Held = Callable[[Commit], bool]
+
+
+def lists_ledger(segment: str, *, made: bool) -> Held:
+    """Before the new owner's ledger is made, or (`made`) once its file is there."""
+
+    def held(commit: Commit) -> bool:
+        lists = [
+            records.decode(LedgerRecord, put.value, key=put.key)
+            for put in commit.puts
+            if put.key == keys.ledger(segment)
+        ]
+        return any((one.made == one.ledgers[-1].ledger_id) is made for one in lists)
+
+    return held
+
+
+@pytest.mark.parametrize("lost", ["before its ledger is made", "as its ledger is listed", "before its state is read"])
+async def test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch(
+    memory_cluster: Cluster, lost: str
+) -> None:
+    """Nor a file: counted while the broker goes on, and before it tries again."""
+    cluster = memory_cluster
     gate_stores(cluster)
     [segment] = await cluster.create_topic()
-    node = await cluster.start(settings=replace(cluster.settings, recover_wait_s=30.0))
-    await node.broker.segment(segment)
-    await node.close()
     node = await cluster.start(settings=replace(cluster.settings, recover_wait_s=30.0))
     store: GatedStore = node.store  # type: ignore[assignment]
     broker: Broker = node.broker
     await broker.segment(segment)
-    held = broker._shared.decisions
-    store.hold(lambda commit: any(put.key == keys.ledger(segment) for put in commit.puts))
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (0, 1)
+    if lost == "before its state is read":
+        store.hold_reads(lambda read: keys.watermark(segment) in read)
+    else:
+        store.hold(lists_ledger(segment, made=lost == "as its ledger is listed"))
     await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))  # lost, then taken over anew
     await eventually(lambda: store.waiting)
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (1, int(lost != "before its ledger is made"))
     waiting = [asyncio.ensure_future(broker.segment(segment)) for _ in range(3)]
     await asyncio.sleep(0)
     await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
     store.open()
+    store.hold(lambda commit: any(put.key == keys.owner(segment) for put in commit.puts))  # the next try
     for future in waiting:
         with pytest.raises(NotOwner):
             await future
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (0, 0)
+    store.open()
     await broker.segment(segment)
-    await broker.close()
-    assert held.statistics().held == 0
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (0, 1)
+
+
+def loading(broker: Broker) -> int:
+    """Segments that the decision watch keeps decisions for until they have loaded."""
+    early = broker._shared.decisions.early
+    return len(early._reading) + len(early._expecting)
+
+
+def open_for_writing(folder: Path) -> int:
+    """Files below `folder` that this process could write to."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith(f"{folder}/"):
+                found += fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    return found
 
 
 async def test_r5_a_corrupt_tail_ends_recovery_with_a_typed_error(cluster: Cluster) -> None:

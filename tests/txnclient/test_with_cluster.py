@@ -10,6 +10,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from txnclient import TransactionState
 from txnwire.ids import TxnId
 
@@ -57,14 +58,38 @@ async def test_what_is_sent_is_received_as_it_was(client: txnclient.Client) -> N
     assert abs(first.publish_time_ms - second.publish_time_ms) < 10_000
 
 
-async def test_v2_committed_is_visible_and_aborted_never(client: txnclient.Client) -> None:
-    topics = [await new_topic(client, 2), await new_topic(client)]
-    producers = [await client.producer(topic) for topic in topics]
-    for number in range(10):
-        txn = await client.begin()
-        await asyncio.gather(*(producer.send(b"%d" % number, txn=txn) for producer in producers))
-        await (txn.commit() if number % 2 else txn.abort())
-    assert sorted(await values(client, *topics)) == sorted([b"%d" % n for n in range(1, 10, 2)] * 2)
+async def test_v2_committed_is_visible_and_aborted_never(lagging: tuple[InProcessCluster, HeldDecisions]) -> None:
+    """All parts of a transaction in each read, or none, while an owner hears late of every other decision; and a reader
+    that follows comes to what stands behind the last one, without anything aborted."""
+    cluster, second = lagging
+    topics = [f"topic://public/default/v2-{name}" for name in "ab"]
+    keys = [f"k{number}" for number in range(16)]
+    async with cluster.connect() as client, cluster.connect() as reading:
+        for topic in topics:
+            await create_over_both(client, topic, 2)
+        producers = [await client.producer(topic) for topic in topics]
+
+        async def send(value: bytes, txn: txnclient.Transaction | None = None) -> None:
+            sends = [producer.send(value, key=key, txn=txn) for producer in producers for key in keys]
+            await asyncio.gather(*sends)
+
+        async with reading.reader(topics) as following, reads_beside(reading, *topics) as reads:
+            for number in range(8):
+                txn = await client.begin()
+                await send(b"%d" % number, txn)
+                (second.open.clear if number % 4 > 1 else second.open.set)()
+                await (txn.commit() if number % 2 else txn.abort())
+                await reads.another()
+                assert (txn.id in reads.found[-1]) == (number % 2 == 1)
+            second.open.set()
+            await send(b"sentinel")
+            expected = {value: len(topics) * len(keys) for value in (b"1", b"3", b"5", b"7", b"sentinel")}
+            followed = Counter[bytes]()
+            async with asyncio.timeout(30):
+                while followed[b"sentinel"] < expected[b"sentinel"]:
+                    followed[(await following.receive()).value] += 1
+            assert followed == expected
+        assert Counter(await values(client, *topics)) == expected
 
 
 async def test_v6_a_transaction_does_not_read_its_own_uncommitted_writes(client: txnclient.Client) -> None:
