@@ -45,6 +45,10 @@ class Outcome:
     seconds: float
 
 
+Target = tuple[tuple[str, ...], tuple[str, ...]]
+"""Test files of a module, and the slow ones, which only what survives the former is shown to."""
+
+
 class Tree:
     """A copy of the project, and the process that runs tests in it."""
 
@@ -84,7 +88,11 @@ class Tree:
 
 def main() -> int:
     asked = _arguments()
-    targets = {path: row["tests"] for row in _table("targets.toml")["target"] for path in row["modules"]}
+    targets = {
+        path: (tuple(row["tests"]), tuple(row.get("models", ())))
+        for row in _table("targets.toml")["target"]
+        for path in row["modules"]
+    }
     unknown = [path for path in asked.files if path not in targets]
     if unknown:
         print(f"no tests are named for {', '.join(unknown)} in tools/mutation/targets.toml", file=sys.stderr)
@@ -118,7 +126,7 @@ def _table(name: str) -> dict[str, list[dict[str, list[str]]]]:
 
 
 def _judged(
-    sample: list[Mutant], targets: dict[str, list[str]], scratch: Path, asked: argparse.Namespace
+    sample: list[Mutant], targets: dict[str, Target], scratch: Path, asked: argparse.Namespace
 ) -> list[Outcome]:
     waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
     for numbered in enumerate(sample):
@@ -135,26 +143,29 @@ def _judged(
                 number, mutant = waiting.get_nowait()
             except queue.Empty:
                 return
-            tests = tuple(targets[mutant.path])
             if (mutant.path, mutant.before, mutant.after) in equivalent:
                 found[number] = Outcome(mutant, "equivalent", 0.0)
                 continue
-            if tests not in plain:
-                verdict, seconds = tree.run(tests, 600)
-                if verdict != "passed":
-                    failed.append(f"{' '.join(tests)}: {verdict} without a mutant")
-                    return
-                with lock:
-                    plain[tests] = seconds
-            file = tree.folder / mutant.path
+            caught, file = False, tree.folder / mutant.path
             original = file.read_text()
-            file.write_text(mutant.code)
-            try:
-                verdict, seconds = tree.run(tests, max(LEAST_S, SLOWER * plain[tests]))
-            finally:
-                file.write_text(original)
-            found[number] = Outcome(mutant, "survived" if verdict == "passed" else "caught", seconds)
-            if verdict == "passed":
+            for tests in filter(None, targets[mutant.path]):
+                if tests not in plain:
+                    verdict, seconds = tree.run(tests, 600)
+                    if verdict != "passed":
+                        failed.append(f"{' '.join(tests)}: {verdict} without a mutant")
+                        return
+                    with lock:
+                        plain[tests] = seconds
+                file.write_text(mutant.code)
+                try:
+                    verdict, seconds = tree.run(tests, max(LEAST_S, SLOWER * plain[tests]))
+                finally:
+                    file.write_text(original)
+                caught = verdict != "passed"
+                if caught:
+                    break
+            found[number] = Outcome(mutant, "caught" if caught else "survived", seconds)
+            if not caught:
                 print(f"survived: {mutant.diff}", flush=True)
 
     trees = [Tree(scratch / str(number), asked.python) for number in range(asked.jobs)]

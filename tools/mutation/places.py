@@ -57,17 +57,26 @@ def _places(path: Path) -> dict[tuple[Span, str], list[Choice]]:
     source = path.read_text()
     tree, without = get_ast(source), list(_passed_over(ast.parse(source)))
     places: dict[tuple[Span, str], list[Choice]] = defaultdict(list)
+    nodes = list(ast_nodes(tree))
+    for operators in _alike():
+        spans = (span for node in nodes for span in operators[0][1].mutation_positions(node))
+        for occurrence, span in enumerate(spans):
+            if not any(first <= span[0] and span[1] <= last for first, last in without):
+                family = operators[0][0].partition("/")[2].partition("_")[0]
+                places[span, family] += [(name, operator, occurrence) for name, operator in operators]
+    return places
+
+
+def _alike() -> list[list[tuple[str, Operator]]]:
+    """Operators that change the same places in different ways, as `+` to `-`, `*` and others: these are looked for
+    once."""
+    found: dict[str, list[tuple[str, Operator]]] = defaultdict(list)
     for name in sorted(cosmic_ray.plugins.operator_names()):
         operator_class = cosmic_ray.plugins.get_operator(name)
         kind = name.partition("/")[2]
-        if kind in ACCIDENTS or operator_class.arguments():
-            continue
-        operator = operator_class()
-        spans = (span for node in ast_nodes(tree) for span in operator.mutation_positions(node))
-        for occurrence, span in enumerate(spans):
-            if not any(first <= span[0] and span[1] <= last for first, last in without):
-                places[span, kind.partition("_")[0]].append((name, operator, occurrence))
-    return places
+        if kind not in ACCIDENTS and not operator_class.arguments():
+            found["_".join(kind.split("_")[:2])].append((name, operator_class()))
+    return list(found.values())
 
 
 def _passed_over(tree: ast.Module) -> Iterator[Span]:
