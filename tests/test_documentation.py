@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -23,6 +25,7 @@ from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import Kind
 from txnctl.settings import ServerSettings, load
+from txnstore.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnwire.ids import hash_key
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,6 +89,11 @@ async def test_every_etcdctl_recipe_finds_what_it_says(etcd: str, tmp_path: Path
                 await asyncio.sleep(0.1)
             else:
                 pytest.fail(f"found nothing: {recipe}")
+        every = json.loads(await recipe_output(cluster, "etcdctl get --prefix -w json /", shown))["kvs"]
+        values = {base64.b64decode(one["key"]): base64.b64decode(one.get("value", "")) for one in every}
+    without = {key.removeprefix(cluster.prefix.encode()).split(b"/")[1] for key, value in values.items() if not value}
+    assert without == {b"idx", b"sender"}, "docs/inspect.md names the keys that have no value"
+    assert all(value.startswith(b'{"v":1') for value in values.values() if value)
 
 
 @with_etcdctl
@@ -187,17 +195,30 @@ def test_every_metric_is_in_the_table_with_its_meaning_and_no_other() -> None:
 
 def test_every_alert_asks_for_metrics_that_there_are() -> None:
     (rules,) = blocks(ROOT / "docs" / "operations.md", "yaml")
-    known = {one.name: one.kind for one in catalogue()}
+    known = {one.name: one.kind for one in catalogue()} | {"up": Kind.GAUGE}  # of Prometheus itself
     expressions = re.findall(r"expr: (.*)", rules)
     assert len(expressions) == len(re.findall(r"alert: ", rules)) >= 10
     for expression in expressions:
-        used = re.findall(r"(?:txnstore|pulsar_txn)_\w+", expression)
+        used = re.findall(r"(?:txnstore|pulsar_txn)_\w+|\bup\b", expression)
         assert used, expression
         for name in used:
             plain = name.removesuffix("_bucket")
             assert plain in known, name
             assert (name != plain) == (known[plain] is Kind.HISTOGRAM), name
             assert (f"rate({name}" in expression) == name.endswith(("_bucket", "_total")), expression
+
+
+def test_what_refuses_new_transactions_is_alarmed_before_it_does() -> None:
+    """Both limits of etcd's size, and a process that tells nothing."""
+    (rules,) = blocks(ROOT / "docs" / "operations.md", "yaml")
+    limits = {"in_use": SOFT_LIMIT_SHARE, "file": FILE_LIMIT_SHARE}
+    for what, share in limits.items():
+        (alarmed_at,) = re.findall(rf"max\(txnstore_etcd_{what}_bytes / txnstore_etcd_quota_bytes\) > ([\d.]+)", rules)
+        assert float(alarmed_at) < share
+    assert "75 % of the quota are in use, or etcd's *file* reaches 90 % of it" in OPERATIONS
+    assert limits == {"in_use": 0.75, "file": 0.9}
+    assert 'up{job="txnstore"} == 0' in rules
+    assert "absent(txnstore_ready)" in rules
 
 
 def test_every_setting_is_in_the_table_and_no_other() -> None:
