@@ -40,7 +40,6 @@ from txnstore.records import LayoutChange
 from txnstore.store import Commit, KeyValue, MetadataStore
 from txnwire.errors import (
     DataCorrupt,
-    InvalidArgument,
     NameNotFound,
     NotAllowed,
     NotOwner,

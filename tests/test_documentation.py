@@ -1,4 +1,4 @@
-"""What the docs show is run: etcdctl recipes, command lines, the README's example."""
+"""What the docs show is run: etcdctl recipes, command lines, settings, alerts. Programs: `test_documented_programs`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from typer.testing import CliRunner
 
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
-from tests.txnctl.command_line import done
 from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import Kind
@@ -45,7 +43,7 @@ def shell_lines(program: str) -> list[str]:
 with_etcdctl = pytest.mark.skipif(shutil.which("etcdctl") is None, reason="no etcdctl on PATH")
 
 SHOWN_ID, SHOWN_NAME, SHOWN_KEY = "0003-0000000000000001", "job-7/42", "nightly-job"
-ORDERS, INVOICES = "topic://public/default/orders", "topic://public/default/invoices"
+ORDERS = "topic://public/default/orders"
 
 
 @asynccontextmanager
@@ -136,52 +134,12 @@ async def recipe_output(cluster: InProcessCluster, recipe: str, shown: txnclient
     return out.decode()
 
 
-async def run_readme_example(cluster: InProcessCluster, example: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        example.replace("txn://127.0.0.1:6650", cluster.url),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0
-    return output.decode()
-
-
-async def test_the_readme_examples_run(cluster: InProcessCluster) -> None:
-    """The second program goes on with what the first has made, as it says."""
-    billing, more, _ = blocks(ROOT / "README.md", "python")  # the third: tests/spark/test_documentation.py
-    assert "100 orders billed exactly once" in await run_readme_example(cluster, billing)
-    shown = await run_readme_example(cluster, more)
-    assert re.search(r"^100 reminders in [1-9]\d* transactions$", shown, re.MULTILINE), shown
-    assert "100 messages since the snapshot" in shown
-
-
 @pytest.mark.parametrize("line", shell_lines("txnctl"))
 def test_every_command_line_shown_is_one(line: str) -> None:
     """Parsed by the real command line: an unknown command or option exits with 2."""
     words = [word for word in shlex.split(line)[1:] if word != "…"]
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, f"{line}: {result.output}"
-
-
-async def test_the_commands_shown_do_what_they_say(cluster: InProcessCluster) -> None:
-    """Those of the README, then those of docs/commands.md, block by block, on topics with some messages. (Once a topic
-    has been deleted, ids of new segments begin above its own: the README speaks of a new cluster.)"""
-    async with cluster.connect() as client, cluster.connect(transaction_key=SHOWN_KEY):
-        shown = blocks(ROOT / "README.md", "sh") + blocks(ROOT / "docs" / "commands.md", "sh")
-        for block in (block for block in shown if "txnctl " in block):
-            for topic in (ORDERS, f"{ORDERS}-copied", INVOICES):
-                await client.create_topic(topic)
-            async with await client.consumer(ORDERS, "billing"), await client.producer(ORDERS) as producer:
-                await producer.send(b"{}")
-            txn = await client.begin()
-            for line in block.splitlines():
-                if line.startswith("txnctl "):
-                    words = line.replace(SHOWN_ID, str(txn.id)).replace("--idle 2", "--idle 0.3")
-                    message = '{"customer": "c1", "value": "v"}\n'
-                    await done(*shlex.split(words)[1:], url=cluster.url, stdin=message)
 
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

@@ -1,7 +1,7 @@
 """Mutation testing with cosmic-ray: `make mutate`. Begin reading in `__main__.py`.
 
-cosmic-ray says what a module's mutants are. It lives in an environment of its own; `worker.py`, which runs the tests, in
-that of the project. `targets.toml` says which tests belong to which module, `equivalent.toml` which survivors were
+cosmic-ray says what a module's mutants are. It lives in an environment of its own; `worker.py`, which runs the tests,
+in that of the project. `targets.toml` says which tests belong to which module, `equivalent.toml` which survivors were
 looked at and change nothing that can be observed.
 
 Why cosmic-ray and not mutmut: mutmut 3 mutates functions only, no properties and nothing beside functions, swaps the

@@ -111,7 +111,7 @@ def _made(root: Path, path: str, choice: Choice) -> Mutant | None:
     code = mutate_code(source, operator, occurrence)
     if code is None or code == source:
         return None
-    changed = [line for line in unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm="")][2:]
+    changed = list(unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm=""))[2:]
     line = int(changed[0].split()[1].lstrip("-").split(",")[0])
     before = " ".join(one[1:].strip() for one in changed if one.startswith("-"))
     after = " ".join(one[1:].strip() for one in changed if one.startswith("+"))

@@ -74,18 +74,15 @@ async def check_everything(
 
 
 async def _folder_of_ledgers(settings: ServerSettings) -> Path:
-    """The data folder of the brokers. `txnctl dev` has it within its own, and either may be named. Where none was, it is
-    that of a `dev` in this folder or of this folder, else the one that the cluster's first broker has told etcd of."""
-    if "data_dir" in settings.model_fields_set:
-        candidates = [settings.data_dir]
-    else:
-        candidates = [settings.data_dir, Path()]
-    for folder in candidates:
+    """The data folder of the brokers. `txnctl dev` has it within its own, and either may be named. Where none was, it
+    is that of a `dev` in this folder or of this folder, else the one that the first broker has told etcd of."""
+    named = "data_dir" in settings.model_fields_set
+    for folder in [settings.data_dir] if named else [settings.data_dir, Path()]:
         if _is_of_dev(folder):
             return folder / "data"
     if settings.data_dir.is_dir():
         return settings.data_dir
-    if "data_dir" not in settings.model_fields_set:
+    if not named:
         store = await _connect(settings, repairing=True)
         try:
             found = await store.get(keys.DATA_FOLDER)
