@@ -42,7 +42,6 @@ class Outcome:
 
     mutant: Mutant
     verdict: str
-    seconds: float
 
 
 Target = tuple[tuple[str, ...], tuple[str, ...]]
@@ -128,9 +127,9 @@ def _table(name: str) -> dict[str, list[dict[str, list[str]]]]:
 def _judged(
     sample: list[Mutant], targets: dict[str, Target], scratch: Path, asked: argparse.Namespace
 ) -> list[Outcome]:
-    waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
-    for numbered in enumerate(sample):
-        waiting.put(numbered)
+    waiting: queue.SimpleQueue[tuple[int, Mutant, int]] = queue.SimpleQueue()
+    for number, mutant in enumerate(sample):
+        waiting.put((number, mutant, 0))
     equivalent = {(row["path"], row["before"], row["after"]) for row in _table("equivalent.toml").get("mutant", [])}
     found: dict[int, Outcome] = {}
     plain: dict[tuple[str, ...], float] = {}
@@ -138,35 +137,34 @@ def _judged(
     give_up_at = time.monotonic() + 60 * asked.minutes
 
     def work(tree: Tree) -> None:
+        """The tests of each mutant first; behind all of them, while there is time, the models of those that survive."""
         while time.monotonic() < give_up_at and not failed:
             try:
-                number, mutant = waiting.get_nowait()
+                number, mutant, stage = waiting.get_nowait()
             except queue.Empty:
                 return
             if (mutant.path, mutant.before, mutant.after) in equivalent:
-                found[number] = Outcome(mutant, "equivalent", 0.0)
+                found[number] = Outcome(mutant, "equivalent")
                 continue
-            caught, file = False, tree.folder / mutant.path
+            tests = targets[mutant.path][stage]
+            if tests not in plain:
+                verdict, seconds = tree.run(tests, 600)
+                if verdict != "passed":
+                    failed.append(f"{' '.join(tests)}: {verdict} without a mutant")
+                    return
+                with lock:
+                    plain[tests] = seconds
+            file = tree.folder / mutant.path
             original = file.read_text()
-            for tests in filter(None, targets[mutant.path]):
-                if tests not in plain:
-                    verdict, seconds = tree.run(tests, 600)
-                    if verdict != "passed":
-                        failed.append(f"{' '.join(tests)}: {verdict} without a mutant")
-                        return
-                    with lock:
-                        plain[tests] = seconds
-                file.write_text(mutant.code)
-                try:
-                    verdict, seconds = tree.run(tests, max(LEAST_S, SLOWER * plain[tests]))
-                finally:
-                    file.write_text(original)
-                caught = verdict != "passed"
-                if caught:
-                    break
-            found[number] = Outcome(mutant, "caught" if caught else "survived", seconds)
-            if not caught:
-                print(f"survived: {mutant.diff}", flush=True)
+            file.write_text(mutant.code)
+            try:
+                verdict, seconds = tree.run(tests, max(LEAST_S, SLOWER * plain[tests]))
+            finally:
+                file.write_text(original)
+            found[number] = Outcome(mutant, "survived" if verdict == "passed" else "caught")
+            print(f"{len(found)}: {mutant.path}:{mutant.line} {found[number].verdict}, {seconds} s", flush=True)
+            if verdict == "passed" and stage == 0 and targets[mutant.path][1]:
+                waiting.put((number, mutant, 1))
 
     trees = [Tree(scratch / str(number), asked.python) for number in range(asked.jobs)]
     threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]
@@ -196,6 +194,9 @@ def _scores(outcomes: list[Outcome]) -> list[tuple[str, int, int, int, int]]:
 
 
 def _tell(outcomes: list[Outcome], seconds: float) -> None:
+    for outcome in outcomes:
+        if outcome.verdict == "survived":
+            print(f"survived: {outcome.mutant.diff}")
     for package, modules, count, caught, equivalent in _scores(outcomes):
         share = f"{caught / count:.0%}" if count else "-"
         print(f"{package}: {modules} modules, {caught} of {count} caught ({share}), {equivalent} equivalent")

@@ -40,10 +40,11 @@ class Mutant:
 
 
 def mutants(root: Path, paths: Iterable[str], count: int, seed: int) -> list[Mutant]:
-    """`count` of them over all `paths`, in their order: the same for the same code and seed. Fewer where there are."""
+    """`count` of them over all `paths`, in no order, so that the first ones are a sample as well: the same for the same
+    code and seed. Fewer where there are."""
     chance = random.Random(seed)
     found = [(path, place, choices) for path in paths for place, choices in sorted(_places(root / path).items())]
-    chosen = sorted(chance.sample(range(len(found)), min(count, len(found))))
+    chosen = chance.sample(range(len(found)), min(count, len(found)))
     made = [_made(root, found[index][0], chance.choice(found[index][2])) for index in chosen]
     return [mutant for mutant in made if mutant is not None]
 
