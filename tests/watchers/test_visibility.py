@@ -442,6 +442,16 @@ def test_statistics_name_what_holds_readers_back() -> None:
     assert (found.earliest_open, found.earliest_position) == (A, at(0))
 
 
+def test_the_record_of_writer_0_is_never_taken_for_that_of_the_whole_transaction() -> None:
+    """▲ It goes to the sidecar under its own key, and leaves the record of the whole one where it is."""
+    loser, whole = (TxnId(1, 1), 0), (TxnId(1, 2), None)
+    buffer = TransactionBuffer("s", aborted={loser: Position(1, 5), whole: Position(1, 6)}, watermark=Position(2, 0))
+    assert dict(buffer.durable(Position(1, 9))) == {loser: Position(1, 5), whole: Position(1, 6)}
+    buffer.moved(1, {loser: Position(1, 5)})
+    assert dict(buffer.durable(Position(1, 9))) == {whole: Position(1, 6)}
+    assert list(buffer.prunable(Position(2, 0), 10)) == [whole]
+
+
 def test_r3_what_a_sidecar_holds_is_aborted_until_its_ledger_is_trimmed() -> None:
     whole, loser, late = (TxnId(1, 1), None), (TxnId(1, 2), 7), (TxnId(1, 3), None)
     buffer = TransactionBuffer(
