@@ -431,6 +431,15 @@ def test_aborted_set_can_be_exported() -> None:
     assert buffer.aborted_records() == {(A, None): at(5), (B, W1): at(3), (C, None): at(7)}
 
 
+def test_what_was_decided_earlier_is_unsettled_too_while_an_operation_is_in_flight() -> None:
+    """▲ A cut at a later revision must wait for it as one at its own does."""
+    buffer = fresh()
+    write(buffer, A, 0)
+    buffer.op_started(A, 0)
+    buffer.decided(commit(A, revision=100))
+    assert [buffer.unsettled(revision) for revision in (99, 100, 101)] == [False, True, True]
+
+
 def test_statistics_name_what_holds_readers_back() -> None:
     buffer = fresh()
     write(buffer, A, 0)
