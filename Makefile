@@ -12,6 +12,9 @@ MESSAGES ?= 100000
 SEEDS ?= 500
 SECONDS ?= 60
 FAULTS ?=
+FILES ?=
+N ?= 200
+MINUTES ?= 15
 ONLY ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
 # Tests and runs start hundreds of Pythons: where the environment forbids compiled files, each would compile everything.
@@ -19,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants sustained copy-test chaos docs bench bench-spark clean help
+.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants mutate scenarios sustained copy-test chaos docs bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -59,6 +62,7 @@ check: setup     ## format, lint, types, import contracts, generated code fresh
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generate_proto.py --check
 	@$(BIN)/python tools/generate_sync.py --check
+	@$(BIN)/python tools/generate_scenarios.py --check
 
 format: setup    ## put the code into shape
 	@$(BIN)/ruff format .
@@ -104,6 +108,18 @@ $(VENV)/site/bin/mkdocs: pyproject.toml
 docs: $(VENV)/site/bin/mkdocs  ## the documentation as a site, in build/site; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build -q
 	@echo "build/site/index.html"
+
+scenarios: setup ## docs/scenarios.md from the ids in the tests, and what docs/testing.md counts
+	@$(BIN)/python tools/generate_scenarios.py
+
+# In an environment of its own: the tests' one stays as users have it.
+$(VENV)/mutation/.installed: $(VENV)/.installed
+	@$(PYTHON) -m venv $(VENV)/mutation
+	@$(VENV)/mutation/bin/pip install -q --disable-pip-version-check 'cosmic-ray==8.7.0'
+	@touch $@
+
+mutate: setup $(VENV)/mutation/.installed ## changes of the pure cores, each shown to its module's tests: make mutate [FILES="segments/cursor.py …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [WRITE=1]
+	@PYTHONPATH=$(CURDIR) $(VENV)/mutation/bin/python -P -m tools.mutation $(FILES) -n $(N) --seed $(SEED) --jobs $(JOBS) --minutes $(MINUTES) $(if $(WRITE),--write)
 
 bench: setup     ## the numbers; prints a table and writes bench.json
 	@$(BIN)/python -m benchmarks

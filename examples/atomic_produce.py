@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -79,7 +80,7 @@ async def run(url: str, paths: list[Path]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", default="txn://127.0.0.1:6650")
+    parser.add_argument("--url", default=os.environ.get("TXN_URL", "txn://127.0.0.1:6650"))
     parser.add_argument("--load", type=Path, nargs="+", metavar="FILE", default=[], help="load these, then list")
     parser.add_argument("--list", action="store_true", help="list what has been loaded, and check it")
     given = parser.parse_args()

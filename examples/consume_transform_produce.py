@@ -20,9 +20,9 @@ from typing import Any
 
 import txnclient
 
-ORDERS = "topic://public/shop/orders"
-INVOICES = "topic://public/shop/invoices"
-LEDGER = "topic://public/shop/ledger"
+ORDERS = "topic://public/billing/orders"
+INVOICES = "topic://public/billing/invoices"
+LEDGER = "topic://public/billing/ledger"
 PRICES = {"tea": 4, "coffee": 7, "honey": 12}
 
 
@@ -93,7 +93,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--url", default="txn://127.0.0.1:6650")
+    parser.add_argument("--url", default=os.environ.get("TXN_URL", "txn://127.0.0.1:6650"))
     parser.add_argument("--orders", type=int, default=1000, help="how many to place")
     parser.add_argument("--idle", type=float, default=2.0, help="end after so many seconds without an order")
     parser.add_argument("--bill", action="store_true", help="be one more billing process, and nothing else")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -76,7 +77,7 @@ async def drive(url: str, job: str, parts: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", default="txn://127.0.0.1:6650")
+    parser.add_argument("--url", default=os.environ.get("TXN_URL", "txn://127.0.0.1:6650"))
     parser.add_argument("--job", required=True, help="the transaction's name")
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)

@@ -103,7 +103,7 @@ async def drive(url: str, count: int, workers: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--url", default="txn://127.0.0.1:6650")
+    parser.add_argument("--url", default=os.environ.get("TXN_URL", "txn://127.0.0.1:6650"))
     parser.add_argument("--pictures", type=int, default=60)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--worker", action="store_true", help="be one more worker, and nothing else")

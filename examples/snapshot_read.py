@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -88,7 +89,7 @@ async def run(url: str, state: Path, reports: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", default="txn://127.0.0.1:6650")
+    parser.add_argument("--url", default=os.environ.get("TXN_URL", "txn://127.0.0.1:6650"))
     parser.add_argument("--state", type=Path, default=Path("balance.json"), help="where the report is kept")
     parser.add_argument("--reports", type=int, default=5)
     given = parser.parse_args()

@@ -38,7 +38,15 @@ from txnstore.election import Leadership
 from txnstore.paging import in_pages
 from txnstore.records import LayoutChange
 from txnstore.store import Commit, KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, Timeout, TopicNotFound, TxnError
+from txnwire.errors import (
+    DataCorrupt,
+    NameNotFound,
+    NotAllowed,
+    NotOwner,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+)
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.tasks import errand
@@ -278,9 +286,9 @@ class _GivenUp(Exception):
 
 
 def _id_of(topology: Topology, segment: SegmentName) -> int:
-    """Raises `InvalidArgument` for one this topic does not have."""
+    """Raises `NameNotFound` for one this topic does not have."""
     if segment.topic != topology.topic or topology.paths.get(segment.segment_id) != segment.path:
-        raise InvalidArgument(
+        raise NameNotFound(
             f"{topology.topic} has no segment {segment.path.rpartition('/')[2]} at layout epoch {topology.epoch}; "
             "`txnctl topics describe` shows those it has"
         )

@@ -1,14 +1,15 @@
-"""What the docs show is run: etcdctl recipes, command lines, the README's example."""
+"""What the docs show is run: etcdctl recipes, command lines, settings, alerts. Programs: `test_documented_programs`."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +19,11 @@ from typer.testing import CliRunner
 
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
-from tests.txnctl.command_line import done
 from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import Kind
 from txnctl.settings import ServerSettings, load
+from txnstore.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnwire.ids import hash_key
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,7 @@ def shell_lines(program: str) -> list[str]:
 with_etcdctl = pytest.mark.skipif(shutil.which("etcdctl") is None, reason="no etcdctl on PATH")
 
 SHOWN_ID, SHOWN_NAME, SHOWN_KEY = "0003-0000000000000001", "job-7/42", "nightly-job"
-ORDERS, INVOICES = "topic://public/default/orders", "topic://public/default/invoices"
+ORDERS = "topic://public/default/orders"
 
 
 @asynccontextmanager
@@ -86,6 +87,11 @@ async def test_every_etcdctl_recipe_finds_what_it_says(etcd: str, tmp_path: Path
                 await asyncio.sleep(0.1)
             else:
                 pytest.fail(f"found nothing: {recipe}")
+        every = json.loads(await recipe_output(cluster, "etcdctl get --prefix -w json /", shown))["kvs"]
+        values = {base64.b64decode(one["key"]): base64.b64decode(one.get("value", "")) for one in every}
+    without = {key.removeprefix(cluster.prefix.encode()).split(b"/")[1] for key, value in values.items() if not value}
+    assert without == {b"idx", b"sender"}, "docs/inspect.md names the keys that have no value"
+    assert all(value.startswith(b'{"v":1') for value in values.values() if value)
 
 
 @with_etcdctl
@@ -128,52 +134,12 @@ async def recipe_output(cluster: InProcessCluster, recipe: str, shown: txnclient
     return out.decode()
 
 
-async def run_readme_example(cluster: InProcessCluster, example: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        example.replace("txn://127.0.0.1:6650", cluster.url),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0
-    return output.decode()
-
-
-async def test_the_readme_examples_run(cluster: InProcessCluster) -> None:
-    """The second program goes on with what the first has made, as it says."""
-    billing, more, _ = blocks(ROOT / "README.md", "python")  # the third: tests/spark/test_documentation.py
-    assert "100 orders billed exactly once" in await run_readme_example(cluster, billing)
-    shown = await run_readme_example(cluster, more)
-    assert re.search(r"^100 reminders in [1-9]\d* transactions$", shown, re.MULTILINE), shown
-    assert "100 messages since the snapshot" in shown
-
-
 @pytest.mark.parametrize("line", shell_lines("txnctl"))
 def test_every_command_line_shown_is_one(line: str) -> None:
     """Parsed by the real command line: an unknown command or option exits with 2."""
     words = [word for word in shlex.split(line)[1:] if word != "…"]
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, f"{line}: {result.output}"
-
-
-async def test_the_commands_shown_do_what_they_say(cluster: InProcessCluster) -> None:
-    """Those of the README, then those of docs/commands.md, block by block, on topics with some messages. (Once a topic
-    has been deleted, ids of new segments begin above its own: the README speaks of a new cluster.)"""
-    async with cluster.connect() as client, cluster.connect(transaction_key=SHOWN_KEY):
-        shown = blocks(ROOT / "README.md", "sh") + blocks(ROOT / "docs" / "commands.md", "sh")
-        for block in (block for block in shown if "txnctl " in block):
-            for topic in (ORDERS, f"{ORDERS}-copied", INVOICES):
-                await client.create_topic(topic)
-            async with await client.consumer(ORDERS, "billing"), await client.producer(ORDERS) as producer:
-                await producer.send(b"{}")
-            txn = await client.begin()
-            for line in block.splitlines():
-                if line.startswith("txnctl "):
-                    words = line.replace(SHOWN_ID, str(txn.id)).replace("--idle 2", "--idle 0.3")
-                    message = '{"customer": "c1", "value": "v"}\n'
-                    await done(*shlex.split(words)[1:], url=cluster.url, stdin=message)
 
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -187,17 +153,30 @@ def test_every_metric_is_in_the_table_with_its_meaning_and_no_other() -> None:
 
 def test_every_alert_asks_for_metrics_that_there_are() -> None:
     (rules,) = blocks(ROOT / "docs" / "operations.md", "yaml")
-    known = {one.name: one.kind for one in catalogue()}
+    known = {one.name: one.kind for one in catalogue()} | {"up": Kind.GAUGE}  # of Prometheus itself
     expressions = re.findall(r"expr: (.*)", rules)
     assert len(expressions) == len(re.findall(r"alert: ", rules)) >= 10
     for expression in expressions:
-        used = re.findall(r"(?:txnstore|pulsar_txn)_\w+", expression)
+        used = re.findall(r"(?:txnstore|pulsar_txn)_\w+|\bup\b", expression)
         assert used, expression
         for name in used:
             plain = name.removesuffix("_bucket")
             assert plain in known, name
             assert (name != plain) == (known[plain] is Kind.HISTOGRAM), name
             assert (f"rate({name}" in expression) == name.endswith(("_bucket", "_total")), expression
+
+
+def test_what_refuses_new_transactions_is_alarmed_before_it_does() -> None:
+    """Both limits of etcd's size, and a process that tells nothing."""
+    (rules,) = blocks(ROOT / "docs" / "operations.md", "yaml")
+    limits = {"in_use": SOFT_LIMIT_SHARE, "file": FILE_LIMIT_SHARE}
+    for what, share in limits.items():
+        (alarmed_at,) = re.findall(rf"max\(txnstore_etcd_{what}_bytes / txnstore_etcd_quota_bytes\) > ([\d.]+)", rules)
+        assert float(alarmed_at) < share
+    assert "75 % of the quota are in use, or etcd's *file* reaches 90 % of it" in OPERATIONS
+    assert limits == {"in_use": 0.75, "file": 0.9}
+    assert 'up{job="txnstore"} == 0' in rules
+    assert "absent(txnstore_ready)" in rules
 
 
 def test_every_setting_is_in_the_table_and_no_other() -> None:

@@ -201,8 +201,9 @@ class Transaction:
         up to 256 bytes of text that whoever finds the name committed is told (`.note`), e.g. what was written.
         `InvalidTxnState` for another note later; a commit without one is never another one for that.
 
-        If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
-        is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
+        If a send or ack failed, the transaction is aborted and that error raised (`InvalidTxnState` from it where the
+        transaction's own timeout has passed: then it is aborted anyway); a named one stays open then, for it is not
+        this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
         calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
         of the client's transaction key. `timeout` in seconds, None: the client's.
         """
@@ -258,10 +259,16 @@ class Transaction:
         if self._failure is None:
             return
         failure = again(self._failure)
-        if self.name is None:
-            await self._abort_after(failure, deadline)
-        else:
+        if self.name is not None:
             self._state = _OPEN
+            raise failure
+        await self._abort_after(failure, deadline)
+        if self._session.clock.monotonic() >= self.expires_at:
+            # What was made in it fails because it has ended: whether anything was still made must not tell what a
+            # commit behind the deadline raises.
+            raise InvalidTxnState(
+                f"transaction {self.id} cannot commit: its timeout has passed, so it is aborted"
+            ) from failure
         raise failure
 
     async def _wait_flushed(self, deadline: Deadline) -> None:

@@ -32,7 +32,7 @@ from txnstore import keys
 from txnstore.paging import in_parts
 from txnstore.records import ABORTED, COMMITTED, OPEN, LayoutChange, LoadSample, SegmentEntry, decode
 from txnstore.store import MetadataStore
-from txnwire.errors import ConnectionLost, InvalidArgument, Timeout, TopicNotFound, TxnError, TxnNotFound
+from txnwire.errors import ConnectionLost, InvalidArgument, NameNotFound, Timeout, TopicNotFound, TxnError, TxnNotFound
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName
 from txnwire.ports import Clock
@@ -252,7 +252,7 @@ class Administration:
     async def _expect_segment(self, segment: SegmentName) -> None:
         topology = await self._topic({"topic": str(segment.topic)})
         if segment.path not in topology.paths.values():
-            raise InvalidArgument(f"{segment} is no segment of {topology.topic}; `txnctl topics describe` shows those")
+            raise NameNotFound(f"{segment} is no segment of {topology.topic}; `txnctl topics describe` shows those")
 
     def _row(self, record: queries.TransactionRecord) -> dict[str, Any]:
         header, now_ms = record.header, self._clock.wall_ms()

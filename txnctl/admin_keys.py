@@ -16,7 +16,7 @@ from txnctl.role_calls import RoleCalls
 from txnstore.paging import in_parts
 from txnstore.records import OPEN
 from txnstore.store import MetadataStore
-from txnwire.errors import InvalidArgument, TxnError
+from txnwire.errors import NameNotFound, TxnError
 from txnwire.names import validate_transaction_key
 from txnwire.ports import Clock
 from txnwire.serving import ANONYMOUS
@@ -73,7 +73,7 @@ class KeyAnswers:
         owner, key = str(args.get("owner") or ANONYMOUS), validate_transaction_key(args.get("key") or "")
         found = await queries.transaction_key(self._store, owner, key)
         if found is None:
-            raise InvalidArgument(f"{owner} has no transaction key {key!r}; `txnctl keys list` shows those there are")
+            raise NameNotFound(f"{owner} has no transaction key {key!r}; `txnctl keys list` shows those there are")
         return found
 
     async def _rows(self, found: Sequence[KeyDescription]) -> list[dict[str, Any]]:

@@ -69,13 +69,13 @@ def _run_for_programs(app: Callable[..., object]) -> int:
 
 
 def _report(error: TxnError | OSError, *, as_json: bool) -> int:
-    """Say what is wrong; the exit code for it."""
-    code = USAGE if isinstance(error, InvalidArgument) else REFUSED
+    """Say what is wrong; the exit code for it. ▲ A name that nothing has is no wrong usage: another one would do."""
+    code = USAGE if type(error) is InvalidArgument else REFUSED
     if as_json:
         retriable = isinstance(error, TxnError) and error.retriable
         _say_json(type(error).__name__, str(error), retriable=retriable, code=code)
         return code
-    named = isinstance(error, TxnError) and not isinstance(error, InvalidArgument)
+    named = isinstance(error, TxnError) and type(error) is not InvalidArgument
     print(f"txnctl: {type(error).__name__}: {error}" if named else f"txnctl: {error}", file=sys.stderr)
     return code
 

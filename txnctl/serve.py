@@ -19,9 +19,9 @@ from txnctl.http import HttpEndpoint
 from txnctl.metrics.catalogue import families
 from txnctl.pauses import Pauses
 from txnctl.server import Server
-from txnctl.settings import NO_ADMIN, ServerSettings
+from txnctl.settings import NO_ADMIN, ServerSettings, etcd_settings
 from txnctl.store_mark import StoreMark, follow_identity
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd_store import EtcdStore
 from txnstore.records import Incarnation
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError
@@ -32,19 +32,6 @@ log = structlog.get_logger()
 
 OTHER_FILES = 1000
 """Ledgers, logs, sockets to etcd and to other servers: what a process has open besides its connections."""
-
-
-def etcd_settings(settings: ServerSettings) -> EtcdSettings:
-    return EtcdSettings(
-        endpoints=tuple(part.strip() for part in settings.etcd.split(",") if part.strip()),
-        prefix=settings.etcd_prefix,
-        user=settings.etcd_user,
-        password=settings.etcd_password,
-        ca=settings.etcd_ca,
-        certificate=settings.etcd_cert,
-        key=settings.etcd_key,
-        development=settings.allow_development_etcd,
-    )
 
 
 def allow_open_files(connections: int) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from txnstore.etcd.settings import EtcdSettings
 from txnwire.errors import InvalidArgument
 from txnwire.names import validate_name
 
@@ -22,6 +23,8 @@ NO_ADMIN = "off"
 """`admin_listen` of a process without HTTP."""
 
 ENVIRONMENT = "TXN_"
+
+LEVELS = ("debug", "info", "warning", "error")
 
 OF_COMMANDS = ("TXN_URL", "TXN_CONFIG")
 """Environment variables that are options of commands, not settings of a server."""
@@ -84,6 +87,20 @@ class ServerSettings(BaseSettings):
             host_and_port(value, part=str(info.field_name))
         return value
 
+    @field_validator("log_level")
+    @classmethod
+    def _known_level(cls, value: str) -> str:
+        if value.lower() not in LEVELS:
+            raise ValueError("expected debug, info, warning or error")
+        return value
+
+    @field_validator("etcd_ca", "etcd_cert", "etcd_key")
+    @classmethod
+    def _is_there(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_file():
+            raise ValueError("there is no such file")
+        return value
+
     @field_validator("id")
     @classmethod
     def _legal_id(cls, value: str) -> str:
@@ -93,7 +110,8 @@ class ServerSettings(BaseSettings):
 def load(config_file: Path | None, **flags: Any) -> ServerSettings:
     """Settings from `config_file` (TOML), the environment and the flags that are not None.
 
-    Raises `InvalidArgument` naming each wrong setting and what was expected of it.
+    Raises `InvalidArgument` naming each wrong setting and what was expected of it: everything that `serve` refuses of
+    what it was told, whatever the machine and etcd are like.
     """
     from_file = _read_toml(config_file) if config_file is not None else {}
     unknown = [name for name in from_file if name not in ServerSettings.model_fields]
@@ -103,13 +121,28 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
     chosen = {name: value for name, value in from_file.items() if name not in in_environment}
     chosen |= {name: value for name, value in flags.items() if value is not None}
     try:
-        return ServerSettings(**chosen)
+        settings = ServerSettings(**chosen)
     except ValidationError as error:
         wrong = [
             f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}, found {one['input']!r}"
             for one in error.errors()
         ]
         raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from error
+    etcd_settings(settings).addresses()
+    return settings
+
+
+def etcd_settings(settings: ServerSettings) -> EtcdSettings:
+    return EtcdSettings(
+        endpoints=tuple(part.strip() for part in settings.etcd.split(",") if part.strip()),
+        prefix=settings.etcd_prefix,
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+        ca=settings.etcd_ca,
+        certificate=settings.etcd_cert,
+        key=settings.etcd_key,
+        development=settings.allow_development_etcd,
+    )
 
 
 @dataclass(frozen=True, slots=True)

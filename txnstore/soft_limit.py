@@ -38,7 +38,10 @@ class SoftLimit:
     def message(self) -> str:
         status = self._status
         used = "" if status is None else f"{status.db_bytes_in_use} bytes in use, file {status.db_bytes}, "
-        return f"etcd is above {SOFT_LIMIT_SHARE:.0%} of its quota ({used}quota {self._quota_bytes}): try again later"
+        return (
+            f"etcd is above {SOFT_LIMIT_SHARE:.0%} of its quota in use, or its file above {FILE_LIMIT_SHARE:.0%} "
+            f"({used}quota {self._quota_bytes}): try again later"
+        )
 
     def observe(self, status: StoreStatus) -> None:
         self._status = status

@@ -3,7 +3,8 @@
     TxnError
     ├── CallerError                 the request itself is wrong, or comes too late; repeating it cannot help
     │   ├── InvalidArgument         a malformed name, id, option or frame
-    │   │   └── DataTrimmed         retention has taken what was to be read
+    │   │   ├── DataTrimmed         retention has taken what was to be read
+    │   │   └── NameNotFound        there is no such segment of the topic, no such transaction key
     │   ├── MessageTooLarge
     │   ├── Unauthorized
     │   ├── NotAllowed              not the holder: a stale assignment or key epoch
@@ -72,6 +73,13 @@ class DataTrimmed(InvalidArgument):
 
     code = pb.ERROR_CODE_DATA_TRIMMED
     grpc_status = grpc.StatusCode.OUT_OF_RANGE
+
+
+class NameNotFound(InvalidArgument):
+    """A well-formed name of a segment or a transaction key that nothing has."""
+
+    code = pb.ERROR_CODE_NAME_NOT_FOUND
+    grpc_status = grpc.StatusCode.NOT_FOUND
 
 
 class MessageTooLarge(CallerError):

@@ -44,7 +44,7 @@ async def test_orders_are_billed_exactly_once_by_several_processes_one_of_which_
     )  # well above the grace of the one that is killed
     assert main.stdout is not None
     assert await asyncio.wait_for(main.stdout.readline(), 30) == b"3000 orders placed\n"
-    async with cluster.connect() as client, client.reader("topic://public/shop/invoices") as invoices:
+    async with cluster.connect() as client, client.reader("topic://public/billing/invoices") as invoices:
         await invoices.receive(timeout=30)  # they are at work
     helper.send_signal(signal.SIGKILL)
     output = await said(main)

@@ -150,6 +150,20 @@ def test_seek_is_the_one_way_back(cursor: Cursor) -> None:
     assert (cursor.mark_delete, cursor.acked(at(8)), cursor.acked(at(3))) == (at(2), 0, 0)
 
 
+def test_a_seek_is_written_also_where_nothing_has_changed_since_the_last_write(
+    cursor: Cursor, ledgers: LedgerLengths
+) -> None:
+    stored = Stored()
+    cursor.ack_cumulative(whole(5))
+    assert cursor.statistics().dirty == 1
+    stored.flush(cursor)
+    assert (cursor.dirty, cursor.statistics().dirty) == (False, 0)
+    cursor.seek(at(2))
+    assert (cursor.dirty, cursor.statistics().dirty) == (True, 1)
+    assert stored.flush(cursor) == [MARK]
+    assert stored.load(ledgers).mark_delete == at(2)
+
+
 # ---- bounds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from segments.dedup import PART_PRODUCERS, Dedup, InFlight, Verdict, join_parts
@@ -248,6 +249,17 @@ def test_snapshot_reads_as_it_stands(dedup: Dedup[str], producer: Producer) -> N
     dedup.stored(producer.new(0, -1, 2), at(9), NOW_S)
     dedup.disconnect(producer.connected.token, NOW_S)
     assert dedup.snapshot(NOW_S + 5) == b'{"v":1,"producers":[["p",2748,0,1,1,9,5.0]]}'
+
+
+def test_a_producer_that_is_connected_or_has_something_on_its_way_is_not_idle(dedup: Dedup[str]) -> None:
+    """However long it has stored nothing: nobody who restores the snapshot may forget it sooner for that."""
+    silent, sending = Producer(dedup, "silent"), Producer(dedup, "sending")
+    for entry_id, one in enumerate((silent, sending)):
+        dedup.stored(one.new(0, -1), at(entry_id), NOW_S)
+    sending.new(1, 0)
+    dedup.disconnect(sending.connected.token, NOW_S)
+    later = msgspec.json.decode(dedup.snapshot(NOW_S + 50))["producers"]
+    assert [(row[0], row[-1]) for row in later] == [("silent", 0.0), ("sending", 0.0)]
 
 
 @pytest.mark.parametrize("snapshot", [b"", b"{", b'{"v":2,"producers":[]}', b'{"v":1,"producers":[["p"]]}'])

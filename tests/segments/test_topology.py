@@ -57,6 +57,11 @@ def test_paths_are_segment_names_of_the_topic() -> None:
     assert [SegmentName.from_path(path).segment_id for path in topology.active_paths] == [0, 1, 2]
 
 
+def test_an_odd_range_is_split_into_a_smaller_and_a_larger_half() -> None:
+    topology = created(1).split(0, at=3)
+    assert [(one.lo, one.hi) for one in topology.split(1).active] == [(0, 0), (1, 2), (3, 0xFFFF)]
+
+
 @given(segments=st.integers(1, 64), key_hash=st.integers(0, HASH_SPACE - 1))
 def test_lookup_finds_the_segment_that_holds_a_hash(segments: int, key_hash: int) -> None:
     entry = created(segments).lookup(key_hash)

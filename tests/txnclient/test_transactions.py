@@ -74,6 +74,30 @@ def test_d1_the_opposite_decision_is_an_invalid_state() -> None:
     run(scenario())
 
 
+def test_d2_a_commit_behind_the_deadline_raises_one_thing_whatever_has_failed_in_it() -> None:
+    """Before the deadline what failed is raised; behind it that it has passed, also where the abort is not answered."""
+
+    async def scenario() -> None:
+        async with connected(timeout=5.0) as (cluster, client):
+            conflict = txnclient.TxnConflict("it has ended")
+            for waits_s, ignored, raised in (
+                (0.5, 0, txnclient.TxnConflict),
+                (1.5, 0, txnclient.InvalidTxnState),
+                (1.5, 9, txnclient.InvalidTxnState),
+            ):
+                txn = await client.begin(timeout=1.0)
+                txn.failed(conflict)
+                await asyncio.sleep(waits_s)
+                cluster.servers["broker:1"].ignore["end_txn"] = ignored
+                with pytest.raises(raised) as refused:
+                    await txn.commit()
+                assert type(refused.value) is raised
+                assert txn.aborting
+                cluster.servers["broker:1"].ignore["end_txn"] = 0
+
+    run(scenario())
+
+
 def test_a_commit_that_cannot_be_told_times_out_and_may_be_asked_again() -> None:
     async def scenario() -> None:
         async with connected(timeout=5.0) as (cluster, client):

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import Done, txnctl
@@ -30,7 +32,9 @@ async def work(client: txnclient.Client) -> None:
             await (txn.abort() if count % 3 == 0 else txn.commit())
 
 
-async def test_it_is_sound_under_load_and_stopped_and_a_flipped_bit_is_found(cluster: InProcessCluster) -> None:
+async def test_it_is_sound_under_load_and_stopped_and_a_flipped_bit_is_found(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster.connect() as client:
         await client.create_topic(TOPIC, segments=2)
         load = asyncio.create_task(work(client))
@@ -50,6 +54,13 @@ async def test_it_is_sound_under_load_and_stopped_and_a_flipped_bit_is_found(clu
     (whole / "data").symlink_to(cluster.data_dir)
     checked = await check(cluster, whole)
     assert (checked.code, checked.out.startswith("sound at revision")) == (0, True), checked
+    for folder in (whole, whole.parent / "elsewhere"):  # none is named: the `dev` of this folder; what etcd knows
+        folder.mkdir(exist_ok=True)
+        words = ("check", "--etcd", cluster.etcd, "--etcd-prefix", cluster.prefix)
+        monkeypatch.chdir(folder)
+        checked = await txnctl(*words)
+        assert (checked.code, checked.out.startswith("sound at revision")) == (0, True), checked
+    monkeypatch.undo()
     await cluster.restart_server("broker")  # which closes the ledgers of before
     await cluster.stop()
     checked = await check(cluster, cluster.data_dir)

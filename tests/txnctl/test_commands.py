@@ -244,11 +244,11 @@ async def test_consume_ends_quietly_when_its_reader_has_gone(cluster: InProcessC
 
 
 def documented(command: str) -> list[set[str]]:
-    """The field lists of a command's row in docs/commands.md, in their order."""
+    """The field lists of a command's row in docs/commands.md, in their order, then all that it names."""
     text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
     (row,) = (line for line in text.splitlines() if line.startswith(f"| `{command}"))
-    quoted = re.findall(r"`([^`]*)`", row.split("|")[2])
-    return [set(fields.strip("{}").split(", ")) for fields in quoted if ", " in fields]
+    quoted = [set(fields.strip("{}").split(", ")) for fields in re.findall(r"`([^`]*)`", row.split("|")[2])]
+    return [*(fields for fields in quoted if len(fields) > 1), {"v", *(name for fields in quoted for name in fields)}]
 
 
 async def test_what_is_documented_is_there(cluster: InProcessCluster, producer: txnclient.Producer) -> None:
@@ -271,13 +271,12 @@ async def test_what_is_documented_is_there(cluster: InProcessCluster, producer: 
         answers = await asyncio.gather(*(done(*one, url=cluster.url) for one in words))
         await txn.abort()
     for command, answer in zip(commands, answers, strict=True):
-        (whole, *parts) = documented(command)
+        (whole, *parts, named) = documented(command)
         shown = answer.json[0] if isinstance(answer.json, list) else answer.json
-        assert whole <= set(shown), command
-        if isinstance(shown.get("segments"), list):
-            assert parts[0] <= set(shown["segments"][0]), command
-        if "coordinators" in shown:
-            assert parts[0] <= set(shown["coordinators"][0]), command
+        assert whole <= set(shown) <= named, f"{command}: not told of {set(shown) - named}"
+        for rows in (shown.get("segments"), shown.get("coordinators")):
+            if isinstance(rows, list):
+                assert parts[0] <= set(rows[0]) <= named, f"{command}: not told of {set(rows[0]) - named}"
     held = next(segment["pinned_by"] for segment in answers[0].json["segments"] if segment["pinned_by"])
     assert set(held[0]) == documented("topics describe")[2]
 
@@ -300,6 +299,17 @@ REFUSED = [
     (["transactions", "list", "--state", "WRONG"], 2, "expected one of OPEN, COMMITTED, ABORTED"),
     (["transactions", "list", "--segment", "nonsense"], 2, "expected segment://"),
     (["transactions", "list", "--segment", "segment://a/b/none/0000-ffff-0"], 1, "does not exist"),
+    (["transactions", "list", "--segment", f"segment://{TOPIC[8:]}/1234-ffff-77"], 1, "NameNotFound: segment://"),
+    (["topics", "split", f"{TOPIC[8:]}/1234-ffff-77"], 1, "has no segment 1234-ffff-77"),
+    (["topics", "merge", f"{TOPIC[8:]}/1234-ffff-77", f"{TOPIC[8:]}/0000-1233-76"], 1, "has no segment 1234-ffff-77"),
+    (["topics", "split", "a/b/none/0000-ffff-0"], 1, "does not exist"),
+    (["topics", "update", "topic://a/b/none", "--retention-ms", "60000"], 1, "does not exist"),
+    (["topics", "delete", "topic://a/b/none", "--yes"], 1, "does not exist"),
+    (["subscriptions", "seek", TOPIC, "none", "earliest"], 1, "SubscriptionNotFound"),
+    (["subscriptions", "delete", TOPIC, "none", "--yes"], 1, "SubscriptionNotFound"),
+    (["transactions", "describe", "--name", "none"], 1, "no transaction is known by the name"),
+    (["keys", "get", "none"], 1, "has no transaction key 'none'"),
+    (["keys", "delete", "none", "--yes"], 1, "has no transaction key 'none'"),
     (["transactions", "list", "--older-than", "-1"], 2, "--older-than"),
     (["produce", "topic://a/b/none"], 1, "does not exist"),
     (["consume", "topic://a/b/none", "-s", "s"], 1, "does not exist"),

@@ -38,6 +38,10 @@ def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"tcids": 0}, "tcids"),
         ({"lease_ttl_s": 0.1}, "lease_ttl_s"),
         ({"colour": "red"}, "colour"),
+        ({"log_level": "loud"}, "log_level: expected debug, info, warning or error"),
+        ({"etcd": "nonsense"}, "etcd endpoint 'nonsense': expected http://host:port"),
+        ({"etcd": ""}, "no etcd endpoint is given"),
+        ({"etcd_ca": "/nowhere.pem", "etcd": "https://e:1"}, "etcd_ca: there is no such file"),
     ],
 )
 def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:

@@ -359,6 +359,8 @@ def test_a_cursor_of_many_large_entries_acked_in_part_is_stored_in_commits_that_
             break
         assert bytes_of(plan.commit) <= MAX_COMMIT_BYTES
         assert ops(plan.commit) <= MAX_COMMIT_OPS
+        # As many deletions as a commit takes need their room beside the records, whichever comes with them.
+        assert sum(len(put.value) for put in plan.commit.puts) <= MAX_COMMIT_BYTES * 6 // 10
         stored.update((put.key, put.value) for put in plan.commit.puts)
         deleted += plan.commit.deletes
         acks.settle(plan, revision=50 + step)

@@ -431,6 +431,15 @@ def test_aborted_set_can_be_exported() -> None:
     assert buffer.aborted_records() == {(A, None): at(5), (B, W1): at(3), (C, None): at(7)}
 
 
+def test_what_was_decided_earlier_is_unsettled_too_while_an_operation_is_in_flight() -> None:
+    """▲ A cut at a later revision must wait for it as one at its own does."""
+    buffer = fresh()
+    write(buffer, A, 0)
+    buffer.op_started(A, 0)
+    buffer.decided(commit(A, revision=100))
+    assert [buffer.unsettled(revision) for revision in (99, 100, 101)] == [False, True, True]
+
+
 def test_statistics_name_what_holds_readers_back() -> None:
     buffer = fresh()
     write(buffer, A, 0)
@@ -440,6 +449,16 @@ def test_statistics_name_what_holds_readers_back() -> None:
     found = buffer.statistics()
     assert (found.open, found.pinning, found.deferred, found.cleaning, found.aborted) == (2, 2, 1, 0, 0)
     assert (found.earliest_open, found.earliest_position) == (A, at(0))
+
+
+def test_the_record_of_writer_0_is_never_taken_for_that_of_the_whole_transaction() -> None:
+    """▲ It goes to the sidecar under its own key, and leaves the record of the whole one where it is."""
+    loser, whole = (TxnId(1, 1), 0), (TxnId(1, 2), None)
+    buffer = TransactionBuffer("s", aborted={loser: Position(1, 5), whole: Position(1, 6)}, watermark=Position(2, 0))
+    assert dict(buffer.durable(Position(1, 9))) == {loser: Position(1, 5), whole: Position(1, 6)}
+    buffer.moved(1, {loser: Position(1, 5)})
+    assert dict(buffer.durable(Position(1, 9))) == {whole: Position(1, 6)}
+    assert list(buffer.prunable(Position(2, 0), 10)) == [whole]
 
 
 def test_r3_what_a_sidecar_holds_is_aborted_until_its_ledger_is_trimmed() -> None:

@@ -90,8 +90,9 @@ class Transaction(Face[txnclient.transaction.Transaction]):
         up to 256 bytes of text that whoever finds the name committed is told (`.note`), e.g. what was written.
         `InvalidTxnState` for another note later; a commit without one is never another one for that.
 
-        If a send or ack failed, the transaction is aborted and that error raised; a named one stays open then, for it
-        is not this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
+        If a send or ack failed, the transaction is aborted and that error raised (`InvalidTxnState` from it where the
+        transaction's own timeout has passed: then it is aborted anyway); a named one stays open then, for it is not
+        this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
         calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
         of the client's transaction key. `timeout` in seconds, None: the client's.
         """

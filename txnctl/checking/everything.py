@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -14,13 +15,12 @@ from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import Now, broken_ledgers, missing_entries, missing_sidecars
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Finding, Repair
-from txnctl.serve import etcd_settings
-from txnctl.settings import ServerSettings
+from txnctl.settings import ServerSettings, etcd_settings
 from txnctl.store_mark import StoreMark
 from txnstore import keys
 from txnstore.etcd_store import EtcdStore
 from txnstore.lineage import StoreUnfit
-from txnstore.records import Incarnation, decode
+from txnstore.records import DataFolder, Incarnation, decode
 from txnstore.store import MetadataStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InvalidArgument
@@ -41,14 +41,9 @@ async def check_everything(
     """Read it all, after repairing, where `repair` says so, an etcd that was restored from a backup, or what a data
     folder lacks that is older than etcd.
 
-    The data folder may be that of `txnctl dev`, which has the ledgers in a folder of its own. Raises `InvalidArgument`
-    for one that is none: nothing found there would look like nothing broken. `NotAllowed`: for a repair it must be the
-    one that this etcd's brokers had."""
-    data_dir = settings.data_dir
-    if not data_dir.is_dir():
-        raise InvalidArgument(f"--data-dir {data_dir}: there is no such folder")
-    if (data_dir / "etcd").is_dir() and (data_dir / "data").is_dir():
-        data_dir /= "data"
+    Raises `InvalidArgument` for a data folder that is none: nothing found there would look like nothing broken.
+    `NotAllowed`: for a repair it must be the one that this etcd's brokers had."""
+    data_dir = await _folder_of_ledgers(settings)
     clock = SystemClock()
     mark = StoreMark(data_dir)
     unfit = await _why_unfit(settings, mark)
@@ -76,6 +71,31 @@ async def check_everything(
         async for finding in broken_ledgers(picture, ledgers, on_progress, now=Now(store)):
             findings.append(finding)
     return Checked(picture.revision, findings, repaired)
+
+
+async def _folder_of_ledgers(settings: ServerSettings) -> Path:
+    """The data folder of the brokers. `txnctl dev` has it within its own, and either may be named. Where none was, it
+    is that of a `dev` in this folder or of this folder, else the one that the first broker has told etcd of."""
+    named = "data_dir" in settings.model_fields_set
+    for folder in [settings.data_dir] if named else [settings.data_dir, Path()]:
+        if _is_of_dev(folder):
+            return folder / "data"
+    if settings.data_dir.is_dir():
+        return settings.data_dir
+    if not named:
+        store = await _connect(settings, repairing=True)
+        try:
+            found = await store.get(keys.DATA_FOLDER)
+        finally:
+            await store.close()
+        told = None if found is None else Path(decode(DataFolder, found.value, key=found.key).path).parent
+        if told is not None and told.is_dir():
+            return told
+    raise InvalidArgument(f"--data-dir {settings.data_dir}: there is no such folder")
+
+
+def _is_of_dev(folder: Path) -> bool:
+    return (folder / "etcd").is_dir() and (folder / "data").is_dir()
 
 
 async def what_is_missing(store: MetadataStore, ledgers: LedgerStore, on_progress: Callable[[str], None]) -> str | None:

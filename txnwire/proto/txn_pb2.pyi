@@ -26,6 +26,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_WOULD_BLOCK: _ClassVar[ErrorCode]
     ERROR_CODE_UNDECODABLE_MESSAGE: _ClassVar[ErrorCode]
     ERROR_CODE_DATA_TRIMMED: _ClassVar[ErrorCode]
+    ERROR_CODE_NAME_NOT_FOUND: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_OWNER: _ClassVar[ErrorCode]
     ERROR_CODE_SEGMENT_SEALED: _ClassVar[ErrorCode]
     ERROR_CODE_STORE_UNAVAILABLE: _ClassVar[ErrorCode]
@@ -88,6 +89,7 @@ ERROR_CODE_SEQUENCE_GAP: ErrorCode
 ERROR_CODE_WOULD_BLOCK: ErrorCode
 ERROR_CODE_UNDECODABLE_MESSAGE: ErrorCode
 ERROR_CODE_DATA_TRIMMED: ErrorCode
+ERROR_CODE_NAME_NOT_FOUND: ErrorCode
 ERROR_CODE_NOT_OWNER: ErrorCode
 ERROR_CODE_SEGMENT_SEALED: ErrorCode
 ERROR_CODE_STORE_UNAVAILABLE: ErrorCode

@@ -1,0 +1,119 @@
+"""Which mutants there are: one for each place in a module, of cosmic-ray's operators, chosen by a seed."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+from typing import Final
+
+import cosmic_ray.plugins
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
+
+ACCIDENTS: Final = ("RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
+"""Operators whose mutants fail by a name or an attribute that is not there: catching them proves nothing."""
+
+Position = tuple[int, int]
+Span = tuple[Position, Position]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`path` from the root; `code` is the whole module, mutated."""
+
+    path: str
+    operator: str
+    line: int
+    before: str
+    after: str
+    code: str
+
+    @property
+    def diff(self) -> str:
+        return f"{self.path}:{self.line} ({self.operator})\n- {self.before}\n+ {self.after}"
+
+
+def mutants(root: Path, paths: Iterable[str], count: int, seed: int) -> list[Mutant]:
+    """`count` of them over all `paths`, in no order, so that the first ones are a sample as well: the same for the same
+    code and seed. Fewer where there are."""
+    chance = random.Random(seed)
+    found = [(path, place, choices) for path in paths for place, choices in sorted(_places(root / path).items())]
+    chosen = chance.sample(range(len(found)), min(count, len(found)))
+    made = [_made(root, found[index][0], chance.choice(found[index][2])) for index in chosen]
+    return [mutant for mutant in made if mutant is not None]
+
+
+Choice = tuple[str, Operator, int]
+"""An operator's name, itself, and which of its occurrences in the module."""
+
+
+def _places(path: Path) -> dict[tuple[Span, str], list[Choice]]:
+    """What can be changed in a module → how. Many operators for one place are one place."""
+    source = path.read_text()
+    tree, without = get_ast(source), list(_passed_over(ast.parse(source)))
+    places: dict[tuple[Span, str], list[Choice]] = defaultdict(list)
+    nodes = list(ast_nodes(tree))
+    for operators in _alike():
+        spans = (span for node in nodes for span in operators[0][1].mutation_positions(node))
+        for occurrence, span in enumerate(spans):
+            if not any(first <= span[0] and span[1] <= last for first, last in without):
+                family = operators[0][0].partition("/")[2].partition("_")[0]
+                places[span, family] += [(name, operator, occurrence) for name, operator in operators]
+    return places
+
+
+def _alike() -> list[list[tuple[str, Operator]]]:
+    """Operators that change the same places in different ways, as `+` to `-`, `*` and others: these are looked for
+    once."""
+    found: dict[str, list[tuple[str, Operator]]] = defaultdict(list)
+    for name in sorted(cosmic_ray.plugins.operator_names()):
+        operator_class = cosmic_ray.plugins.get_operator(name)
+        kind = name.partition("/")[2]
+        if kind not in ACCIDENTS and not operator_class.arguments():
+            found["_".join(kind.split("_")[:2])].append((name, operator_class()))
+    return list(found.values())
+
+
+def _passed_over(tree: ast.Module) -> Iterator[Span]:
+    """Annotations, which nobody evaluates; the text of messages, and what is logged, which no test should repeat."""
+    for node in ast.walk(tree):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = node.args
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            parts = [node.returns, *(each.annotation for each in every if each is not None)]
+        elif isinstance(node, ast.AnnAssign):
+            parts = [node.annotation]
+        elif isinstance(node, ast.JoinedStr) or _is_logging(node):
+            parts = [node]
+        for part in parts:
+            if part is not None and hasattr(part, "end_lineno"):
+                yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
+
+
+def _is_logging(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("log", "_log")
+    )
+
+
+def _made(root: Path, path: str, choice: Choice) -> Mutant | None:
+    name, operator, occurrence = choice
+    source = (root / path).read_text()
+    code = mutate_code(source, operator, occurrence)
+    if code is None or code == source:
+        return None
+    changed = list(unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm=""))[2:]
+    line = int(changed[0].split()[1].lstrip("-").split(",")[0])
+    before = " ".join(one[1:].strip() for one in changed if one.startswith("-"))
+    after = " ".join(one[1:].strip() for one in changed if one.startswith("+"))
+    return Mutant(path, name.partition("/")[2], line, before, after, code)
