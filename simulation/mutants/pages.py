@@ -267,4 +267,16 @@ MUTANTS = (
         tests=("tests/txnstore/test_stores.py::TestEtcdStore::test_many_small_ranges_are_read_at_one_revision",),
         why_tests=WHY,
     ),
+    Mutant(
+        name="stuck-goes-back-to-a-lost-id",
+        rule="what was set aside goes back to its id as that is when its turn has come",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="                if stuck is None or tc is None:\n                    continue\n",
+        new="                assert stuck and tc\n",
+        tests=(
+            "tests/coordinator_v5/test_collection.py::test_what_was_set_aside_goes_back_in_line_in_turns_and_not_to_an_id_that_is_lost_meanwhile",
+        ),
+        why_tests=WHY,
+    ),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator_v5.collector import TRIED_AT_ONCE
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
@@ -31,6 +32,7 @@ from txnstore.records import ABORTED, COMMITTED, AbortedRecord, Op
 from txnstore.store import Commit, Delete, EventKind, KeyValue, Put, RangeResult
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
+from txnwire.turns import turns_divided_by
 
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -150,6 +152,29 @@ def test_what_a_round_that_is_interrupted_has_not_come_to_stays_in_line() -> Non
         process.store.range = fails_once  # type: ignore[method-assign]
         await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [held], limit_s=75)
         assert failed == 1
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_what_was_set_aside_goes_back_in_line_in_turns_and_not_to_an_id_that_is_lost_meanwhile() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        for _ in range(3):
+            held = (await process.coordinator.begin(0)).txn_id
+            assert await process.write(held, epoch=epoch)
+            await process.coordinator.end(held, commit=True)
+        await until(lambda: process.coordinator.statistics().stuck == 3, limit_s=75)
+        collector = process.coordinator._collector
+        collector._stuck = {txn_id: stuck._replace(retry_at=0.0) for txn_id, stuck in collector._stuck.items()}
+        with turns_divided_by(TRIED_AT_ONCE):  # one at once
+            retrying = asyncio.ensure_future(collector._retry_stuck())
+            await asyncio.sleep(0)
+            assert len(collector._stuck) == 2
+            process.coordinator._lost(0)
+            await retrying
+        assert process.coordinator.statistics().stuck == 0
         await process.close()
 
     in_virtual_time(scenario)
