@@ -73,6 +73,14 @@ class Cuts:
         there = frozenset(self.client.list_topics())
         return [name for name in self._options.topics if name in there]
 
+    def may_name_others(self, cut: Snapshot | None) -> bool:
+        """Whether topics may come that are to be read and are not in the cut."""
+        return self._options.pattern is not None or len(self._options.topics) > len(() if cut is None else cut.topics)
+
+    def names_others(self, cut: Snapshot | None) -> bool:
+        """Whether others are to be read now than those in the cut."""
+        return frozenset(self._names()) != frozenset(() if cut is None else cut.topics)
+
     def isolated(self, cut: Snapshot) -> Snapshot:
         """▲ Uncommitted, everything up to the ends counts, so nothing of it is ever read again."""
         if not self._options.uncommitted:

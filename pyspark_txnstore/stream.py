@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import first_batch
 from pyspark_txnstore.cuts import Cuts
+from pyspark_txnstore.idle import BLOCK_S, FALLBACK_S, Idle
 from pyspark_txnstore.limits import Backlog, Scan
 from pyspark_txnstore.look_back import pair_to_plan
 from pyspark_txnstore.offsets import encode_offset
@@ -29,12 +30,6 @@ from txnclient.snapshot import Snapshot
 from txnwire.errors import DataTrimmed, InvalidArgument, TxnError
 from txnwire.ids import EARLIEST
 
-IDLE_S: Final = 0.05
-LONGEST_IDLE_S: Final = 1.0
-"""How long a query that has nothing to read is kept from asking again, at first and later on, twice as long each time:
-without a trigger interval Spark would every 10 ms, and each time a cut is taken, which costs every owner and etcd a
-request. ▲ No longer: meanwhile Spark can neither stop the query nor ask its other sources."""
-
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark keeps one in a process of the driver, and sends others to the tasks, for `read` alone.
@@ -42,22 +37,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     It connects when it is first asked something."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, *, rest: Callable[[float], None] = time.sleep
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        rest: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+        fallback_s: float = FALLBACK_S,
     ) -> None:
         self._options = options
         self._schema = schema
-        self._rest = rest
+        self._now = now
         self._patience = Patience(options.planning_retry_s, rest=rest)
         self._cuts = Cuts(options)
+        self._idle = Idle(self._cuts, options.isolation, fallback_s=fallback_s, rest=rest, now=now)
         self._initial: dict[str, Any] | None = None
         self._untold: TxnError | None = None
         """Why it cannot be told where the query begins."""
         self._target: Snapshot | None = None
         """Of a query that ends there."""
-        self._idle_s = IDLE_S
         self._ends = False
         """Also where there is no topic to end at, for the pattern matched none when it began."""
         self._newest: Snapshot | None = None
+        self._seen: Snapshot | None = None
+        """The newest cut; None where there was no topic to take one of."""
         self._backlog = Backlog()
 
     # ---- offsets ----------------------------------------------------------------------------------------------------
@@ -88,23 +91,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._patience.ask("where the query ends", self._cuts.take)
         self._ends = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The next end is looked for at once, whatever is told of new data or not."""
+        self._idle.over()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """▲ `start` itself where nothing is new: anything else is another micro-batch."""
         if self._untold is not None and first_batch.is_untold(start):
             raise self._untold
         limited = not isinstance(limit, ReadAllAvailable)
-        end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
-        if end is not None:
-            self._idle_s = IDLE_S
-            return end
-        if not self._ends:
-            self._rest(self._idle_s)
-            self._idle_s = min(2 * self._idle_s, LONGEST_IDLE_S)
+        until_s = self._now() + BLOCK_S
+        while not self._idle.is_at(start) or self._idle.news(until_s):
+            end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
+            if end is not None:
+                self._idle.over()
+                return end
+            if self._ends:
+                break
+            self._idle.begin(start, self._seen)
         return start
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
-        target = self._target if self._ends else self._cuts.take()
+        self._seen = target = self._target if self._ends else self._cuts.take()
         if target is None:
             return None
         self._newest = target
@@ -178,7 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing hangs on it: what lies before is forgotten when the next batch begins there."""
 
     def stop(self) -> None:
-        """The client is its process', which ends with the query."""
+        """The client is its process', which ends with the query: until then brokers would tell of what nobody reads."""
+        self._idle.close()
 
 
 def adds(start: Snapshot | None, end: Snapshot) -> bool:

@@ -23,6 +23,7 @@ from txnclient.serializers import Serializer, V, serializer_of
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument, start_to_wire, topics_of
+from txnclient.watch import Watch
 from txnwire.errors import InvalidArgument, for_good
 from txnwire.ids import Position
 from txnwire.names import TopicName
@@ -313,6 +314,28 @@ class Openers:
             return self._keep(reader)
 
         return Opening(open_reader)
+
+    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed") -> Opening[Watch]:
+        """`await` it, or `async with` it: `wait` on it to hear that the next snapshot of these topics may hold more
+        than this one. Nothing is asked meanwhile: brokers tell of it.
+
+        It wakes for messages, also of transactions that are open; for the end of those that are pending in the
+        snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
+        topic is deleted. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        """
+
+        async def open_watch() -> Watch:
+            await self._expect_open()
+            watch = Watch(self._session, isolation, self._forget)
+            try:
+                await watch.move(snapshot)
+                self._check_open()
+            except BaseException:
+                await watch.close()
+                raise
+            return self._keep(watch)
+
+        return Opening(open_watch)
 
     # ---- bulk -------------------------------------------------------------------------------------------------------
 

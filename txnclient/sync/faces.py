@@ -376,6 +376,39 @@ class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
         closed_behind(self.close, error)
 
 
+class Watch(Face[txnclient.watch.Watch]):
+    """Made by `client.watch(snapshot)`."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether whatever the next snapshot adds wakes. ▲ Not while several transactions are pending: one may be
+        decided behind another that is open still, and nothing tells of that: then take a snapshot now and then."""
+        return self._bridge.call(lambda: self._inner.sees_all)
+
+    def move(self, cut: Snapshot) -> None:
+        """Wait for what this one does not hold, from now on. Readers that stand there already stay.
+
+        Raises `TopicNotFound`, `Timeout`."""
+        self._bridge.wait(self._inner.move(cut))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether something may have come since the snapshot; False once the time (None: the client's) is up.
+
+        It may say so where nothing has, and says it again until it is moved. Raises, as `fatal`, why it cannot tell
+        any more, e.g. since its client was closed; `InvalidArgument` where it is closed itself."""
+        return self._bridge.wait(self._inner.wait(timeout))
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._bridge.wait(self._inner.close())
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
+
+
 class Client(Face[txnclient.client.Client]):
     """Made by `connect`. Any number of threads may use it."""
 
@@ -602,6 +635,16 @@ class Client(Face[txnclient.client.Client]):
                 )
             ),
         )
+
+    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed") -> Watch:
+        """To be used in `with`, or closed: `wait` on it to hear that the next snapshot of these topics may hold more
+        than this one. Nothing is asked meanwhile: brokers tell of it.
+
+        It wakes for messages, also of transactions that are open; for the end of those that are pending in the
+        snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
+        topic is deleted. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        """
+        return Watch(self._bridge, self._bridge.wait(opened(lambda: self._inner.watch(snapshot, isolation=isolation))))
 
     def read_entries(
         self,
