@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -62,6 +63,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Snapshot | None = None
         """The newest cut; None where there was no topic to take one of."""
         self._backlog = Backlog()
+        self._ended_s = -math.inf
+        """When the newest batch was planned in this driver's life."""
+        self._is_short = False
+        """Whether there is something behind the start, and less than a batch waits for."""
 
     # ---- offsets ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark hands one back, which says that limits hold in this trigger; all of the options are applied then."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
-        most = self._options.max_entries or self._options.max_rows
+        most = self._options.max_entries or self._options.max_rows or self._options.min_entries
         if most is not None:
             return ReadMaxRows(most)
         return ReadAllAvailable()
@@ -107,11 +112,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
             if end is not None:
                 self._idle.over()
+                self._ended_s = self._now()
                 return end
             if self._ends:
                 break
-            self._idle.begin(start, self._seen)
+            self._idle.begin(start, self._seen, self._delay_left_s() if self._is_short else math.inf)
         return start
+
+    def _delay_left_s(self) -> float:
+        """How long a batch may wait for more, by the one before it. ▲ None of this driver's life is one of long ago:
+        what waited before it was started again does not wait anew."""
+        return max(0.0, self._ended_s + self._options.max_delay_s - self._now())
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
         self._seen = target = self._target if self._ends else self._cuts.take()
@@ -119,14 +130,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self._newest = target
         before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
+        self._is_short = False
         if not adds(before, target):
             return None
-        return first_batch.ending(start, self._end(before, target, limited=limited), self._options.isolation)
+        end = self._end(before, target, limited=limited)
+        return None if end is None else first_batch.ending(start, end, self._options.isolation)
 
-    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot:
-        """▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
+    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot | None:
+        """None of a batch that is to wait for more.
+
+        ▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
         back no further when it runs again."""
-        end = target
+        end: Snapshot | None = target
         if limited:
             try:
                 end = self._limited(start, target)
@@ -135,9 +150,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
                 start, target = settled
                 end = self._limited(start, target)
-        return pair_to_plan(self._cuts, start, end, self._backlog)[1]
+        return None if end is None else pair_to_plan(self._cuts, start, end, self._backlog)[1]
 
-    def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
+    def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot | None:
+        """▲ What is full by a limit does not wait, also where that are fewer entries than it would wait for."""
+        end = self._within_limits(start, target)
+        self._is_short = end == target and self._waits(start, target)
+        return None if self._is_short else end
+
+    def _waits(self, start: Snapshot | None, target: Snapshot) -> bool:
+        least = self._options.min_entries
+        if least is None or self._ends or not self._delay_left_s():
+            return False
+        while not isinstance(found := self._backlog.shows(start, target, least), bool):
+            for one in found:
+                self._scan(one, start, target)
+        return not found
+
+    def _within_limits(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
+        if self._options.max_bytes is None and self._options.max_entries is None and self._options.max_rows is None:
+            return target
         while True:
             found = self._backlog.nearest(
                 start,
