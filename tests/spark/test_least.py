@@ -26,7 +26,7 @@ DELAY_S = 60.0
 class Query:
     """One whose clock is the test's: it stands still while nothing rests."""
 
-    def __init__(self, url: str, topic: str, at: dict[str, Any] | None = None, **options: str) -> None:
+    def __init__(self, url: str, topic: str, at: Any = None, **options: str) -> None:
         given = {"service.url": url, "topic": topic, "maxTriggerDelayMs": str(round(DELAY_S * 1000)), **options}
         self.now_s = 1_000.0
         self.reader = StreamReader(
@@ -50,8 +50,12 @@ class Query:
 
     def _end(self, limit: Any) -> Any:
         """▲ At rest the clock goes on, by what the watch would wait."""
-        idle = self.reader._idle
-        idle._is_told = lambda for_s: bool(self.go(for_s))  # type: ignore[method-assign]
+
+        def told(for_s: float) -> bool:
+            self.go(for_s)
+            return False
+
+        self.reader._idle._is_told = told  # type: ignore[method-assign]
         return self.reader.latestOffset(self.at, limit)
 
 
