@@ -72,9 +72,9 @@ async def test_what_came_between_a_snapshot_and_the_move_to_it_wakes(client: txn
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 async def test_the_end_of_a_pending_transaction_wakes(client: txnclient.Client, topic: str, end: str) -> None:
+    """Also of one that aborts, of which nothing is shown."""
     txn = await client.begin()
     await send(client, txn=txn)
-    await send(client)
     cut = await client.snapshot(topic)
     assert cut.pending == (txn.id,)
     async with client.watch(cut) as watch:
@@ -86,6 +86,20 @@ async def test_the_end_of_a_pending_transaction_wakes(client: txnclient.Client, 
         assert later.pending == ()
         await watch.move(later)
         assert await sleeps(watch)
+
+
+async def test_who_is_woken_takes_no_snapshot_from_before_that(
+    client: txnclient.Client, cluster: InProcessCluster, topic: str
+) -> None:
+    """Where another client commits."""
+    async with cluster.connect() as other:
+        txn = await other.begin()
+        await send(other, txn=txn)
+        async with client.watch(await client.snapshot(topic)) as watch:
+            await txn.commit()
+            assert await watch.wait(LONG_S)
+    assert txn.result is not None
+    assert client._session.told_revision >= txn.result.revision
 
 
 async def test_what_is_sent_in_a_transaction_wakes(client: txnclient.Client, topic: str) -> None:

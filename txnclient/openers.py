@@ -386,13 +386,15 @@ class Openers:
         end: Position,
         min_revision: int = 0,
         trimmed: str = "fail",
+        page_entries: int = entries.SCAN_ENTRIES,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[EntryHead], None]:
         """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
         time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
 
         It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
-        `aborted`. `trimmed`, `timeout` (of one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
+        `aborted`. `page_entries`: of a page, at most; the broker reads no more for it. `trimmed`, `timeout` (of one page):
+        as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
         `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
         """
         self._check_open()
@@ -403,6 +405,7 @@ class Openers:
             end=end,
             min_revision=min_revision,
             trimmed=trimmed,
+            page_entries=page_entries,
             timeout=timeout,
         )
 

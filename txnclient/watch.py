@@ -10,7 +10,7 @@ decided, and wakes when the transaction is. So nothing is asked again and again,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NamedTuple
 
@@ -23,7 +23,6 @@ from txnclient.session import Session
 from txnclient.snapshot import Snapshot
 from txnclient.starts import isolation_to_wire
 from txnclient.tasks import OwnedTasks
-from txnclient.topic_layout import topic_of_segment
 from txnwire.errors import TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -33,12 +32,11 @@ MOVE_TIMEOUT_S: Final = 5.0
 
 
 class _Place(NamedTuple):
-    """What a feed waits behind. `life`: of the topic, of which there may be another of the same name."""
+    """What a feed waits behind."""
 
     segment: str
     after: Position
     isolation: str
-    life: int
 
 
 class Watch:
@@ -53,7 +51,6 @@ class Watch:
         self._unlisten = session.directory.listen(self._look)
         self._on_closed = on_closed
         self._cut: Snapshot | None = None
-        self._lives: Mapping[str, int] = {}
         self._feeds: dict[_Place, _WatchFeed] = {}
         self._woken = False
         self._closed = False
@@ -74,8 +71,9 @@ class Watch:
 
         Raises `TopicNotFound`, `Timeout`."""
         self._session.expect_here()
-        self._cut = None
-        self._lives = await self._known(cut, self._session.deadline(MOVE_TIMEOUT_S))
+        # ▲ Awake, should it not come to stand there.
+        self._cut, self._woken = None, True
+        await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S))
         self._cut, self._woken = cut, False
         places = dict.fromkeys(self._places(cut))
         # ▲ One that has fired where it is to stand again is had anew: it may have failed, and what it was told of and
@@ -87,26 +85,23 @@ class Watch:
                 self._feeds[place] = _WatchFeed(self._session, self._arrivals, place, self._wake)
         self._look()
 
-    async def _known(self, cut: Snapshot, deadline: Deadline) -> dict[str, int]:
-        """The life of each topic, once the layouts known here are not older than the cut."""
-        lives: dict[str, int] = {}
+    async def _wait_known(self, cut: Snapshot, deadline: Deadline) -> None:
+        """Until the layouts known here are not older than the cut."""
         for topic, bounds in cut.topics.items():
-            while (layout := await self._session.directory.layout(topic, deadline)).epoch < bounds.epoch:
+            while (await self._session.directory.layout(topic, deadline)).epoch < bounds.epoch:
                 if deadline.passed:
                     raise deadline.expired(f"waiting for layout {bounds.epoch} of {topic}")
                 await self._session.directory.wait_change(deadline.remaining())
-            lives[topic] = layout.life
-        return lives
 
     def _places(self, cut: Snapshot) -> list[_Place]:
-        places = []
-        for path, one in cut.segments.items():
-            life = self._lives[topic_of_segment(path)]
-            if not one.sealed:
-                places.append(_Place(path, one.end, "read_uncommitted", life))
+        places = [_Place(path, one.end, "read_uncommitted") for path, one in cut.segments.items() if not one.sealed]
+        if cut.pending and self._isolation == "read_committed":
             # ▲ `resolved` is no place to wait at where all is decided: it may lag, and would wake without end.
-            if cut.pending and self._isolation == "read_committed" and one.resolved < one.end:
-                places.append(_Place(path, one.resolved, "read_committed", life))
+            places += [
+                _Place(path, one.resolved, "read_committed")
+                for path, one in cut.segments.items()
+                if one.resolved < one.end
+            ]
         return places
 
     def _wake(self) -> None:
@@ -120,7 +115,7 @@ class Watch:
         for topic, bounds in self._cut.topics.items():
             layout = self._session.directory.known_layout(topic)
             # ▲ A lower epoch is another topic of the name, never older news: `move` has waited for those to pass.
-            if layout is None or layout.epoch != bounds.epoch or layout.life != self._lives.get(topic, layout.life):
+            if layout is None or layout.epoch != bounds.epoch:
                 self._wake()
 
     async def wait(self, timeout: float | None = None) -> bool:
@@ -129,7 +124,7 @@ class Watch:
         It may say so where nothing has, and says it again until it is moved. Raises, as `fatal`, why it cannot tell
         any more, e.g. since its client was closed; `InvalidArgument` where it is closed itself."""
         deadline = self._session.deadline(timeout)
-        while not self._woken:
+        while self._closed or not self._woken:
             if not await self._arrivals.wait(deadline.remaining()):
                 return self._woken
         return True
@@ -169,13 +164,13 @@ class _WatchFeed(Feed):
         return pb.Subscribe(
             start=behind(self.segment, self._place.after),
             isolation=isolation_to_wire(self._place.isolation),
-            trimmed=pb.TRIMMED_DATA_SKIP,  # what has gone is for who reads
             permits_are_kib=True,
             tells_passed=True,
         )
 
     def on_deliver(self, deliver: pb.Deliver) -> None:
-        """▲ What has come is not looked at, and not told: whoever takes the next snapshot is told by that."""
+        """▲ What has come is not looked at, but the next snapshot of this client is not from before it."""
+        self._session.told(deliver.revision)
         passed = Position(deliver.passed.ledger_id, deliver.passed.entry_id)
         if deliver.entries or passed > self._place.after:
             self._fire()
