@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 import pytest
 
 import txnclient.sync
 from pyspark_txnstore.options import SourceOptions
 from tests.spark.micro_batches import Row, Start, commit, numbered, send, values
+from txnclient import EntryHead
 from txnwire.errors import InvalidArgument
 
 
@@ -296,3 +298,27 @@ def test_both_limits_hold_and_a_trigger_for_everything_passes_them_over(
     query.restart(maxBytesPerTrigger="1m")
     assert len(query.next() or ()) == 3
     assert len(query.all_at_once() or ()) == 3
+
+
+@pytest.mark.parametrize("begin", [{}, {"startingTimestamp": "1"}])
+def test_where_a_query_begins_is_found_by_a_head_of_each_segment(
+    start: Start,
+    sync_client: txnclient.sync.Client,
+    topic: str,
+    begin: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """▲ Brokers read whole entries for heads: of a page of thousands that would be much."""
+    sync_client.create_topic(topic, segments=2, autoscale="off")
+    send(sync_client, topic, numbered("a", 40))
+    told: list[int] = []
+    scan = txnclient.sync.Client.scan_entries
+
+    def counted(*args: Any, **options: Any) -> Iterator[list[EntryHead]]:
+        for page in scan(*args, **options):
+            told.append(len(page))
+            yield page
+
+    monkeypatch.setattr(txnclient.sync.Client, "scan_entries", counted)
+    start(**begin).reader.initialOffset()
+    assert told == [1, 1]

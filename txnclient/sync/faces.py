@@ -699,9 +699,9 @@ class Client(Face[txnclient.client.Client]):
         time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
 
         It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
-        `aborted`. `page_entries`: of a page, at most; the broker reads no more for it. `trimmed`, `timeout` (of one page):
-        as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
-        `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        `aborted`. `page_entries`: of a page, at most; the broker reads whole entries for them. `trimmed`, `timeout` (of
+        one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`,
+        `InvalidArgument`.
         """
         return self._bridge.iterate(
             lambda: self._inner.scan_entries(
