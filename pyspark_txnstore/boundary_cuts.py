@@ -6,12 +6,11 @@ it the heads of entries are scanned for transactions on both sides, of all segme
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark_txnstore.boundaries import Boundary, ByPosition, ByTime, Crossing, begins_before_all, behind, window
 from pyspark_txnstore.offsets import before
-from txnclient import EntryHead
 from txnclient.snapshot import Snapshot
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position
@@ -95,17 +94,10 @@ class BoundaryCuts:
         """When what is first behind a boundary was published, of each segment where there is something."""
         times: dict[str, int] = {}
         for path, end in ends.items():
-            page = self._page_behind(path, end)
-            if page:
-                times[path] = page[0].publish_time_ms
+            head = self._cuts.first_head(path, end, self._base.segments[path].end, 0)
+            if head is not None:
+                times[path] = head.publish_time_ms
         return times
-
-    def _page_behind(self, path: str, end: Position) -> Sequence[EntryHead]:
-        pages = self._cuts.heads(path, end, self._base.segments[path].end, 0, trimmed="skip")
-        try:
-            return next(pages, [])
-        finally:
-            pages.close()
 
     def _scan(self, crossing: Crossing, ends: Mapping[str, Position], since_ms: int, until_ms: int) -> None:
         """`since_ms` 0: from the beginning on; `until_ms` 0: up to the base's ends."""

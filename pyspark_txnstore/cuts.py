@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +24,9 @@ from txnwire.names import SegmentName
 
 ATTEMPTS = 10
 """To take a cut while topics are made and deleted: each is in vain only if another one came or went meanwhile."""
+
+PAGE_ENTRIES: Final = 10_000
+"""Heads at once."""
 
 ASKED_AT_ONCE: Final = 500
 """Transactions, for their outcomes."""
@@ -72,6 +76,14 @@ class Cuts:
             return list(self._options.topics)
         there = frozenset(self.client.list_topics())
         return [name for name in self._options.topics if name in there]
+
+    def may_name_others(self, cut: Snapshot | None) -> bool:
+        """Whether topics may come that are to be read and are not in the cut."""
+        return self._options.pattern is not None or len(self._options.topics) > len(() if cut is None else cut.topics)
+
+    def names_others(self, cut: Snapshot | None) -> bool:
+        """Whether others are to be read now than those in the cut."""
+        return frozenset(self._names()) != frozenset(() if cut is None else cut.topics)
 
     def isolated(self, cut: Snapshot) -> Snapshot:
         """▲ Uncommitted, everything up to the ends counts, so nothing of it is ever read again."""
@@ -125,17 +137,30 @@ class Cuts:
         """The first entry kept of each segment that has one at or before the end of the cut."""
         found: dict[str, Position] = {}
         for path, bounds in cut.segments.items():
-            for page in self.heads(path, EARLIEST, bounds.end, cut.revision, trimmed="skip"):
-                found[path] = page[0].position
-                break
+            if (head := self.first_head(path, EARLIEST, bounds.end, cut.revision)) is not None:
+                found[path] = head.position
         return found
 
+    def first_head(self, segment: str, after: Position, end: Position, revision: int) -> EntryHead | None:
+        """Of the first entry kept in (after, end]. ▲ In pages of one: for a page the broker reads whole entries."""
+        with closing(self.heads(segment, after, end, revision, trimmed="skip", page_entries=1)) as pages:
+            return next((page[0] for page in pages), None)
+
     def heads(
-        self, segment: str, after: Position, end: Position, revision: int, *, trimmed: str | None = None
+        self,
+        segment: str,
+        after: Position,
+        end: Position,
+        revision: int,
+        *,
+        trimmed: str | None = None,
+        page_entries: int = PAGE_ENTRIES,
     ) -> Generator[list[EntryHead], None, None]:
         """Of all entries in (after, end], page by page. Raises `DataTrimmed`, unless data may be lost."""
         trimmed = trimmed or ("fail" if self._options.fail_on_data_loss else "skip")
-        pages = self.client.scan_entries(segment, after=after, end=end, min_revision=revision, trimmed=trimmed)
+        pages = self.client.scan_entries(
+            segment, after=after, end=end, min_revision=revision, trimmed=trimmed, page_entries=page_entries
+        )
         try:
             for page in pages:
                 # Uncommitted, an entry stands for itself: no transaction holds it back.

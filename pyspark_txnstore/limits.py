@@ -170,6 +170,14 @@ class Backlog:
         # As many as are known: so there are few rounds, whatever the limit.
         return [Scan(part, 1 + len(self._segments[part.segment])) for part in missing if part.segment in wanted]
 
+    def shows(self, start: Snapshot | None, target: Snapshot, entries: int) -> bool | list[Scan]:
+        """Whether a batch from `start` to `target` shows so many entries; or what is to be scanned before this is asked
+        again."""
+        missing = self.missing(start, target)
+        if Walk(self._segments, start, target).shown() >= entries:
+            return True
+        return [Scan(part, entries) for part in missing] if missing else False
+
     def ranges(self, start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
         """What the batch from `start` to `end` reads: of what lies before the start's ends, where this is known, only
         the surroundings of what has been decided since. So a transaction that stays open for long does not have all

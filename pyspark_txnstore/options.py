@@ -39,6 +39,7 @@ WRITES: Final[tuple[Use, ...]] = ("write", "stream write")
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
 DEFAULT_PLANNING_RETRY_MS: Final = 120_000
+DEFAULT_TRIGGER_DELAY_MS: Final = 900_000
 
 
 class Option(NamedTuple):
@@ -89,7 +90,15 @@ OPTIONS: Final = (
         "of stored entries, i.e. batches of producers; all limits hold",
     ),
     Option(
-        "planningRetryMs", "milliseconds", str(DEFAULT_PLANNING_RETRY_MS), ("stream read",),
+        "minEntriesPerTrigger", "number", "", ("stream read",),
+        "of stored entries: a micro-batch waits for so many, up to maxTriggerDelayMs; `availableNow` does not",
+    ),
+    Option(
+        "maxTriggerDelayMs", "milliseconds", str(DEFAULT_TRIGGER_DELAY_MS), ("stream read",),
+        "how long behind the batch before it one waits for minEntriesPerTrigger",
+    ),
+    Option(
+        "planningRetryMs", "milliseconds", str(DEFAULT_PLANNING_RETRY_MS), READS,
         "how long a query asks again where the cluster cannot answer its driver, until it fails",
     ),
     Option("maxRowsPerTrigger", "number", "", ("stream read",), "of rows; entries and transactions stay whole"),
@@ -151,6 +160,9 @@ class SourceOptions:
     max_bytes: int | None
     max_entries: int | None
     max_rows: int | None
+    min_entries: int | None
+    max_delay_s: float
+    """Behind the batch before, of one that has to wait for `min_entries`."""
     min_partitions: int | None
     fail_on_data_loss: bool
     planning_retry_s: float
@@ -183,6 +195,8 @@ class SourceOptions:
         if compacted is not None and where != condition.EVERYTHING and not where.asks_keys_alone:
             # ▲ Left out before the newest row of a key is found, a newer row would let an older one stand for it.
             raise InvalidArgument("option 'where': of a compacted read only on key; else filter behind newest_per_key")
+        max_entries = given.take("maxEntriesPerTrigger", _count)
+        min_entries = _at_least(given, max_entries)
         return SourceOptions(
             url=given.url(),
             timeout_s=given.timeout_s(),
@@ -192,8 +206,10 @@ class SourceOptions:
             end=end,
             uncommitted=uncommitted,
             max_bytes=given.take("maxBytesPerTrigger", _size),
-            max_entries=given.take("maxEntriesPerTrigger", _count),
+            max_entries=max_entries,
             max_rows=given.take("maxRowsPerTrigger", _count),
+            min_entries=min_entries,
+            max_delay_s=(given.take("maxTriggerDelayMs", _count) or DEFAULT_TRIGGER_DELAY_MS) / 1000,
             min_partitions=given.take("minPartitions", _count),
             fail_on_data_loss=lossless is None or lossless,
             planning_retry_s=(given.take("planningRetryMs", _count) or DEFAULT_PLANNING_RETRY_MS) / 1000,
@@ -346,6 +362,18 @@ def _check_order(start: Start, end: End) -> None:
             f"option 'startingOffsets': it is newer than the end, of revision {start.revision} and the end of "
             f"{end.revision}: a read begins at the earlier one, exchange the two"
         )
+
+
+def _at_least(given: _Given, max_entries: int | None) -> int | None:
+    found = given.take("minEntriesPerTrigger", _count)
+    if found is None and given.is_set("maxTriggerDelayMs"):
+        raise InvalidArgument("option 'maxTriggerDelayMs' goes with 'minEntriesPerTrigger': nothing is waited for")
+    if found is not None and max_entries is not None and found > max_entries:
+        raise InvalidArgument(
+            f"option 'minEntriesPerTrigger': {found} is more than the {max_entries} of 'maxEntriesPerTrigger', so no "
+            "batch could have both: lower the one or raise the other"
+        )
+    return found
 
 
 def _compacted(given: _Given, *, uncommitted: bool) -> Path | None:

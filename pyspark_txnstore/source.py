@@ -21,6 +21,7 @@ from pyspark_txnstore.look_back import pair_to_plan
 from pyspark_txnstore.offsets import EntryRange, decode_offset, encode_offset, split
 from pyspark_txnstore.options import SourceOptions
 from pyspark_txnstore.part_reading import Part, batches
+from pyspark_txnstore.patience import Patience
 from pyspark_txnstore.process_client import client_of
 from txnclient import EntryHead
 from txnclient.snapshot import Snapshot, Span
@@ -176,8 +177,13 @@ class BatchReader(DataSourceReader):
             raise InvalidArgument(f"option 'compacted': what was compacted has no {', '.join(more)}, only 'position'")
         self._options = options
         self._schema = schema
+        self._patience = Patience(options.planning_retry_s)
 
     def partitions(self) -> Sequence[InputPartition]:
+        """▲ All of it is asked anew where a part gets no answer: one cut is what everything else hangs on."""
+        return self._patience.ask("the plan of a read", self._plan)
+
+    def _plan(self) -> Sequence[InputPartition]:
         cuts = Cuts(self._options)
         end = cuts.ending(self._options.end) if isinstance(self._options.end, Snapshot) else cuts.take()
         if end is None or self._options.start == "latest":

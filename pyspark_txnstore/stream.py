@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import first_batch
 from pyspark_txnstore.cuts import Cuts
+from pyspark_txnstore.idle import BLOCK_S, FALLBACK_S, Idle
 from pyspark_txnstore.limits import Backlog, Scan
 from pyspark_txnstore.look_back import pair_to_plan
 from pyspark_txnstore.offsets import encode_offset
@@ -29,12 +31,6 @@ from txnclient.snapshot import Snapshot
 from txnwire.errors import DataTrimmed, InvalidArgument, TxnError
 from txnwire.ids import EARLIEST
 
-IDLE_S: Final = 0.05
-LONGEST_IDLE_S: Final = 1.0
-"""How long a query that has nothing to read is kept from asking again, at first and later on, twice as long each time:
-without a trigger interval Spark would every 10 ms, and each time a cut is taken, which costs every owner and etcd a
-request. ▲ No longer: meanwhile Spark can neither stop the query nor ask its other sources."""
-
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark keeps one in a process of the driver, and sends others to the tasks, for `read` alone.
@@ -42,23 +38,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     It connects when it is first asked something."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, *, rest: Callable[[float], None] = time.sleep
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        rest: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+        fallback_s: float = FALLBACK_S,
     ) -> None:
         self._options = options
         self._schema = schema
-        self._rest = rest
+        self._now = now
         self._patience = Patience(options.planning_retry_s, rest=rest)
         self._cuts = Cuts(options)
+        self._idle = Idle(self._cuts, options.isolation, fallback_s=fallback_s, rest=rest, now=now)
         self._initial: dict[str, Any] | None = None
         self._untold: TxnError | None = None
         """Why it cannot be told where the query begins."""
         self._target: Snapshot | None = None
         """Of a query that ends there."""
-        self._idle_s = IDLE_S
         self._ends = False
         """Also where there is no topic to end at, for the pattern matched none when it began."""
         self._newest: Snapshot | None = None
+        self._seen: Snapshot | None = None
+        """The newest cut; None where there was no topic to take one of."""
         self._backlog = Backlog()
+        self._ended_s = -math.inf
+        """When the newest batch was planned in this driver's life."""
+        self._is_short = False
+        """Whether there is something behind the start, and less than a batch waits for."""
 
     # ---- offsets ----------------------------------------------------------------------------------------------------
 
@@ -80,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark hands one back, which says that limits hold in this trigger; all of the options are applied then."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
-        most = self._options.max_entries or self._options.max_rows
+        most = self._options.max_entries or self._options.max_rows or self._options.min_entries
         if most is not None:
             return ReadMaxRows(most)
         return ReadAllAvailable()
@@ -88,35 +96,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._patience.ask("where the query ends", self._cuts.take)
         self._ends = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The next end is looked for at once, whatever is told of new data or not."""
+        self._idle.over()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """▲ `start` itself where nothing is new: anything else is another micro-batch."""
         if self._untold is not None and first_batch.is_untold(start):
             raise self._untold
         limited = not isinstance(limit, ReadAllAvailable)
-        end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
-        if end is not None:
-            self._idle_s = IDLE_S
-            return end
-        if not self._ends:
-            self._rest(self._idle_s)
-            self._idle_s = min(2 * self._idle_s, LONGEST_IDLE_S)
+        until_s = self._now() + BLOCK_S
+        while not self._idle.is_at(start) or self._idle.news(until_s):
+            end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
+            if end is not None:
+                self._idle.over()
+                self._ended_s = self._now()
+                return end
+            if self._ends:
+                break
+            self._idle.begin(start, self._seen, self._delay_left_s() if self._is_short else math.inf)
         return start
 
+    def _delay_left_s(self) -> float:
+        """How long a batch may wait for more, by the one before it. ▲ None of this driver's life is one of long ago:
+        what waited before it was started again does not wait anew."""
+        return max(0.0, self._ended_s + self._options.max_delay_s - self._now())
+
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
-        target = self._target if self._ends else self._cuts.take()
+        self._seen = target = self._target if self._ends else self._cuts.take()
         if target is None:
             return None
         self._newest = target
         before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
+        self._is_short = False
         if not adds(before, target):
             return None
-        return first_batch.ending(start, self._end(before, target, limited=limited), self._options.isolation)
+        end = self._end(before, target, limited=limited)
+        return None if end is None else first_batch.ending(start, end, self._options.isolation)
 
-    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot:
-        """▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
+    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot | None:
+        """None of a batch that is to wait for more.
+
+        ▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
         back no further when it runs again."""
-        end = target
+        end: Snapshot | None = target
         if limited:
             try:
                 end = self._limited(start, target)
@@ -125,9 +150,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
                 start, target = settled
                 end = self._limited(start, target)
-        return pair_to_plan(self._cuts, start, end, self._backlog)[1]
+        return None if end is None else pair_to_plan(self._cuts, start, end, self._backlog)[1]
 
-    def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
+    def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot | None:
+        """▲ What is full by a limit does not wait, also where that are fewer entries than it would wait for."""
+        end = self._within_limits(start, target)
+        self._is_short = end == target and self._waits(start, target)
+        return None if self._is_short else end
+
+    def _waits(self, start: Snapshot | None, target: Snapshot) -> bool:
+        least = self._options.min_entries
+        if least is None or self._ends or not self._delay_left_s():
+            return False
+        while not isinstance(found := self._backlog.shows(start, target, least), bool):
+            for one in found:
+                self._scan(one, start, target)
+        return not found
+
+    def _within_limits(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
+        if self._options.max_bytes is None and self._options.max_entries is None and self._options.max_rows is None:
+            return target
         while True:
             found = self._backlog.nearest(
                 start,
@@ -178,7 +220,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing hangs on it: what lies before is forgotten when the next batch begins there."""
 
     def stop(self) -> None:
-        """The client is its process', which ends with the query."""
+        """The client is its process', which ends with the query: until then brokers would tell of what nobody reads."""
+        self._idle.close()
 
 
 def adds(start: Snapshot | None, end: Snapshot) -> bool:

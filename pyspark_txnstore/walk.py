@@ -141,6 +141,15 @@ class Walk:
         over = self._surplus.get(txn, _NOTHING)
         return Shown(txn.size_bytes - over.size_bytes, txn.entries - over.entries, txn.rows - over.rows)
 
+    def shown(self) -> int:
+        """How many entries the target shows of what is known: ▲ all that is committed there lies up to its ends."""
+        count = 0
+        for segment in self._segments:
+            txns = [segment.heads.txn(index) for index in segment.fresh]
+            txns += [one.txn for one in segment.heads.held]
+            count += sum(txn is None or not self.is_hidden(txn) for txn in txns)
+        return count
+
     # ---- the walk ---------------------------------------------------------------------------------------------------
 
     def end(self, within: Limits, max_held_back: int) -> Snapshot:

@@ -19,7 +19,7 @@ import txnclient.sync
 from tests.cluster import InProcessCluster, running_cluster
 from txnclient import EntryHead, Snapshot, WholeEntry, WholeHeads
 from txnclient.snapshot import Span
-from txnwire.errors import DataTrimmed
+from txnwire.errors import DataTrimmed, InvalidArgument
 from txnwire.ids import EARLIEST, Position
 from txnwire.protocol import MIB
 
@@ -495,3 +495,21 @@ async def test_without_await_too_a_read_that_was_given_up_does_not_look_as_if_it
                     next(entries, None)
 
     await asyncio.to_thread(work)
+
+
+async def test_a_page_has_so_many_heads(client: txnclient.Client) -> None:
+    await client.create_topic(ORDERS, autoscale="off")
+    async with client.producer(ORDERS) as producer:
+        for number in range(5):
+            await producer.send(b"%d" % number)
+    ((path, bounds),) = (await client.snapshot(ORDERS)).segments.items()
+
+    async def pages(size: int) -> list[int]:
+        scan = client.scan_entries(path, after=EARLIEST, end=bounds.end, page_entries=size)
+        return [len(page) async for page in scan]
+
+    assert await pages(2) == [2, 2, 1]
+    assert await pages(1) == [1] * 5
+    for size in (0, 10_001):
+        with pytest.raises(InvalidArgument, match="page_entries"):
+            await pages(size)

@@ -85,6 +85,7 @@ SOURCES = (
         attributes={"name": "str", "subscription": "str", "topics": "list[str]", "type": "str"},
     ),
     Source("Reader", ("reader",), generic=True, internal=("open",), attributes={"topics": "list[str]"}),
+    Source("Watch", ("watch",)),
     Source("Client", ("openers", "client")),
 )
 FACES = {source.name for source in SOURCES}

@@ -26,6 +26,7 @@ from txnclient.serializers import Serializer
 from txnclient.snapshot import SegmentBounds, Snapshot, TopicBounds
 from txnclient.topic_layout import SegmentInfo, TopicLayout
 from txnclient.transaction import CommitResult, Transaction, TransactionState
+from txnclient.watch import Watch
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import (
     CallerError,
@@ -116,6 +117,7 @@ __all__ = [
     "TxnNotFound",
     "Unauthorized",
     "UndecodableMessage",
+    "Watch",
     "WholeEntry",
     "WholeHeads",
     "WouldBlock",

@@ -316,10 +316,13 @@ def scan_entries(
     end: Position,
     min_revision: int,
     trimmed: str,
+    page_entries: int,
     timeout: float | None,
 ) -> AsyncGenerator[list[EntryHead], None]:
     """See `Client.scan_entries`. What is wrong with the arguments is raised at once."""
     path = SegmentName.from_path(segment).path
+    if not 1 <= page_entries <= SCAN_ENTRIES:
+        raise InvalidArgument(f"page_entries {page_entries}: expected 1 to {SCAN_ENTRIES}")
     wire_trimmed = _trimmed(trimmed)
 
     async def pages() -> AsyncGenerator[list[EntryHead], None]:
@@ -328,7 +331,7 @@ def scan_entries(
             deadline = session.deadline(timeout)
             await _known(session, path, 0, deadline)
             request = pb.ScanEntries(
-                segment=path, min_revision=min_revision, max_entries=SCAN_ENTRIES, trimmed=wire_trimmed, columns=True
+                segment=path, min_revision=min_revision, max_entries=page_entries, trimmed=wire_trimmed, columns=True
             )
             request.after.ledger_id, request.after.entry_id = at
             request.end.ledger_id, request.end.entry_id = end

@@ -23,6 +23,7 @@ from txnclient.serializers import Serializer, V, serializer_of
 from txnclient.session import Session
 from txnclient.snapshot import Snapshot, Span
 from txnclient.starts import StartArgument, start_to_wire, topics_of
+from txnclient.watch import Watch
 from txnwire.errors import InvalidArgument, for_good
 from txnwire.ids import Position
 from txnwire.names import TopicName
@@ -314,6 +315,28 @@ class Openers:
 
         return Opening(open_reader)
 
+    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed") -> Opening[Watch]:
+        """`await` it, or `async with` it: `wait` on it to hear that the next snapshot of these topics may hold more
+        than this one. Nothing is asked meanwhile: brokers tell of it.
+
+        It wakes for messages, also of transactions that are open; for the end of those that are pending in the
+        snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
+        topic is deleted. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        """
+
+        async def open_watch() -> Watch:
+            await self._expect_open()
+            watch = Watch(self._session, isolation, self._forget)
+            try:
+                await watch.move(snapshot)
+                self._check_open()
+            except BaseException:
+                await watch.close()
+                raise
+            return self._keep(watch)
+
+        return Opening(open_watch)
+
     # ---- bulk -------------------------------------------------------------------------------------------------------
 
     def read_entries(
@@ -363,14 +386,16 @@ class Openers:
         end: Position,
         min_revision: int = 0,
         trimmed: str = "fail",
+        page_entries: int = entries.SCAN_ENTRIES,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[EntryHead], None]:
         """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
         time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
 
         It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
-        `aborted`. `trimmed`, `timeout` (of one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
-        `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        `aborted`. `page_entries`: of a page, at most; the broker reads whole entries for them. `trimmed`, `timeout` (of
+        one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`,
+        `InvalidArgument`.
         """
         self._check_open()
         return entries.scan_entries(
@@ -380,6 +405,7 @@ class Openers:
             end=end,
             min_revision=min_revision,
             trimmed=trimmed,
+            page_entries=page_entries,
             timeout=timeout,
         )
 

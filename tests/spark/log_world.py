@@ -373,9 +373,9 @@ class WorldCuts(Cuts):
         return found
 
     def scan_entries(
-        self, segment: str, *, after: Position, end: Position, min_revision: int, trimmed: str
+        self, segment: str, *, after: Position, end: Position, min_revision: int, trimmed: str, page_entries: int
     ) -> Iterator[list[EntryHead]]:
-        """In pages of three."""
+        """In pages of three, whatever is asked for."""
         part = EntryRange(str(SegmentName.from_path(segment).topic), segment, after, end)
         heads = list(self.world.heads(part, min_revision, skip=trimmed == "skip"))
         yield from (heads[at : at + 3] for at in range(0, len(heads), 3))

@@ -48,7 +48,9 @@ class MicroBatches:
         return batches
 
     def next(self) -> list[Row] | None:
-        """The next one; None where there is nothing new."""
+        """The next one; None where there is nothing new. What has come is looked for anew, also where it has not yet
+        been told to a query that is at rest: see `test_idle.py`."""
+        self.reader.look_again()
         if len(self.offsets) < 2:
             self.offsets = [json.dumps(self.reader.initialOffset())]
             assert json.dumps(self.reader.initialOffset()) == self.offsets[0]

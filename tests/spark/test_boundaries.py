@@ -68,6 +68,9 @@ class WorldCuts:
         heads = list(self._world.heads(part, self._world.revision, skip=trimmed == "skip"))
         yield from (heads[at : at + 3] for at in range(0, len(heads), 3))
 
+    def first_head(self, segment: str, after: Position, end: Position, revision: int) -> EntryHead | None:
+        return next((page[0] for page in self.heads(segment, after, end, revision, trimmed="skip")), None)
+
 
 def first_kept(world: World, cut: Snapshot) -> dict[str, Position]:
     first: dict[str, Position] = {}

@@ -458,3 +458,39 @@ def test_what_was_shown_is_known_as_that_until_all_heads_are_known() -> None:
         assert known.limit(start, target, max_entries=1).pending == (FOUR,)
         assert known.missing(target, target) == []
         assert known.transactions == 1, "FOUR alone"
+
+
+@pytest.mark.parametrize(
+    ("log", "most", "pending"),
+    [
+        ([], 0, ()),
+        ([None, None, None], 3, ()),
+        ([None, ONE, ONE], 3, ()),
+        ([None, ONE, ONE], 1, (ONE,)),
+        ([ONE, TWO, ONE], 2, (TWO,)),
+    ],
+)
+def test_a_batch_shows_so_many_entries(log: Log, most: int, pending: tuple[TxnId, ...]) -> None:
+    target = cut({PARENT: len(log) - 1}, pending=pending)
+    known = filled(Backlog(), None, target, {PARENT: heads(log)})
+    assert [known.shows(None, target, entries) for entries in (most, most + 1)] == [True, False]
+
+
+def test_what_has_committed_since_counts_wherever_it_stands() -> None:
+    """Two entries before the start's end, whose transaction was open there, and one behind it."""
+    start = cut({PARENT: 2}, pending=(ONE,))
+    target = cut({PARENT: 3}, revision=60)
+    known = filled(Backlog(), start, target, {PARENT: heads([ONE, None, ONE, None])})
+    assert [known.shows(start, target, entries) for entries in (3, 4)] == [True, False]
+
+
+def test_to_count_a_few_entries_a_few_are_scanned() -> None:
+    logs = {PARENT: heads([None] * 5_000), ELSEWHERE: heads([None] * 5_000)}
+    start, target = cut({PARENT: -1, ELSEWHERE: -1}), cut({PARENT: 4_999, ELSEWHERE: 4_999}, revision=60)
+    known = Backlog()
+    found = known.shows(start, target, 20)
+    assert not isinstance(found, bool)
+    assert [scan.heads for scan in found] == [20, 20]
+    for part, _ in found[:1]:
+        known.add(part, logs[part.segment][:20])
+    assert known.shows(start, target, 20) is True

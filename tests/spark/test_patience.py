@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 import txnclient.sync
+from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.patience import Patience
+from pyspark_txnstore.source import BatchReader
 from tests.spark.micro_batches import Start, send, values
+from tests.spark.service import Service
 from txnclient import Snapshot
-from txnwire.errors import DataTrimmed, StoreUnavailable, Timeout, TxnError
+from txnwire.errors import DataTrimmed, StoreUnavailable, Timeout, TopicNotFound, TxnError
 
 
 class Asked:
@@ -97,3 +100,39 @@ def test_a_query_outlives_failures_of_its_planning(
     assert values(query.next()) == [b"a"]
     assert set(client.failed) == {"snapshot", "scan_entries"}
     assert len(rests) == 4
+
+
+@pytest.fixture
+def failing(sync_client: txnclient.sync.Client, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    client = Failing(sync_client)
+    monkeypatch.setattr("pyspark_txnstore.cuts.client_of", lambda url, timeout_s: client)
+    return client
+
+
+def batch_reader(service: Service, topic: str, rests: list[float]) -> BatchReader:
+    options = {"service.url": service.url, "topic": topic, "startingTimestamp": "1", "minPartitions": "2"}
+    source = DefaultSource(options=options)
+    reader = source.reader(source.schema())
+    reader._patience = Patience(60.0, rest=rests.append)
+    return reader
+
+
+def test_a_batch_read_outlives_failures_of_its_planning(
+    service: Service, sync_client: txnclient.sync.Client, topic: str, failing: Failing
+) -> None:
+    sync_client.create_topic(topic)
+    send(sync_client, topic, [b"a", b"b"])
+    rests: list[float] = []
+    reader = batch_reader(service, topic, rests)
+    parts = reader.partitions()
+    assert set(failing.failed) == {"snapshot", "scan_entries"}
+    assert rests == [0.5, 1.0]
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert values(rows) == [b"a", b"b"], "each once"
+
+
+def test_a_batch_read_of_what_is_not_there_fails_at_once(service: Service, topic: str) -> None:
+    rests: list[float] = []
+    with pytest.raises(TopicNotFound, match=topic):
+        batch_reader(service, topic, rests).partitions()
+    assert rests == []

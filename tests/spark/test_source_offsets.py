@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import txnclient.sync
-from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.options import SourceOptions
-from pyspark_txnstore.stream import IDLE_S, LONGEST_IDLE_S, StreamReader
 from tests.spark.micro_batches import Row, Start, commit, numbered, send, values
-from tests.spark.service import Service
+from txnclient import EntryHead
 from txnwire.errors import InvalidArgument
 
 
@@ -60,29 +58,6 @@ def test_an_idle_topic_makes_no_batches(start: Start, sync_client: txnclient.syn
     commit(sync_client, [other], [b"elsewhere"])  # the store's revision goes up
     assert query.next() is None
     assert len(query.offsets) == 1
-
-
-def test_a_query_rests_where_nothing_is_new_and_nowhere_else(
-    service: Service, sync_client: txnclient.sync.Client, topic: str
-) -> None:
-    sync_client.create_topic(topic)
-    options = SourceOptions.parse({"service.url": service.url, "topic": topic}, use="stream read")
-    rests: list[float] = []
-    reader = StreamReader(options, DefaultSource(options={}).schema(), rest=rests.append)
-    begin = reader.initialOffset()
-    for _ in range(7):
-        assert reader.latestOffset(begin, ReadAllAvailable()) == begin
-    assert rests == [IDLE_S, 0.1, 0.2, 0.4, 0.8, LONGEST_IDLE_S, LONGEST_IDLE_S]
-    rests.clear()
-    commit(sync_client, [topic], [b"new"])
-    end = reader.latestOffset(begin, ReadAllAvailable())
-    assert end != begin
-    assert rests == []
-    assert reader.latestOffset(end, ReadAllAvailable()) == end
-    assert rests == [IDLE_S], "once something has come it looks often again"
-    reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset(end, ReadAllAvailable()) == end  # the query ends with that
-    assert rests == [IDLE_S]
 
 
 def test_latest_begins_behind_what_is_there_and_shows_what_was_open(
@@ -323,3 +298,27 @@ def test_both_limits_hold_and_a_trigger_for_everything_passes_them_over(
     query.restart(maxBytesPerTrigger="1m")
     assert len(query.next() or ()) == 3
     assert len(query.all_at_once() or ()) == 3
+
+
+@pytest.mark.parametrize("begin", [{}, {"startingTimestamp": "1"}])
+def test_where_a_query_begins_is_found_by_a_head_of_each_segment(
+    start: Start,
+    sync_client: txnclient.sync.Client,
+    topic: str,
+    begin: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """▲ Brokers read whole entries for heads: of a page of thousands that would be much."""
+    sync_client.create_topic(topic, segments=2, autoscale="off")
+    send(sync_client, topic, numbered("a", 40))
+    told: list[int] = []
+    scan = txnclient.sync.Client.scan_entries
+
+    def counted(*args: Any, **options: Any) -> Iterator[list[EntryHead]]:
+        for page in scan(*args, **options):
+            told.append(len(page))
+            yield page
+
+    monkeypatch.setattr(txnclient.sync.Client, "scan_entries", counted)
+    start(**begin).reader.initialOffset()
+    assert told == [1, 1]

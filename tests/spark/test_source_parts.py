@@ -218,7 +218,7 @@ def test_options_are_read_whatever_the_case_of_their_names() -> None:
         ({"subscribe": "prices"}, "'topic', or several with 'topics'"),
         ({"subscribePattern": "p.*"}, "use 'topicsPattern'"),
         ({"maxOffsetsPerTrigger": "5"}, "use 'maxRowsPerTrigger'"),
-        ({"minOffsetsPerTrigger": "5"}, "a trigger interval"),
+        ({"minOffsetsPerTrigger": "5"}, "use 'minEntriesPerTrigger'"),
         ({"includeHeaders": "true"}, "the column 'properties'"),
         ({"kafka.security.protocol": "SSL"}, "clients of Kafka's are not at work here"),
         ({"maxRows": "5"}, "'maxrows' is not known; of a stream read there are: service.url"),

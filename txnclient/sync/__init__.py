@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import txnclient
 from txnclient.sync.bridge import Bridge
-from txnclient.sync.faces import Client, Consumer, Producer, Reader, Transaction
+from txnclient.sync.faces import Client, Consumer, Producer, Reader, Transaction, Watch
 from txnclient.sync.processing import process, process_batches
 from txnwire.ports import Clock, Random, Transport
 
-__all__ = ["Client", "Consumer", "Producer", "Reader", "Transaction", "connect", "process", "process_batches"]
+__all__ = ["Client", "Consumer", "Producer", "Reader", "Transaction", "Watch", "connect", "process", "process_batches"]
 
 
 def connect(

@@ -13,6 +13,7 @@ import txnclient.consumer
 import txnclient.producer
 import txnclient.reader
 import txnclient.transaction
+from txnclient import entries
 from txnclient.bulk import SentIds
 from txnclient.entries import WholeEntry
 from txnclient.entry_heads import EntryHead
@@ -377,6 +378,39 @@ class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
         closed_behind(self.close, error)
 
 
+class Watch(Face[txnclient.watch.Watch]):
+    """Made by `client.watch(snapshot)`."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether whatever the next snapshot adds wakes. ▲ Not while several transactions are pending: one may be
+        decided behind another that is open still, and nothing tells of that: then take a snapshot now and then."""
+        return self._bridge.call(lambda: self._inner.sees_all)
+
+    def move(self, cut: Snapshot) -> None:
+        """Wait for what this one does not hold, from now on. Readers that stand there already stay.
+
+        Raises `TopicNotFound`, `Timeout`."""
+        self._bridge.wait(self._inner.move(cut))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether something may have come since the snapshot; False once the time (None: the client's) is up.
+
+        It may say so where nothing has, and says it again until it is moved. Raises, as `fatal`, why it cannot tell
+        any more, e.g. since its client was closed; `InvalidArgument` where it is closed itself."""
+        return self._bridge.wait(self._inner.wait(timeout))
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._bridge.wait(self._inner.close())
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed_behind(self.close, error)
+
+
 class Client(Face[txnclient.client.Client]):
     """Made by `connect`. Any number of threads may use it."""
 
@@ -604,6 +638,16 @@ class Client(Face[txnclient.client.Client]):
             ),
         )
 
+    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed") -> Watch:
+        """To be used in `with`, or closed: `wait` on it to hear that the next snapshot of these topics may hold more
+        than this one. Nothing is asked meanwhile: brokers tell of it.
+
+        It wakes for messages, also of transactions that are open; for the end of those that are pending in the
+        snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
+        topic is deleted. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        """
+        return Watch(self._bridge, self._bridge.wait(opened(lambda: self._inner.watch(snapshot, isolation=isolation))))
+
     def read_entries(
         self,
         segment: str,
@@ -649,18 +693,26 @@ class Client(Face[txnclient.client.Client]):
         end: Position,
         min_revision: int = 0,
         trimmed: str = "fail",
+        page_entries: int = entries.SCAN_ENTRIES,
         timeout: float | None = None,
     ) -> Generator[list[EntryHead], None, None]:
         """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
         time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
 
         It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
-        `aborted`. `trimmed`, `timeout` (of one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`,
-        `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
+        `aborted`. `page_entries`: of a page, at most; the broker reads whole entries for them. `trimmed`, `timeout` (of
+        one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`,
+        `InvalidArgument`.
         """
         return self._bridge.iterate(
             lambda: self._inner.scan_entries(
-                segment, after=after, end=end, min_revision=min_revision, trimmed=trimmed, timeout=timeout
+                segment,
+                after=after,
+                end=end,
+                min_revision=min_revision,
+                trimmed=trimmed,
+                page_entries=page_entries,
+                timeout=timeout,
             )
         )
 
