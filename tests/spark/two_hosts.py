@@ -21,7 +21,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.faulty_sink import FaultySource
+from tests.spark.faulty_sink import FaultySource, processes_of_executor
 from tests.spark.sessions import configuration
 from tests.spark.waiting import wait_until
 
@@ -40,8 +40,6 @@ SPECULATION = {
     "spark.speculation.quantile": "0.3",
     "spark.speculation.multiplier": "1.1",
 }
-LOSS = {"spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "12s", "spark.network.timeoutInterval": "1s"}
-"""An executor that was not heard of for so long is lost to the driver."""
 
 
 def start_cluster(configured: SparkConf, folder: Path) -> str:
@@ -63,22 +61,18 @@ def start_cluster(configured: SparkConf, folder: Path) -> str:
     return str(urls[0])
 
 
-def session(folder: Path, master: str, settings: dict[str, str]) -> SparkSession:
+def session(folder: Path, master: str) -> SparkSession:
     """With both executors at work, each with one core."""
     configured = configuration(folder, master=master, memory="512m")
     configured.set("spark.executor.memory", f"{EXECUTOR_MIB}m")
     configured.set("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    configured.setAll(list(settings.items()))
+    configured.setAll(list(SPECULATION.items()))
     spark = SparkSession.builder.config(conf=configured).getOrCreate()
     spark.dataSource.register(FaultySource)
-    wait_for_executors(spark)
+    running = spark.sparkContext._jsc.sc()
+    there = 1 + len(HOSTS)  # the driver counts as one
+    wait_until(lambda: running.getExecutorMemoryStatus().size() == there, "an executor on each host", 100.0)
     return spark
-
-
-def wait_for_executors(spark: SparkSession) -> None:
-    """The driver counts itself among them."""
-    status = spark.sparkContext._jsc.sc()
-    wait_until(lambda: status.getExecutorMemoryStatus().size() == 1 + len(HOSTS), "an executor on each host", 100.0)
 
 
 class Writes:
@@ -107,9 +101,9 @@ class Writes:
         options = {**self._options(write, fault), "checkpointLocation": str(self._folder / f"{write}-checkpoint")}
         return frame.writeStream.format("txnstore_faulty").options(**options).trigger(availableNow=True).start()
 
-    def stopped(self, write: str) -> None:
+    def stopped(self, write: str) -> int:
         """A stream whose first attempt at a task is stopped, its executor with it, until another one was committed. Its
-        Python goes on first, and is done before its executor hears of anything."""
+        Python goes on first, and is done before its executor hears of anything. Returns the process of its JVM."""
         query = self.stream(write, "come back")
         marks = self.marks(write)
         wait_until(lambda: (marks / "half").exists() or not query.isActive, "half of the rows", 100.0)
@@ -124,6 +118,7 @@ class Writes:
             wait_until((marks / "ended-0").exists, "the attempt that was stopped to end", 100.0)
         finally:
             send(signal.SIGCONT, [jvm])
+        return jvm
 
 
 def as_rows(frame: DataFrame) -> DataFrame:
@@ -142,26 +137,22 @@ def ended(query: StreamingQuery) -> None:
         query.stop()
 
 
-def executor_of_each_task(spark: SparkSession) -> list[str]:
-    """Of tasks that run wherever there is room, by the ids that Spark gave to executors."""
-
-    def where(_: int) -> str:
-        return os.environ["SPARK_EXECUTOR_ID"]
-
-    return list(spark.sparkContext.range(8, numSlices=8).map(where).distinct().collect())
+def at_work(spark: SparkSession) -> set[int]:
+    """The JVMs of executors that run tasks when there are enough for all."""
+    tasks = spark.sparkContext.range(8, numSlices=8)
+    return set(tasks.map(lambda _: processes_of_executor()[-1]).collect())
 
 
 def main(folder: Path, url: str, topic: str) -> None:
     master = start_cluster(configuration(folder, master=f"spark://{MASTER}", memory="512m"), folder)
-    spark = session(folder, master, SPECULATION)
+    spark = session(folder, master)
+    before = at_work(spark)
     writes = Writes(spark, folder, url, topic)
     writes.frame("frame", "outrun")
     ended(writes.stream("stream", "outrun"))
-    writes.stopped("stopped")
-    spark.stop()
-    spark = session(folder, master, LOSS)
-    Writes(spark, folder, url, topic).stopped("lost")
-    wait_for_executors(spark)
+    stopped = writes.stopped("stopped")
+    assert stopped in before
+    wait_until(lambda: stopped in at_work(spark), "tasks on the executor that was stopped", 100.0)
     spark.stop()
 
 
