@@ -23,7 +23,7 @@ from txnstore.lifetime import tied_to_parent
 
 TOPIC = "topic://public/spark/two-hosts"
 WRITES = ("frame", "stream", "stopped")
-RUN_TIMEOUT_S = 250
+RUN_TIMEOUT_S = 400
 EXPECTED = sorted(b"%d" % number for number in range(ROWS))
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(RUN_TIMEOUT_S + 60)]
