@@ -6,6 +6,7 @@ happens once, to whichever process is there first, unless it says otherwise.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -61,8 +62,12 @@ class Fault:
             kept = list(rows)
             write(iter(kept))  # a speculative attempt that was as fast, and that Spark did not choose
             rows = iter(kept)
-        elif self.kind == "stall":
+        elif self.kind == "stall" or (self.kind == "stall last" and partition == 1):
             rows = self._stalling(rows)
+        elif self.kind == "fail last" and partition == 1:
+            rows = self._failing_last(rows)
+        elif self.kind in ("outrun", "come back"):
+            return self._outrun(write, rows)
         elif self.kind == "outlive" and partition == 1 and self.first("outlived"):
             rows = self._outliving(rows)
         written = write(rows)
@@ -81,9 +86,43 @@ class Fault:
             assert isinstance(decided, Commit)
             client_of(self.url).attach(decided.txn_id, name=decided.name).abort()
 
+    def _outrun(
+        self, write: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]
+    ) -> WriterCommitMessage:
+        """The first attempt at partition 0 waits, behind all of its rows or amid them, so that another one wins. Each
+        attempt at that partition tells which one it is and where it runs: its process, and those above it up to the
+        executor."""
+        context = TaskContext.get()
+        if context.partitionId() != 0:
+            return write(rows)
+        first = context.attemptNumber() == 0
+        if first and self.kind == "come back":
+            rows = self._resting(list(rows))  # ▲ all of them, for its executor is stopped longer than its Python
+        told = [context.attemptNumber(), context.taskAttemptId(), *processes_of_executor()]
+        (self.folder / f"begun-{context.attemptNumber()}").write_text(json.dumps(told))
+        written = write(rows)
+        assert isinstance(written, Written)
+        (self.folder / f"ended-{context.attemptNumber()}").write_text(json.dumps(written.committed))
+        if first and self.kind == "outrun":
+            wait_until((self.folder / "go").exists, "Spark to end this task")
+        return written
+
+    def _resting(self, rows: list[Any]) -> Iterator[Any]:
+        yield rows[0].slice(0, 1)
+        (self.folder / "half").touch()
+        wait_until((self.folder / "go").exists, "the test to let this task go")
+        yield rows[0].slice(1)
+        yield from rows[1:]
+
     def _failing(self, rows: Iterator[Any]) -> Iterator[Any]:
         yield next(rows).slice(0, 2)
         raise RuntimeError("a fault in mid-write")
+
+    def _failing_last(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """Whenever it is tried."""
+        yield next(rows).slice(0, 1)
+        wait_until(lambda: any(self.folder.glob("written-*")), "another task to write")
+        raise RuntimeError("a fault behind another task")
 
     def _stalling(self, rows: Iterator[Any]) -> Iterator[Any]:
         first = next(rows)
@@ -104,6 +143,14 @@ class Fault:
         wait_until(lambda: "ABORTED" in client.outcomes([txn_id]).values(), "the transaction to time out")
         yield first.slice(1)
         yield from rows
+
+
+def processes_of_executor() -> list[int]:
+    """This one, Spark's daemon of Pythons and the JVM of the executor, each the child of the next."""
+    pids = [os.getpid(), os.getppid()]
+    # The name, which may hold spaces, is in parentheses; behind it are the state and the parent.
+    pids.append(int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1]))
+    return pids
 
 
 class FaultyBatchSink(DataSourceArrowWriter):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 JVM_END_S = 60.0
@@ -24,27 +24,34 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
-def local_session(folder: Path, *, master: str, memory: str) -> SparkSession:
-    """Everything it writes is in `folder`; `memory`: of the JVM, such as 1g. Its Python workers are this Python."""
+def configuration(folder: Path, *, master: str, memory: str) -> SparkConf:
+    """Everything the session writes is in `folder`; `memory`: of the JVM, such as 1g. Its Python workers are this
+    Python, which the environment of this process tells."""
     # ▲ Before the session: a worker of another Python is waited for in vain.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     properties = folder / "log4j2.properties"
     properties.write_text(LOGGING)
     return (
-        SparkSession.builder.master(master)
-        .appName("txnstore tests")
-        .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{properties}")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
+        SparkConf(loadDefaults=False)
+        .setMaster(master)
+        .setAppName("txnstore tests")
+        .set("spark.driver.memory", memory)
+        .set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{properties}")
+        .set("spark.driver.host", "127.0.0.1")
+        .set("spark.driver.bindAddress", "127.0.0.1")
+        .set("spark.ui.enabled", "false")
+        .set("spark.ui.showConsoleProgress", "false")
+        .set("spark.local.dir", str(folder / "local"))
+        .set("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .set("spark.sql.session.timeZone", "UTC")
+        .set("spark.sql.shuffle.partitions", "2")
     )
+
+
+def local_session(folder: Path, *, master: str, memory: str) -> SparkSession:
+    """As its `configuration` says."""
+    return SparkSession.builder.config(conf=configuration(folder, master=master, memory=memory)).getOrCreate()
 
 
 @contextmanager

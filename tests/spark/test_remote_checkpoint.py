@@ -12,8 +12,11 @@ from pyspark.sql import SparkSession
 import txnclient.sync
 from tests.spark.service import Service
 from tests.spark.sink_lines import Lines
+from tests.spark.waiting import wait_until
 
 LOCATION = "viewfs://store/checkpoints/copy"
+LONG_MS = "600000"
+"""Behind the end of every test: what is aborted is not by its deadline."""
 
 
 @pytest.fixture
@@ -61,3 +64,43 @@ def test_a_query_whose_checkpoint_is_not_a_folder_of_the_driver_writes_exactly_o
     assert copied() == sent
     listed = sync_client.admin("transactions.list", state="OPEN", limit=10_000)["transactions"]
     assert [one["name"] for one in listed if lines.query_id in (one["name"] or "")] == []
+
+
+def outcomes(lines: Lines, client: txnclient.sync.Client) -> list[str]:
+    """Of the transactions of which a task has told that it wrote in them."""
+    written = {mark.name.removeprefix("written-").rpartition("-")[0] for mark in lines.marks.glob("written-*")}
+    return list(client.admin("transactions.outcomes", txns=sorted(written))["outcomes"].values())
+
+
+def test_x1_a_query_that_is_stopped_has_aborted_its_batch_though_its_checkpoint_is_remote(
+    sync_client: txnclient.sync.Client, topic: str, lines: Lines
+) -> None:
+    """One of its tasks has written all of its rows, another one waits amid its own."""
+    sync_client.create_topic(topic)
+    lines.add(["a", "b", "c", "d"])
+    options = {"checkpointLocation": LOCATION, "transactionTimeoutMs": LONG_MS}
+    query = lines.start(topic, lines.rows(2), "stall last", **options)
+    try:
+        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "a task to wait", 100.0)
+        wait_until(lambda: any(lines.marks.glob("written-*")) or not query.isActive, "the other to have written", 100.0)
+        query.stop()
+    finally:
+        (lines.marks / "go").touch()
+    assert query.exception() is None
+    assert outcomes(lines, sync_client) == ["ABORTED"]
+    assert lines.open_transactions(sync_client) == []
+
+
+def test_x1_a_batch_that_fails_is_aborted_at_once_though_its_checkpoint_is_remote(
+    sync_client: txnclient.sync.Client, topic: str, lines: Lines
+) -> None:
+    """▲ A task has written when another one has failed as often as Spark lets it."""
+    sync_client.create_topic(topic)
+    lines.add(["a", "b", "c", "d"])
+    with pytest.raises(StreamingQueryException, match="a fault behind another task"):
+        lines.run(topic, tasks=2, fault="fail last", checkpoint=LOCATION, transactionTimeoutMs=LONG_MS)
+    assert outcomes(lines, sync_client) == ["ABORTED"]
+    assert lines.open_transactions(sync_client) == []
+    lines.run(topic, tasks=2, checkpoint=LOCATION)
+    with sync_client.reader(topic, end=sync_client.snapshot(topic)) as reader:
+        assert sorted(message.value for message in reader) == lines.written
