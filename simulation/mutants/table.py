@@ -19,6 +19,7 @@ from simulation.mutants import (
     spark,
     times,
     transaction_keys,
+    upkeep,
 )
 from simulation.mutants.mutant import Mutant
 
@@ -39,4 +40,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ledger_files.MUTANTS,
     *spark.MUTANTS,
     *times.MUTANTS,
+    *upkeep.MUTANTS,
 )
