@@ -38,6 +38,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="it lasts no week",
     ),
     Mutant(
+        name="look-misses-last-busy",
+        rule="an op of one transaction holds back no other's collection, wherever it stands in a batch (E5)",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int]()",
+        new="keys.txn_ops(first), keys.txn_ops(last), set[int]()",
+        tests=(COLLECTION + "test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others",),
+        why_tests="not looked for with seeds: what is not collected is there for a while longer",
+    ),
+    Mutant(
         name="lost-list-keeps-the-returned",
         rule="a client that came back hides none that was lost after it (D7)",
         section="§9",

@@ -125,6 +125,22 @@ def test_e5_a_header_stays_while_an_op_of_it_remains() -> None:
     in_virtual_time(scenario)
 
 
+def test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        others = await run_transactions(process, 5)
+        held = (await process.coordinator.begin(0)).txn_id
+        assert await process.write(held, epoch=epoch)
+        await process.coordinator.end(held, commit=True)
+        await until(lambda: len(headers(etcd)) == 1, limit_s=75)
+        assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
+        await check_outcomes(process, others)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_leftovers_of_a_segment_without_an_owner_are_cleared_and_the_header_goes(commit: bool) -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
