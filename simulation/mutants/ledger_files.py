@@ -206,4 +206,30 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/txnctl/test_store_mark.py::test_c12_nothing_is_written_where_a_data_folder_was",),
         why_tests=REAL_FILES,
     ),
+    Mutant(
+        name="create-once-dir-unsynced",
+        rule="a fence or count that is found is made durable before anybody goes by it (L3)",
+        section="§7",
+        file="segments/ledger_files.py",
+        old="    sync_directory(target.parent)  # ▲ whoever gave it its name may have died before this\n",
+        new="",
+        tests=(
+            "tests/segments/test_file_ledger_ends.py::"
+            "test_a_fence_or_count_that_is_found_is_durable_before_anybody_goes_by_it",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="fence-end-forgotten-on-error",
+        rule="an end that the disk has not taken is known here until a fence has counted by it (L5)",
+        section="§7",
+        file="segments/file_ledger.py",
+        old="segment, self._ends.get((segment, ledger_id)))",
+        new="segment, self._ends.pop((segment, ledger_id), None))",
+        tests=(
+            "tests/segments/test_file_ledger_ends.py::"
+            "test_l5_a_fence_that_fails_forgets_no_end_that_the_disk_has_not_taken",
+        ),
+        why_tests=REAL_FILES,
+    ),
 )

@@ -56,4 +56,14 @@ MUTANTS = (
         ),
         why_tests="its readers begin at the earliest: what they miss at first comes in the end",
     ),
+    Mutant(
+        name="trim-through-empty-ledger",
+        rule="a read that ended at the last entry that was trimmed has missed nothing",
+        section="§8",
+        file="segments/ledgers.py",
+        old="if one.ledger_id < first_kept and one.closed_length]",
+        new="if one.ledger_id < first_kept]",
+        tests=("tests/segments/test_trimming.py::test_an_empty_ledger_behind_what_is_trimmed_is_not_counted_as_lost",),
+        why_tests="not looked for with seeds: an owner has to be restarted with nothing sent, and all of it trimmed",
+    ),
 )

@@ -25,6 +25,7 @@ from simulation.mutants import (
     times,
     transaction_keys,
     turns,
+    upkeep,
 )
 from simulation.mutants.mutant import Mutant
 
@@ -51,4 +52,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *turns.MUTANTS,
     *acks_in_turns.MUTANTS,
     *rows.MUTANTS,
+    *upkeep.MUTANTS,
 )

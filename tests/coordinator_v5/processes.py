@@ -44,14 +44,18 @@ class StepClock:
 
 
 class Fates:
-    """Scripted faults: after `skip` more commits, the next ones meet `script`; everything else goes well."""
+    """Scripted faults: after `skip` more commits, the next ones meet `script`; with `no_reads` no read is answered;
+    everything else goes well."""
 
     def __init__(self) -> None:
         self.script: list[Fate] = []
         self.skip = 0
         self.commits = 0
+        self.no_reads = False
 
     def fate(self, request: str, client: str) -> Fate:
+        if request == "read" and self.no_reads:
+            return LOST_BEFORE
         if request != "commit":
             return NO_FAULT
         self.commits += 1

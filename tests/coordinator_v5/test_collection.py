@@ -180,6 +180,22 @@ def test_what_was_set_aside_goes_back_in_line_in_turns_and_not_to_an_id_that_is_
     in_virtual_time(scenario)
 
 
+def test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        epoch = await process.own()
+        others = await run_transactions(process, 5)
+        held = (await process.coordinator.begin(0)).txn_id
+        assert await process.write(held, epoch=epoch)
+        await process.coordinator.end(held, commit=True)
+        await until(lambda: len(headers(etcd)) == 1, limit_s=75)
+        assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
+        await check_outcomes(process, others)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_leftovers_of_a_segment_without_an_owner_are_cleared_and_the_header_goes(commit: bool) -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
@@ -301,6 +317,20 @@ def test_decisions_of_other_coordinators_are_found_and_collected() -> None:
     in_virtual_time(scenario)
 
 
+def test_a_header_that_cannot_be_read_hides_no_decision_of_another_coordinator_behind_it() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        first, second = [(await one.coordinator.begin(0, timeout_ms=3_000_000)).txn_id for _ in range(2)]
+        await asyncio.sleep(3)
+        etcd.mvcc.commit([Commit(puts=(Put(keys.txn(first), b"not json"),))])
+        await two.coordinator.end(second, commit=True)
+        await until(lambda: one.coordinator.statistics().open == 1, limit_s=40)
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize("fate", [LOST_BEFORE, LOST_AFTER, LANDS_LATE, Fate(arrive_s=25.0, fail_s=20.0)])
 @pytest.mark.parametrize("skip", [0, 1, 2, 3])
 def test_e2_a_collection_of_unknown_outcome_loses_nothing(fate: Fate, skip: int) -> None:
@@ -330,6 +360,24 @@ def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
         await asyncio.sleep(60)
         await check_outcomes(process, old)
         assert await until(lambda: not within(etcd, keys.TXN_OUTCOME)) < 90
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well() -> None:
+    """They are listed once, and a coordinator may own an id for months."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(
+            tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+        )
+        process = await Process(etcd, "one", settings).start()
+        await asyncio.sleep(15)  # there are none yet
+        await run_transactions(process, 1)
+        await until(lambda: not headers(etcd))
+        process.clock.step_ms = 700_000
+        await until(lambda: not within(etcd, keys.TXN_OUTCOME), limit_s=60)
         await process.close()
 
     in_virtual_time(scenario)

@@ -54,6 +54,23 @@ def test_d6_a_transaction_is_aborted_within_a_second_and_a_half_of_its_deadline(
     in_virtual_time(scenario)
 
 
+def test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again() -> None:
+    """Its client is there and asks for nothing: readers would wait behind it for ever."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        await process.coordinator.begin(0, timeout_ms=5_000, connection=Connection("a"))
+        await asyncio.sleep(4)
+        plenty, etcd.quota_bytes = etcd.quota_bytes, 1
+        await asyncio.sleep(3)
+        assert len(open_headers(etcd)) == 1
+        etcd.quota_bytes, etcd.no_space = plenty, False  # defragmented and disarmed
+        await until(lambda: not open_headers(etcd), limit_s=10)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
 def test_d6_stepping_the_wall_clock_aborts_nothing_and_delays_nothing(step_ms: int) -> None:
     """C11: deadlines go to the monotonic clock once; dies if the sweep compares `timeout_ms` with the wall."""

@@ -55,6 +55,21 @@ def test_a_client_that_comes_back_in_time_keeps_its_transactions() -> None:
     in_virtual_time(scenario)
 
 
+def test_a_client_that_came_back_hides_none_that_was_lost_after_it() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        first, other = Connection("a"), Connection("b")
+        kept = await process.coordinator.begin(0, connection=first)
+        await process.coordinator.begin(0, connection=other)
+        process.coordinator.disconnected(first)
+        await process.coordinator.announce(Connection("a"), [kept.txn_id])
+        process.coordinator.disconnected(other)
+        await until(lambda: open_headers(etcd) == [kept.txn_id], limit_s=20)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 def test_with_several_connections_the_last_one_counts() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()

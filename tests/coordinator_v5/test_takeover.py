@@ -279,6 +279,25 @@ def test_a_successor_collects_what_its_predecessors_left_decided() -> None:
     in_virtual_time(scenario)
 
 
+def test_what_predecessors_left_decided_is_collected_also_where_the_store_failed_as_it_was_looked_for() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one").start()
+        for _ in range(3):
+            await one.coordinator.end((await one.coordinator.begin(0)).txn_id, commit=True)
+        await asyncio.sleep(7)  # they are below the mark by now
+        one.kill()
+        two = await Process(etcd, "two").start()
+        await until(lambda: bool(two.coordinator._takeover.to_walk))  # loaded, but for them
+        two.fates.no_reads = True
+        await asyncio.sleep(30)
+        two.fates.no_reads = False
+        assert len(headers(etcd)) == 3
+        await until(lambda: not headers(etcd), limit_s=90)
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
 def test_an_open_header_below_the_mark_without_a_key_is_found_all_the_same() -> None:
     """No rule of ours leaves one; a restored backup may."""
 

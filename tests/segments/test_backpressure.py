@@ -69,6 +69,22 @@ async def test_the_bound_over_all_segments_holds_too_and_is_named(cluster: Clust
     assert cluster.nodes[0].broker.statistics().inflight_bytes == 0
 
 
+async def test_sends_held_back_and_then_admitted_weigh_once_on_the_bound_over_all_segments(
+    memory_cluster: Cluster,
+) -> None:
+    """A split that is given up again and again would leave the whole broker overloaded."""
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    producer = await (await memory_cluster.connect(node)).producer(path)
+    pipeline = (await node.broker.segment(path)).pipeline
+    pipeline.hold_back()
+    held = [producer.send_nowait(VALUE) for _ in range(3)]
+    await eventually(lambda: pipeline.inflight_bytes > 3 * len(VALUE))
+    pipeline.admit_again()
+    await asyncio.gather(*held)
+    assert node.broker.statistics().inflight_bytes == 0
+
+
 async def test_a_queue_consumer_that_does_not_read_holds_a_bounded_share_and_gives_it_back(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     settings = replace(cluster.settings, connection_pending_bytes=10_000, deliver_bytes=2_000, read_bytes=2_000)

@@ -20,7 +20,7 @@ from txnstore import keys, records
 from txnstore.records import TopicRecord
 from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import InternalError, NotOwner, OutcomeUnknown, TxnError
+from txnwire.errors import DataCorrupt, InternalError, NotOwner, OutcomeUnknown, TxnError
 from txnwire.tasks import Tasks
 
 
@@ -295,6 +295,29 @@ class BreakingClock(SystemClock):
         if self.broken:
             raise ZeroDivisionError("a defect")
         return super().monotonic()
+
+
+async def test_a_segment_that_was_corrupt_and_is_put_right_is_served_under_the_broker_s_next_lease(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    node = await cluster.start("b1")
+    producer = await (await cluster.connect(node)).producer(path)
+    for _ in range(3):
+        await producer.send("x" * 100)
+    await node.crash()
+    [ledger] = (cluster.data_dir / "ledgers" / path).glob("*.ledger")
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole.replace(b"x" * 100, b"y" * 100, 1))
+    node = await cluster.start("b1")
+    with pytest.raises(DataCorrupt):
+        await node.broker.segment(path)
+    ledger.write_bytes(whole)
+    registration = await cluster.store.get(keys.broker("b1"))
+    assert registration is not None
+    await cluster.store.revoke_lease(registration.lease)
+    await eventually(lambda: path in node.broker.segments, what="it is tried again")
 
 
 async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others(memory_cluster: Cluster) -> None:

@@ -340,6 +340,18 @@ def test_of_a_whole_value_parts_may_come_again_of_an_incomplete_one_nothing() ->
     assert not rig.queue.may_complete(taker)
 
 
+def test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete() -> None:
+    """▲ All is given out, and the consumer would be told the end: it would ack away the pieces it has."""
+    rig = Rig()
+    taker = rig.taker("a", 2)
+    rig.taker("b", 100)
+    pieces = [rig.append(chunk=ChunkKey("p", 1, 7, 3)) for _ in range(3)]
+    rig.run()
+    assert (taker.entries, taker.kept) == (pieces[:2], pieces[2:])
+    assert rig.queue.all_given_out(rig.end)
+    assert rig.queue.may_complete(taker)
+
+
 def test_a_piece_waits_for_the_consumer_that_has_the_others_and_holds_up_nobody() -> None:
     rig = Rig()
     a, b = rig.taker("a", 1), rig.taker("b", 0)

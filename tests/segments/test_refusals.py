@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from tests.segments.brokering import Client, Cluster, eventually
+from tests.segments.gates import GatedStore, gate_stores, is_write_op
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.store import MetadataStore
 from txnstore.store_client import StoreClient
-from txnwire.errors import InvalidArgument, StoreFull
+from txnwire.errors import InvalidArgument, SequenceGap, StoreFull
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -50,6 +51,31 @@ async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_aga
     await cluster.wait_no_ops(txn)
     await consumer.wait("a", "b")
     await (await cluster.subscribe(client, segment, epoch=2)).wait("b")
+
+
+async def test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_holds_up_no_other(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    """Three producers write in one transaction: the first one's op carries its index key, the others' ops wait for it.
+    The second producer's fails with what it sent before, in another transaction; the third has its answer as well."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    pipeline = (await node.broker.segment(segment)).pipeline
+    one, two, three = [await client.producer(segment, name) for name in ("one", "two", "three")]
+    txn, other = await cluster.begin(), await cluster.begin()
+    store.hold(is_write_op)
+    sends = [two.send_nowait("m", txn=other)]
+    await eventually(lambda: store.waiting == 1)
+    sends += [producer.send_nowait("m", txn=txn) for producer in (one, two, three)]  # in one go
+    await eventually(lambda: store.waiting == 2 and pipeline.inflight == 4)
+    await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4, store._store, above=True)
+    store.open()
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreFull, StoreFull, SequenceGap, StoreFull]
 
 
 async def test_an_ack_too_large_for_a_record_is_refused_and_releases_what_it_names(cluster: Cluster) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.segments.brokering import CALL_S, Client, Cluster, Consumer, Node, Producer, eventually
-from tests.segments.gates import GatedStore, is_clean_up
+from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from txnstore import keys
 from txnstore.store import Commit
-from txnwire.errors import NotAllowed, NotOwner, SubscriptionNotFound, Timeout
+from txnwire.errors import NotAllowed, NotOwner, SubscriptionNotFound, Timeout, TxnConflict
 from txnwire.proto import txn_pb2 as pb
 
 TYPES = ["stream", "queue"]
@@ -158,6 +158,28 @@ async def test_a_seek_waits_for_the_decision_of_pending_acks(setting: Setting) -
     await setting.node.crash()
     await setting.restart()
     await (await setting.attach()).wait("a", "b", "c")
+
+
+@pytest.mark.parametrize("type", TYPES)
+async def test_a_seek_goes_on_as_the_only_ack_it_waits_for_is_refused(memory_cluster: Cluster, type: str) -> None:
+    gate_stores(memory_cluster)
+    setting = await Setting(memory_cluster, type).start()
+    store: GatedStore = setting.node.store  # type: ignore[assignment]
+    consumer = await setting.attach()
+    await setting.producer.send("a")
+    await consumer.wait("a")
+    txn = await setting.cluster.begin()
+    store.hold(is_ack_op)
+    acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
+    await eventually(lambda: store.waiting)
+    seeking = asyncio.ensure_future(setting.seek())
+    await eventually(lambda: consumer.closed)
+    await setting.cluster.abort(txn)
+    store.open()
+    with pytest.raises(TxnConflict):
+        await acking
+    await seeking
+    await (await setting.attach()).wait("a")
 
 
 async def test_a_seek_gives_up_naming_the_transaction_that_holds_it(memory_cluster: Cluster) -> None:

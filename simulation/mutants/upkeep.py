@@ -1,0 +1,97 @@
+"""Mutants of what servers do unasked, and again where it has failed: nobody else would (DESIGN §5, §6, §9)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+SESSIONS = "tests/coordinator_v5/test_sessions.py::"
+DEADLINES = "tests/coordinator_v5/test_deadlines.py::"
+TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
+COLLECTION = "tests/coordinator_v5/test_collection.py::"
+NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="failed-kept-over-lease",
+        rule="a segment that was corrupt is tried again under the broker's next lease",
+        section="§6",
+        file="segments/owned_segments.py",
+        old="        self.holdings.failed.clear()  # so did these: under the next one they are tried again\n",
+        new="",
+        tests=(
+            "tests/segments/test_claiming.py::"
+            "test_a_segment_that_was_corrupt_and_is_put_right_is_served_under_the_broker_s_next_lease",
+        ),
+        why_tests="it starts brokers anew once damage is put right",
+    ),
+    Mutant(
+        name="new-outcome-blocks-never-expire",
+        rule="outcomes expire that were collected after their blocks were listed",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "        if verdict.applied and outcomes.mod_revision == 0 and tc.tcid in self._blocks:\n"
+            "            self._blocks[tc.tcid].append(block)\n"
+        ),
+        new="",
+        tests=(COLLECTION + "test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well",),
+        why_tests="it lasts no week",
+    ),
+    Mutant(
+        name="look-misses-last-busy",
+        rule="an op of one transaction holds back no other's collection, wherever it stands in a batch (E5)",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int]()",
+        new="keys.txn_ops(first), keys.txn_ops(last), set[int]()",
+        tests=(COLLECTION + "test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others",),
+        why_tests="not looked for with seeds: what is not collected is there for a while longer",
+    ),
+    Mutant(
+        name="lost-list-keeps-the-returned",
+        rule="a client that came back hides none that was lost after it (D7)",
+        section="§9",
+        file="coordinator_v5/sessions.py",
+        old="            session.lost_at = None\n            self._lost.pop(session.session_id, None)\n",
+        new="            session.lost_at = None\n",
+        tests=(SESSIONS + "test_a_client_that_came_back_hides_none_that_was_lost_after_it",),
+        why_tests="not looked for with seeds: the deadline ends it all the same, a little later",
+    ),
+    Mutant(
+        name="overdue-abort-not-retried",
+        rule="the abort of an overdue transaction is tried again until it has a verdict (D6)",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="            if (now >= txn.due or decided.reason == REASON_UNANSWERED) and not txn.tc.lost:",
+        new="            if decided.reason == REASON_UNANSWERED and not txn.tc.lost:",
+        tests=(DEADLINES + "test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again",),
+        why_tests="not looked for with seeds: etcd has to be full at the deadline of a client that stays and is silent",
+    ),
+    Mutant(
+        name="walk-dropped-on-error",
+        rule="what predecessors left decided is looked for until all of it is found",
+        section="§5",
+        file="coordinator_v5/takeover.py",
+        old=(
+            "            tc = self.to_walk[0]\n"
+            "            await _walk_finals(self._state, tc)\n"
+            "            self.to_walk = [one for one in self.to_walk if one is not tc]\n"
+        ),
+        new="            tc = self.to_walk.pop(0)\n            await _walk_finals(self._state, tc)\n",
+        tests=(
+            TAKE_OVER
+            + "test_what_predecessors_left_decided_is_collected_also_where_the_store_failed_as_it_was_looked_for",
+        ),
+        why_tests="not looked for with seeds: etcd has to answer no read just as an id has been loaded",
+    ),
+    Mutant(
+        name="reconcile-ends-at-unreadable",
+        rule="a header that cannot be read hides no other's decision",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old='                log.error("unreadable header left alone", error=str(error))\n                continue\n',
+        new='                log.error("unreadable header left alone", error=str(error))\n                return\n',
+        tests=(COLLECTION + "test_a_header_that_cannot_be_read_hides_no_decision_of_another_coordinator_behind_it",),
+        why_tests=NO_BAD_RECORD,
+    ),
+)

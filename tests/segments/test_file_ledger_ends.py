@@ -1,0 +1,58 @@
+"""Where a ledger of files ends: what is found of it is made durable, and what only this process knows is kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from segments import ledger_files
+from segments.file_ledger import FileLedgerStore
+from segments.ledger import LedgerFailed
+from segments.ledger_files import LedgerPaths
+from tests.segments.ledger_store_contract import SEGMENT, filled
+
+
+@pytest.mark.parametrize("make", [ledger_files.create_fence, partial(ledger_files.create_count, entries=3)])
+def test_a_fence_or_count_that_is_found_is_durable_before_anybody_goes_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[LedgerPaths], object]
+) -> None:
+    """▲ Whoever gave it its name may have died before the folder was synced: a power failure would take it, and with it
+    what a successor has told its clients since."""
+    paths = ledger_files.paths_of(tmp_path, SEGMENT, 1)
+    make(paths)
+    real, synced = os.fsync, list[str]()
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    make(paths)
+    assert str(paths.directory) in synced
+
+
+async def test_l5_a_fence_that_fails_forgets_no_end_that_the_disk_has_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The next one would count what the kernel has and the disk has not."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    ledgers = FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fails)
+        broken.setattr(os, "link", fails)
+        writer.append(b"lost")
+        with pytest.raises(LedgerFailed):
+            await writer.sync()
+        with pytest.raises(LedgerFailed):
+            await ledgers.fence(SEGMENT, 1)
+    assert (await ledgers.fence(SEGMENT, 1)).entries == 3
+    await ledgers.close()
