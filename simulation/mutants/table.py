@@ -13,6 +13,7 @@ from simulation.mutants import (
     participants,
     reads,
     record_sizes,
+    rows,
     segments,
     sends,
     space,
@@ -39,4 +40,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ledger_files.MUTANTS,
     *spark.MUTANTS,
     *times.MUTANTS,
+    *rows.MUTANTS,
 )

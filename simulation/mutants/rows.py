@@ -1,0 +1,170 @@
+"""Mutants of rows of the scenario table: lines whose tests of the row die without them (docs/testing.md)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
+
+ACKING = "tests/segments/test_acking.py::"
+READING = "tests/segments/test_reading.py::"
+TAKE_OVER = "tests/segments/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
+RECOVERY_COST = (
+    "tests/segments/test_recovery_cost.py::test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_history"
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="aborted-acks-held-on",
+        rule="a late commit behind the abort finds nothing of the transaction (P7)",
+        section="§6",
+        file="watchers/pending_acks.py",
+        old="        txn_id = decision.txn_id\n        del self._txns[txn_id]\n",
+        new="        txn_id = decision.txn_id\n        if decision.committed:\n            del self._txns[txn_id]\n",
+        tests=(f"{ACKING}test_p7_a_late_commit_of_an_aborted_transaction_changes_nothing",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="abort-wakes-nobody",
+        rule="a read that is parked at an open transaction goes on by its end alone (V4)",
+        section="§7",
+        file="segments/segment.py",
+        old="        self._shared.clean_up.wake(self._writes)\n        self.dispatcher.wake()\n\n    def confirmed",
+        new="        self._shared.clean_up.wake(self._writes)\n\n    def confirmed",
+        tests=(f"{READING}test_v4_a_read_that_is_parked_filters_what_the_abort_lets_through",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="queue-judges-before-its-read",
+        rule="what a queue reads from the disk is judged when it has come (V4)",
+        section="§7",
+        file="segments/queue.py",
+        old=(
+            "            if self._outcomes.is_aborted(txn_id, entry.writer):\n"
+            "                self._pass_over(position, entry.messages)\n"
+            "                return None\n"
+        ),
+        new="",
+        tests=(f"{READING}test_v4_what_is_read_from_the_disk_while_the_abort_arrives_is_filtered",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="aborted-hidden-from-uncommitted",
+        rule="READ_UNCOMMITTED shows what was aborted, also to who comes behind the abort (V7)",
+        section="§7",
+        file="segments/dispatch.py",
+        old="            and consumer.isolation is not Isolation.READ_UNCOMMITTED\n",
+        new="",
+        tests=(
+            "tests/segments/test_isolation.py::"
+            "test_v7_who_comes_behind_the_end_of_a_transaction_reads_it_uncommitted_all_the_same",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="ack-of-a-closed-consumer",
+        rule="an ack by a consumer that was replaced is refused (K6)",
+        section="§7",
+        file="segments/consuming.py",
+        old=(
+            "        if consuming.sink.error is not None:\n"
+            "            raise consuming.sink.error\n"
+            "        return consuming"
+        ),
+        new="        return consuming",
+        tests=(f"{ACKING}test_k6_acks_of_a_replaced_consumer_are_refused",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="attached-beside-another",
+        rule="whoever attaches to a segment of a stream closes who was attached (K6)",
+        section="§7",
+        file="segments/stream_subscription.py",
+        old=(
+            '        self.close(NotAllowed(f"{consumer.holder} now reads {self._segment} for subscription '
+            '{self.name}"))\n'
+        ),
+        new="",
+        tests=(f"{ACKING}test_k6_acks_of_a_replaced_consumer_are_refused",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="holder-of-an-older-assignment",
+        rule="who is not assigned a segment any more is closed, before its successor comes (K6)",
+        section="§7",
+        file="segments/subscription_table.py",
+        old=(
+            '            found.close(NotAllowed(f"{self._segment} of {subscription} is no longer assigned to '
+            '{found.holder}"))'
+        ),
+        new="            pass",
+        tests=(f"{ACKING}test_k6_acks_of_a_replaced_consumer_are_refused",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="scan-from-the-beginning",
+        rule="a take-over scans the tail, not the history (R6)",
+        section="§6",
+        file="segments/take_over.py",
+        old="_headers(ledgers, min(watermark, covered))",
+        new="_headers(ledgers, EARLIEST)",
+        tests=(RECOVERY_COST,),
+        why_tests="a simulated history is too short to cost anybody anything",
+    ),
+    Mutant(
+        name="oldest-footer",
+        rule="dedup is taken up from the newest footer (R6)",
+        section="§6",
+        file="segments/ledgers.py",
+        old=("        for info in reversed(self._record.ledgers):\n            if self.writer is not None and"),
+        new="        for info in self._record.ledgers:\n            if self.writer is not None and",
+        tests=(RECOVERY_COST,),
+        why_tests="a simulated history is too short to cost anybody anything",
+    ),
+    Mutant(
+        name="closed-ledgers-fenced",
+        rule="only the ledger that is listed as open is fenced (R6)",
+        section="§6",
+        file="segments/ledgers.py",
+        old="        if info.closed_length is not None:\n            return info\n        recovered",
+        new="        recovered",
+        tests=(RECOVERY_COST,),
+        why_tests="a simulated history is too short to cost anybody anything",
+    ),
+    Mutant(
+        name="watermark-stands-still",
+        rule="the watermark follows what is settled (R6)",
+        section="§6",
+        file="watchers/visibility.py",
+        old="        return max(reached, self._floor)",
+        new="        return self._floor",
+        tests=(RECOVERY_COST,),
+        why_tests="a simulated history is too short to cost anybody anything",
+    ),
+    Mutant(
+        name="moved-and-forgotten",
+        rule="what has moved into a sidecar is aborted all the same, for its own owner too (R3)",
+        section="§6",
+        file="watchers/visibility.py",
+        old=("        heapify(self._durable)\n        self._sidecars.setdefault(ledger_id, []).extend(records)\n"),
+        new="        heapify(self._durable)\n        self.pruned(records)\n",
+        tests=(TAKE_OVER,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="sidecar-without-losers",
+        rule="writers that did not count stand in the sidecar as well (R3)",
+        section="§6",
+        file="watchers/visibility.py",
+        old=(
+            "            if record[0] <= up_to and self._known(record):\n"
+            "                found[record[1], None if record[2] < 0 else record[2]] = record[0]"
+        ),
+        new=(
+            "            if record[0] <= up_to and self._known(record) and record[2] < 0:\n"
+            "                found[record[1], None if record[2] < 0 else record[2]] = record[0]"
+        ),
+        tests=(TAKE_OVER,),
+        why_tests=ROW,
+    ),
+)
