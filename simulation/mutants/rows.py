@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Edit, Mutant
 
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
 
@@ -11,6 +11,10 @@ READING = "tests/segments/test_reading.py::"
 TAKE_OVER = "tests/segments/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
 RECOVERY_COST = (
     "tests/segments/test_recovery_cost.py::test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_history"
+)
+EVERY_BIT = (
+    "tests/segments/test_ledger_format.py::"
+    "test_l5_each_bit_of_a_small_file_is_missed_and_told_of_by_where_its_group_begins"
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -165,6 +169,75 @@ MUTANTS: tuple[Mutant, ...] = (
             "                found[record[1], None if record[2] < 0 else record[2]] = record[0]"
         ),
         tests=(TAKE_OVER,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="abort-beside-a-commit",
+        rule="the sweep sends no abort beside an end that is on its way (D2)",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="        if txn.ending is None and not txn.tc.lost:\n            self._send(txn, state, reason, None, None, txn.tc.epoch)",
+        new="        if not txn.tc.lost:\n            self._send(txn, state, reason, None, None, txn.tc.epoch)",
+        more=(
+            Edit(
+                "coordinator_v5/transactions.py",
+                "            if txn.phase is Phase.OPEN and txn.ending is None:\n                found.append(txn)",
+                "            if txn.phase is Phase.OPEN:\n                found.append(txn)",
+            ),
+        ),
+        tests=(
+            "tests/coordinator_v5/test_deadlines.py::"
+            "test_d2_a_commit_whose_write_is_held_past_the_sweep_wins_at_its_own_coordinator",
+        ),
+        why_tests="etcd refuses the abort all the same: it only costs a write",
+    ),
+    Mutant(
+        name="loser-is-not-told-of-the-deadline",
+        rule="who has lost to the deadline is told that it was the deadline (D2)",
+        section="§5",
+        file="txnstore/transitions.py",
+        old="    return Decision(header.state, record.mod_revision, header.reason, writers, header.note)",
+        new="    return Decision(header.state, record.mod_revision, None, writers, header.note)",
+        tests=(
+            "tests/coordinator_v5/test_deadlines.py::"
+            "test_d2_a_commit_whose_write_is_held_past_the_sweep_of_another_coordinator_is_told_of_the_deadline",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="group-header-unchecked",
+        rule="any bit of a ledger file that has flipped is noticed (L5)",
+        section="§8",
+        file="segments/ledger_format.py",
+        old="    if found.marker != marker or found.header_crc != _crc(raw[: -_CRC.size]):",
+        new="    if found.marker != marker:",
+        tests=(EVERY_BIT,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="group-body-unchecked",
+        rule="any bit of a ledger file that has flipped is noticed (L5)",
+        section="§8",
+        file="segments/ledger_format.py",
+        old="        if group is None or len(body) < group.body_bytes or _crc(body) != group.body_crc:",
+        new="        if group is None or len(body) < group.body_bytes:",
+        tests=(EVERY_BIT,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="ledger-header-half-checked",
+        rule="any bit of a ledger file that has flipped is noticed (L5)",
+        section="§8",
+        file="segments/ledger_format.py",
+        old=(
+            "    if crc != _crc(raw[: -_CRC.size]):\n"
+            '        raise DataCorrupt(f"{where}: the checksum of the ledger header'
+        ),
+        new=(
+            "    if crc >> 8 != _crc(raw[: -_CRC.size]) >> 8:\n"
+            '        raise DataCorrupt(f"{where}: the checksum of the ledger header'
+        ),
+        tests=(EVERY_BIT,),
         why_tests=ROW,
     ),
 )
