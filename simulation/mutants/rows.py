@@ -16,6 +16,9 @@ EVERY_BIT = (
     "tests/segments/test_ledger_format.py::"
     "test_l5_each_bit_of_a_small_file_is_missed_and_told_of_by_where_its_group_begins"
 )
+DELETIONS = "txnstore/deletion_transitions.py"
+FORGOTTEN = "    for prefix in (keys.SUBSCRIPTION, keys.ASSIGNMENT, keys.DRAINED, keys.CURSOR, keys.LOAD):"
+NOTHING_LEFT = "tests/test_deletion.py::test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everything"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -176,7 +179,10 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="the sweep sends no abort beside an end that is on its way (D2)",
         section="§5",
         file="coordinator_v5/ends.py",
-        old="        if txn.ending is None and not txn.tc.lost:\n            self._send(txn, state, reason, None, None, txn.tc.epoch)",
+        old=(
+            "        if txn.ending is None and not txn.tc.lost:\n"
+            "            self._send(txn, state, reason, None, None, txn.tc.epoch)"
+        ),
         new="        if not txn.tc.lost:\n            self._send(txn, state, reason, None, None, txn.tc.epoch)",
         more=(
             Edit(
@@ -238,6 +244,47 @@ MUTANTS: tuple[Mutant, ...] = (
             '        raise DataCorrupt(f"{where}: the checksum of the ledger header'
         ),
         tests=(EVERY_BIT,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="cursors-of-a-deleted-topic",
+        rule="of a deleted topic no cursor is left (S8)",
+        section="§5",
+        file="segments/erasing.py",
+        old="    await _erase(store, segment, epoch, keys.cursors(segment), _plain)\n",
+        new="",
+        more=(Edit(DELETIONS, FORGOTTEN, FORGOTTEN.replace(" keys.CURSOR,", "")),),
+        tests=(NOTHING_LEFT,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="cursor-of-a-deleted-subscription",
+        rule="of a deleted subscription no cursor is left (S8)",
+        section="§5",
+        file="segments/erasing.py",
+        old="    await _erase(store, segment, epoch, keys.cursor_blocks(segment, subscription), _plain)\n",
+        new="",
+        tests=(NOTHING_LEFT,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="drained-marks-of-a-deleted-topic",
+        rule="of a deleted topic no drained mark is left (S8)",
+        section="§5",
+        file=DELETIONS,
+        old=FORGOTTEN,
+        new=FORGOTTEN.replace(" keys.DRAINED,", ""),
+        tests=(NOTHING_LEFT,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="assignment-of-a-deleted-subscription",
+        rule="of a deleted subscription no assignment is left (S8)",
+        section="§5",
+        file=DELETIONS,
+        old="            Delete(keys.assignment(topic_path, name)),\n",
+        new="",
+        tests=(NOTHING_LEFT,),
         why_tests=ROW,
     ),
 )
