@@ -19,6 +19,7 @@ EVERY_BIT = (
 DELETIONS = "txnstore/deletion_transitions.py"
 FORGOTTEN = "    for prefix in (keys.SUBSCRIPTION, keys.ASSIGNMENT, keys.DRAINED, keys.CURSOR, keys.LOAD):"
 NOTHING_LEFT = "tests/test_deletion.py::test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everything"
+FULL = "tests/test_full_store.py::test_e3_a_store_that_transactions_have_filled_is_emptied_by_their_ends"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -286,5 +287,28 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(NOTHING_LEFT,),
         why_tests=ROW,
+    ),
+    Mutant(
+        name="alarm-stays",
+        rule="once there is room etcd's alarm is disarmed (E3)",
+        section="§4",
+        file="txnstore/maintenance.py",
+        old="            await self._store.disarm()\n",
+        new="            pass\n",
+        tests=(FULL,),
+        why_tests="it is about a real etcd that is full",
+    ),
+    Mutant(
+        name="full-store-not-compacted",
+        rule="a store that takes no mark of the revision is compacted all the same (E3)",
+        section="§4",
+        file="txnstore/maintenance.py",
+        old=(
+            "        except StoreFull:  # nothing can be put: compacting is all the more urgent\n"
+            "            revision = (await self._store.status()).revision\n"
+        ),
+        new=("        except StoreFull:\n            return\n"),
+        tests=(FULL,),
+        why_tests="it is about a real etcd that is full",
     ),
 )
