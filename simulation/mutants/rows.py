@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        return consuming"
         ),
         new="        return consuming",
-        tests=(f"{ACKING}test_k6_acks_of_a_replaced_consumer_are_refused",),
+        tests=("tests/segments/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",),
         why_tests=ROW,
     ),
     Mutant(
@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
             '{self.name}"))\n'
         ),
         new="",
-        tests=(f"{ACKING}test_k6_acks_of_a_replaced_consumer_are_refused",),
+        tests=("tests/segments/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",),
         why_tests=ROW,
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
             '{found.holder}"))'
         ),
         new="            pass",
-        tests=(f"{ACKING}test_k6_acks_of_a_replaced_consumer_are_refused",),
+        tests=("tests/segments/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",),
         why_tests=ROW,
     ),
     Mutant(
