@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,6 +73,68 @@ async def test_s8_a_deleted_topic_leaves_no_key_and_no_file(
     assert await client.list_topics() == [OTHER]
     async with client.reader(OTHER, end="latest") as reader:
         assert [message.value async for message in reader] == [b"elsewhere"]
+
+
+KINDS_OF_A_TOPIC = (
+    keys.TOPIC, keys.SUBSCRIPTION, keys.ASSIGNMENT, keys.DRAINED, keys.CURSOR, keys.OWNER, keys.LEDGER,
+    keys.SEGMENT_STATE, keys.TXN_OP, keys.WRITES_BY_SEGMENT, keys.ACKS_BY_SEGMENT_SUBSCRIPTION,
+)  # fmt: skip
+KINDS_THAT_STAY = (
+    keys.TXN, keys.TXN_BY_DEADLINE, keys.TXN_OUTCOME, keys.TXN_SEQ, keys.SEGMENT_IDS, keys.GC_HORIZON, keys.CLOCK,
+    keys.COMPACTION, keys.PIN, keys.SENDER,
+)  # fmt: skip
+"""Of transactions and of the cluster."""
+
+
+def kinds(found: list[str], of: Sequence[bytes]) -> set[bytes]:
+    return {prefix for prefix in of if any(key.startswith(prefix.decode()) for key in found)}
+
+
+async def test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everything(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    """Cursors, drained marks and assignments among it, acks that are pending, a sealed parent; the subscription goes
+    first, beside another one, and then the topic."""
+    store = cluster.servers["control"].store
+    before = await keys_naming(store, "")
+    await client.create_topic(TOPIC, segments=2)
+    async with (
+        client.producer(TOPIC) as producer,
+        client.consumer(TOPIC, "gone") as gone,
+        client.consumer(TOPIC, "stays") as stays,
+    ):
+        await producer.send_many([(f"key-{n}", b"v") for n in range(20)])
+        for consumer in (gone, stays):
+            for _ in range(20):
+                await consumer.ack(await consumer.receive(timeout=10.0))
+        await client.split((await client.describe_topic(TOPIC)).active[0].name)
+        async with asyncio.timeout(20.0):
+            while {key.split("/")[-2] for key in await keys_naming(store, keys.DRAINED.decode())} != {"gone", "stays"}:
+                await asyncio.sleep(0.05)
+        open_txn, aborted = await client.begin(), await client.begin()
+        await producer.send_many([(f"key-{n}", b"w") for n in range(20)])
+        for txn in (open_txn, aborted):
+            await producer.send(b"in it", key="key-1", txn=txn)
+        for consumer in (gone, stays):
+            await consumer.ack(await consumer.receive(timeout=10.0), txn=open_txn)
+            await consumer.ack(await consumer.receive(timeout=10.0))
+        await aborted.abort()
+        async with asyncio.timeout(20.0):
+            while kinds(await keys_naming(store, "nyc/flights"), KINDS_OF_A_TOPIC) != {*KINDS_OF_A_TOPIC}:
+                await asyncio.sleep(0.05)
+        of_gone = await keys_naming(store, "/gone")
+        assert {keys.CURSOR, keys.ASSIGNMENT, keys.DRAINED, keys.TXN_OP} <= kinds(of_gone, KINDS_OF_A_TOPIC)
+        of_stays = await keys_naming(store, "/stays")
+        await client.delete_subscription(TOPIC, "gone", force=True)
+        assert await keys_naming(store, "/gone") == []
+        assert await keys_naming(store, "/stays") == of_stays
+        await client.delete_topic(TOPIC, force=True)
+    assert await keys_naming(store, "nyc/flights") == []
+    assert files_of(cluster.data_dir, TOPIC) == []
+    left = [key for key in await keys_naming(store, "") if key not in before]
+    assert [key for key in left if not kinds([key], KINDS_THAT_STAY)] == []
+    await open_txn.commit()
+    assert await findings(cluster) == []
 
 
 async def test_a_topic_in_use_is_not_deleted_without_force(cluster: InProcessCluster, client: txnclient.Client) -> None:

@@ -1,9 +1,10 @@
-"""E3: a real etcd above its soft limit, under a whole cluster: no transaction begins, those that are open commit and
-abort and are cleaned up, and once there is room again all goes on by itself."""
+"""E3: a real etcd that transactions fill to its quota's alarm, under a whole cluster: none begins, those that are open
+commit and abort and are cleaned up, and that makes room by itself."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,45 +17,40 @@ from tests.processes import read_all
 from txnstore import keys
 from txnstore.etcd_store import EtcdSettings, EtcdStore
 from txnstore.maintenance import Maintenance, MaintenanceSettings
-from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock, SystemRandom
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-QUOTA = 24 * 1024 * 1024
+QUOTA = 4 * 1024 * 1024
+OPEN, LAST, AT_ONCE = 3000, 20, 50
+"""Transactions that are open as etcd fills up, and how many of them are ended when it is full."""
 TOPIC = "topic://public/default/full"
-OPEN = 8
 
 
-async def fill(store: EtcdStore, client: txnclient.Client) -> int:
-    """Until no transaction begins any more; returns how many did meanwhile."""
-    begun = 0
-    for number in range(1000):
-        await store.commit(Commit(puts=(Put(b"/filler/%d" % number, bytes(100_000)),)))
-        if number % 5 == 4:
-            await asyncio.sleep(0.05)  # sizes are sampled ten times a second
-            try:
-                await (await client.begin()).abort()
-                begun += 1
-            except txnclient.StoreFull:
-                return begun
+async def in_crowds(work: Callable[[int], Awaitable[object]], count: int) -> None:
+    for first in range(0, count, AT_ONCE):
+        await asyncio.gather(*map(work, range(first, min(first + AT_ONCE, count))))
+
+
+async def fill(client: txnclient.Client, producer: txnclient.Producer[bytes]) -> int:
+    """With committed transactions, until none begins any more; returns how many there were."""
+
+    async def one() -> None:
+        async with client.transaction() as txn:
+            await producer.send(b"filler", txn=txn)
+
+    done = 0
+    for _ in range(20_000 // AT_ONCE):
+        ends = await asyncio.gather(*(one() for _ in range(AT_ONCE)), return_exceptions=True)
+        done += ends.count(None)
+        if refused := [error for error in ends if error is not None]:
+            assert {type(error) for error in refused} == {txnclient.StoreFull}
+            return done
     raise AssertionError("etcd takes everything")
 
 
-async def until_refused(store: EtcdStore, producer: txnclient.Producer, txn: txnclient.Transaction) -> None:
-    """The broker looks at the size for itself, a moment later than the coordinator."""
-    for number in range(50):
-        await store.commit(Commit(puts=(Put(b"/filler/again/%d" % number, bytes(100_000)),)))
-        try:
-            await producer.send(b"more", txn=txn)
-        except txnclient.StoreFull:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("operations are taken above the soft limit")
-
-
 async def until_one_begins(client: txnclient.Client) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await (await client.begin()).commit()
@@ -63,45 +59,67 @@ async def until_one_begins(client: txnclient.Client) -> None:
                 await asyncio.sleep(0.2)
 
 
-async def test_e3_what_is_open_ends_and_is_cleaned_up_above_the_soft_limit(
+async def end(txns: Sequence[txnclient.Transaction], number: int) -> None:
+    await (txns[number].abort() if number % 2 else txns[number].commit())
+
+
+class Alarm:
+    """etcd's, as it is looked at again and again."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self._store = store
+        self.raised = False
+
+    async def look(self) -> None:
+        while True:
+            self.raised = (await self._store.status()).no_space
+            await asyncio.sleep(0.05)
+
+
+async def test_e3_a_store_that_transactions_have_filled_is_emptied_by_their_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    often = MaintenanceSettings(every_s=0.3, keep_s=1.0, cooldown_s=1.0, pressing_cooldown_s=1.0)
-    monkeypatch.setattr("txnctl.sweeper.Maintenance", partial(Maintenance, settings=often))
+    """To the alarm: nothing begins, what is open is ended all the same, and nobody else makes room."""
+    seldom = MaintenanceSettings(every_s=5.0, keep_s=1.0, cooldown_s=1.0, pressing_cooldown_s=1.0)
+    monkeypatch.setattr("txnctl.sweeper.Maintenance", partial(Maintenance, settings=seldom))
     etcd = EtcdMembers(tmp_path / "etcd", size=1, quota_bytes=QUOTA)
     await etcd.start()
-    options = {"quota_bytes": QUOTA}
-    cluster = InProcessCluster(etcd.urls[0], "/e3", tmp_path / "data", etcd_options=options)
+    cluster = InProcessCluster(etcd.urls[0], "/e3", tmp_path / "data", etcd_options={"quota_bytes": QUOTA})
     elsewhere = EtcdSettings(endpoints=etcd.urls, prefix="/elsewhere", quota_bytes=QUOTA)
     store = await EtcdStore.connect(elsewhere, clock=SystemClock(), random=SystemRandom())
+    alarm = Alarm(store)
+    looking = asyncio.ensure_future(alarm.look())
     try:
         await cluster.start()
-        async with cluster.connect(timeout=2.0) as client:
+        async with cluster.connect(timeout=60.0) as client:
             await client.create_topic(TOPIC, segments=2)
-            async with await client.producer(TOPIC) as producer, await client.consumer(TOPIC, "job") as consumer:
-                await producer.send_many([(f"k{number}", b"input") for number in range(OPEN)])
-                messages = [await consumer.receive(timeout=5) for _ in range(OPEN)]
-                txns = [await client.begin(timeout=60) for _ in range(OPEN)]
-                for number, (txn, message) in enumerate(zip(txns, messages, strict=True)):
-                    await producer.send(b"%d" % number, key=f"k{number}", txn=txn)
-                    await consumer.ack(message, txn=txn)
-                assert await fill(store, client) > 0
-                await until_refused(store, producer, txns[0])
+            async with client.producer(TOPIC) as producer:
+                txns: list[txnclient.Transaction] = []
+
+                async def begin(_: int) -> None:
+                    txns.append(await client.begin(timeout=110))
+
+                await in_crowds(begin, OPEN)
+                await in_crowds(lambda number: producer.send(b"%d" % number, txn=txns[number]), OPEN)
+                filled = await fill(client, producer)
                 await producer.send(b"plain")
-                for number, txn in enumerate(txns[1:], start=1):
-                    await (txn.abort() if number % 2 else txn.commit())
-                await txns[0].abort()
+                await in_crowds(lambda number: end(txns, number), OPEN - LAST)
+                async with asyncio.timeout(10):
+                    while not alarm.raised:
+                        await asyncio.sleep(0.01)
+                with pytest.raises(txnclient.StoreFull):
+                    await client.begin()
+                await in_crowds(lambda number: end(txns, OPEN - LAST + number), LAST)
                 inside = cluster.servers["broker"].store
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while await inside.count(keys.TXN_OP, keys.prefix_end(keys.TXN_OP)):
                         await asyncio.sleep(0.1)
-                await store.commit(Commit(deletes=(Delete(b"/filler/", b"/filler0"),)))
-                begun = SystemClock().monotonic()
                 await until_one_begins(client)
-                print(f"E3: room again after {SystemClock().monotonic() - begun:.1f} s")
-            kept = [value for value in await read_all(client, TOPIC) if value.isdigit()]
-            assert sorted(kept) == [b"2", b"4", b"6"]
+            found = await read_all(client, TOPIC)
+            assert sorted(int(value) for value in found if value.isdigit()) == list(range(0, OPEN, 2))
+            assert (found.count(b"filler"), found.count(b"plain")) == (filled, 1)
     finally:
+        looking.cancel()
         await cluster.stop()
         await store.close()
         await etcd.stop()

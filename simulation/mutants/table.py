@@ -26,6 +26,7 @@ from simulation.mutants import (
     transaction_keys,
     turns,
     upkeep,
+    whole_servers,
 )
 from simulation.mutants.mutant import Mutant
 
@@ -52,5 +53,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *turns.MUTANTS,
     *acks_in_turns.MUTANTS,
     *rows.MUTANTS,
+    *whole_servers.MUTANTS,
     *upkeep.MUTANTS,
 )

@@ -90,27 +90,45 @@ def test_d6_stepping_the_wall_clock_aborts_nothing_and_delays_nothing(step_ms: i
     in_virtual_time(scenario)
 
 
-@pytest.mark.parametrize("committed_first", [True, False])
-def test_d2_commit_races_the_deadline_and_the_loser_is_told(committed_first: bool) -> None:
+def test_d2_a_commit_whose_write_is_held_past_the_sweep_wins_at_its_own_coordinator() -> None:
+    """▲ One end of a transaction at a time: the sweep sends no abort beside the commit that is on its way."""
+
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
         begun = await process.coordinator.begin(0, timeout_ms=5_000)
         await asyncio.sleep(4.9)
-        delay = 0.001 if committed_first else 2.0
-        process.fates.script = [Fate(arrive_s=delay, answer_s=3.0)]
-        if not committed_first:
-            other = await Process(etcd, "two", ONE_TCID).start()
-            ask = asyncio.ensure_future(other.coordinator.end(begun.txn_id, commit=False))
-            await ask
-            await other.close()
+        process.fates.script = [Fate(arrive_s=2.0, answer_s=3.0)]
         commit = asyncio.ensure_future(process.coordinator.end(begun.txn_id, commit=True))
-        if committed_first:
-            assert (await commit).state == COMMITTED
-        else:
-            with pytest.raises(InvalidTxnState, match="client"):
-                await commit
-        assert process.coordinator.statistics().timed_out == 0
+        await asyncio.sleep(1.5)
+        assert open_headers(etcd) == [begun.txn_id], "nobody has decided it, long behind its deadline"
+        assert (await commit).state == COMMITTED
+        await asyncio.sleep(1.0)
+        statistics = process.coordinator.statistics()
+        assert (statistics.timed_out, statistics.cas_conflict) == (0, 0), "no abort was sent"
         await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d2_a_commit_whose_write_is_held_past_the_sweep_of_another_coordinator_is_told_of_the_deadline() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        owner, other = await Process(etcd, "one").start(), await Process(etcd, "two", ONE_TCID).start()
+        begun = await owner.coordinator.begin(0, timeout_ms=5_000)
+        await asyncio.sleep(4.9)
+        other.fates.script = [Fate(arrive_s=2.0, answer_s=2.0)]
+        commit = asyncio.ensure_future(other.coordinator.end(begun.txn_id, commit=True))
+        await until(lambda: not open_headers(etcd), 1.5)
+        assert not other.fates.script, "the commit is on its way"
+        assert not commit.done()
+        with pytest.raises(InvalidTxnState, match=REASON_TIMEOUT):
+            await commit
+        header = await owner.header(begun.txn_id)
+        assert header is not None
+        assert (header.state, header.reason) == (ABORTED, REASON_TIMEOUT)
+        assert [process.coordinator.statistics().timed_out for process in (owner, other)] == [1, 0]
+        assert other.coordinator.statistics().committed == 0
+        await owner.close()
+        await other.close()
 
     in_virtual_time(scenario)
 

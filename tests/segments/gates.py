@@ -191,3 +191,31 @@ class _SlowWriter:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
+
+
+class HeldReads:
+    """File ledgers of which reads of closed ones wait while `hold` is on."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._store = FileLedgerStore(data_dir)
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self.waiting = 0
+
+    def hold(self) -> None:
+        self._gate.clear()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    async def read(
+        self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
+    ) -> Sequence[tuple[int, bytes]]:
+        found = await self._store.read(segment, ledger_id, first, last, max_bytes=max_bytes)
+        self.waiting += 1
+        await self._gate.wait()
+        self.waiting -= 1
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

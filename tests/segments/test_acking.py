@@ -11,11 +11,12 @@ from simulation.footprint import collections_of
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from txnstore import keys, records
-from txnstore.records import SubscriptionRecord
-from txnstore.store import Commit, CommitResult
+from txnstore.records import Header, SubscriptionRecord
+from txnstore.store import Commit, CommitResult, Put
 from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, Timeout, TxnConflict
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from watchers.outcomes import Decision
 
 
 async def test_what_was_not_delivered_since_it_last_went_back_is_not_counted(cluster: Cluster) -> None:
@@ -206,19 +207,44 @@ async def test_p6_a_crash_between_decision_and_cursor_applies_it_once_and_never_
     await again.wait("d")
 
 
-async def test_p7_a_stale_decision_of_a_transaction_that_holds_nothing_changes_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("cleaned", [False, True], ids=["amid the clean-up", "behind the clean-up"])
+async def test_p7_a_late_commit_of_an_aborted_transaction_changes_nothing(cluster: Cluster, cleaned: bool) -> None:
+    """▲ It comes to the segment that has applied the abort: by a header that is written over, and right at it."""
+    gate_stores(cluster)
     [segment] = await cluster.create_topic()
-    client = await cluster.connect(await cluster.start())
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    client = await cluster.connect(node)
     producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-    await producer.send("m")
-    await consumer.wait("m")
-    first, second = await cluster.begin(), await cluster.begin()
-    await consumer.ack(consumer.messages[0], txn=first)
-    await cluster.abort(first)
+    await producer.send("in")
+    await consumer.wait("in")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await producer.send("out", txn=txn)
+    await producer.send("plain")
+    store.hold(is_clean_up)
+    await cluster.abort(txn)
     await eventually(lambda: consumer.rewinds)
-    await cluster.commit(second)
-    await cluster.wait_no_ops(first)
-    await (await cluster.subscribe(client, segment, epoch=2)).wait("m")
+    await consumer.wait("in", "plain")
+    await eventually(lambda: store.waiting)
+    if cleaned:
+        store.open()
+        await cluster.wait_no_ops(txn)
+
+    late = Header(state=records.COMMITTED, timeout_ms=1, created_ms=1)
+    written = await cluster.store.commit(Commit(puts=(Put(keys.txn(txn), records.encode(late)),)))
+    served = node.broker.segments[segment]
+    await served.wait_followed(written.revision)
+    served.decide(Decision(txn, True, written.revision))
+    store.open()
+    await cluster.wait_no_ops(txn)
+    await (await client.reader(segment)).wait("in", "plain")
+    assert consumer.values == ["in", "plain"]
+    await (await cluster.subscribe(client, segment, epoch=2)).wait("in", "plain")
+    await node.close()
+    client = await cluster.connect(await cluster.start())
+    await (await client.reader(segment)).wait("in", "plain")
+    await (await cluster.subscribe(client, segment, epoch=3)).wait("in", "plain")
 
 
 async def test_p8_part_of_an_entry_is_acked_in_a_transaction_across_a_restart(cluster: Cluster) -> None:

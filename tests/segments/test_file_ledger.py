@@ -116,8 +116,9 @@ def unfence(path: Path) -> None:
 
 
 def flip(path: Path, offset: int) -> None:
+    """One bit, another one in the next byte."""
     data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
+    data[offset] ^= 1 << offset % 8
     path.write_bytes(data)
 
 
@@ -147,9 +148,10 @@ async def test_files_stand_where_the_layout_says(ledgers: FileLedgerStore, tmp_p
     ]  # fmt: skip
 
 
-async def test_l5_every_bit_flip_below_an_acked_entry_names_file_and_offset(
+async def test_l5_every_flip_below_an_acked_entry_names_file_and_offset(
     ledgers: FileLedgerStore, successor: FileLedgerStore, tmp_path: Path
 ) -> None:
+    """Each bit of a small file: `test_ledger_format.py`."""
     starts = await grouped(ledgers, *THREE)
     path = ledger_file(tmp_path)
     whole = path.read_bytes()

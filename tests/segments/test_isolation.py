@@ -33,6 +33,38 @@ async def test_v7_read_uncommitted_sees_everything(memory_cluster: Cluster) -> N
     assert reader.values == ["aborted", "open", "plain", "more"]
 
 
+@pytest.mark.parametrize("type", ["reader", "stream", "queue"])
+@pytest.mark.parametrize("restart", [False, True], ids=["", "restarted"])
+async def test_v7_who_comes_behind_the_end_of_a_transaction_reads_it_uncommitted_all_the_same(
+    memory_cluster: Cluster, type: str, restart: bool
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    aborted, committed = await cluster.begin(), await cluster.begin()
+    await producer.send("aborted", txn=aborted)
+    await producer.send("plain")
+    await producer.send("committed", txn=committed)
+    await cluster.abort(aborted)
+    await cluster.commit(committed)
+    await (await client.reader(segment)).wait("plain", "committed")
+    for txn in (aborted, committed):
+        await cluster.collect(txn)
+    if restart:
+        await node.close()
+        client = await cluster.connect(await cluster.start())
+    if type == "reader":
+        found = await client.reader(segment, isolation=UNCOMMITTED)
+    elif type == "queue":
+        found = await cluster.queue(client, segment, isolation=UNCOMMITTED)
+    else:
+        await cluster.subscribe(client, segment, permits=0)
+        found = await client.subscribe(segment, isolation=UNCOMMITTED)
+    await found.wait("aborted", "plain", "committed")
+
+
 async def test_v7_a_stream_consumer_that_reads_uncommitted_may_ack_what_it_was_shown(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     [segment] = await cluster.create_topic()

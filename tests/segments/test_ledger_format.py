@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -67,6 +69,23 @@ def test_a_flip_anywhere_is_an_error_that_names_file_and_offset(groups: list[lis
     assume(damaged[bit // 8])  # alone in its sector it would look as if it had never been written
     with pytest.raises(DataCorrupt, match=r"f: "):
         scanned(bytes(damaged))
+
+
+def test_l5_each_bit_of_a_small_file_is_missed_and_told_of_by_where_its_group_begins() -> None:
+    """Also in the last group, which was written whole: it is not cut off as if it were torn."""
+    data, ends, counts = written([[b"a" * 7, b"b"], [b"c" * 9], [b"d" * 3]])
+    for offset in range(len(data)):
+        group = sum(end <= offset for end in ends)
+        where = rf"f: offset {ends[group - 1]}: .* entry {counts[group - 1]}\b" if group else r"f: .*offset \d+"
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[offset] ^= 1 << bit
+            try:
+                found = scanned(bytes(damaged))
+            except DataCorrupt as error:
+                assert re.search(where, str(error)), f"bit {bit} at {offset}: {error}"
+            else:
+                raise AssertionError(f"bit {bit} at {offset} was not missed: {found}")
 
 
 @pytest.mark.parametrize("beyond", range(1, 33))

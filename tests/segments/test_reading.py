@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.segments.brokering import TOPIC, Cluster, eventually
+from segments.ledger import LedgerStore
+from segments.segment import Segment
+from tests.segments.brokering import TOPIC, Cluster, Consumer, eventually
+from tests.segments.gates import HeldReads
 from txnwire.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
@@ -60,16 +65,75 @@ async def test_v3_the_earliest_of_several_open_transactions_holds(cluster: Clust
     await reader.wait("1", "2", "1b", "plain")
 
 
-async def test_v4_a_parked_reader_still_filters_when_the_abort_wakes_it(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kind", ["reader", "stream", "queue"])
+async def test_v4_a_read_that_is_parked_filters_what_the_abort_lets_through(cluster: Cluster, kind: str) -> None:
+    """It is seen to stand before the open transaction; nothing is sent that would wake it but the abort."""
     [segment] = await cluster.create_topic()
-    client = await cluster.connect(await cluster.start())
-    producer, reader = await client.producer(segment), await client.reader(segment)
-    txn = await cluster.begin()
-    await producer.send("aborted", txn=txn)
-    await reader.wait()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    attach: Callable[[], Awaitable[Consumer]] = {
+        "reader": lambda: client.reader(segment),
+        "stream": lambda: cluster.subscribe(client, segment),
+        "queue": lambda: cluster.queue(client, segment),
+    }[kind]
+    reader, txn = await attach(), await cluster.begin()
+    await producer.send("before")
+    first = await producer.send("aborted", txn=txn)
+    await producer.send("plain")
+    await producer.send("aborted too", txn=txn)
+    served = node.broker.segments[segment]
+    if kind == "queue":
+        await reader.wait("before", "plain")
+        await eventually(lambda: set_aside(served) == 2, what="both are set aside")
+    else:
+        await reader.wait("before")
+        [at] = served.dispatcher.consumers
+        assert (at.next_read, at.waiting, at.permits > 0) == (first, None, True)
     await cluster.abort(txn)
-    await producer.send("after")
-    await reader.wait("after")
+    await reader.wait("before", "plain")
+    await producer.send("sentinel")
+    await reader.wait("before", "plain", "sentinel")
+
+
+def set_aside(served: Segment) -> int:
+    [subscription] = served.subscriptions.statistics()
+    assert subscription.queue is not None
+    return subscription.queue.set_aside
+
+
+async def test_v4_what_is_read_from_the_disk_while_the_abort_arrives_is_filtered(cluster: Cluster) -> None:
+    """The entry is on its way from the disk for whoever reads uncommitted; it is not shown to who does not."""
+    disks: list[HeldReads] = []
+
+    def held_reads(data_dir: Path) -> LedgerStore:
+        disks.append(HeldReads(data_dir))
+        return disks[-1]  # type: ignore[return-value]
+
+    cluster.make_ledgers = held_reads
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, txn = await client.producer(segment), await cluster.begin()
+    await producer.send("before")
+    await producer.send("aborted", txn=txn)
+    await producer.send("plain")
+    await node.close()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await node.broker.segment(segment)
+    [disk] = disks[1:]
+    disk.hold()
+    queue, reader = await cluster.queue(client, segment), await client.reader(segment)
+    await eventually(lambda: disk.waiting == 2, what="both read from the disk")
+    revision = await cluster.abort(txn)
+    await node.broker.segments[segment].wait_followed(revision)
+    disk.open()
+    await queue.wait("before", "plain")
+    await reader.wait("before", "plain")
+    await (await client.producer(segment, "p2")).send("sentinel")
+    await queue.wait("before", "plain", "sentinel")
+    await reader.wait("before", "plain", "sentinel")
 
 
 async def test_v5_latest_starts_behind_what_may_be_read_and_what_is_open_now_is_still_to_come(cluster: Cluster) -> None:

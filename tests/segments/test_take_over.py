@@ -20,15 +20,16 @@ from structlog.testing import capture_logs
 from segments.broker import Broker
 from segments.dedup import Dedup
 from segments.ledger import LedgerFailed
-from segments.ledgers import SegmentLedgers
+from segments.retention import Retention
 from segments.sending import SendReply
+from segments.sidecars import decode_sidecar
 from segments.take_over import _apply_decisions, _scan
 from tests.segments.brokering import Client, Cluster, Node, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
 from txnstore import keys, records
 from txnstore.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory_store import MemoryStore
-from txnstore.records import LedgerRecord
+from txnstore.records import AbortedRecord, LedgerRecord
 from txnstore.store import Commit, Delete, MetadataStore
 from txnwire.clock import SystemClock
 from txnwire.entry import OutgoingMessage, encode_entry
@@ -37,7 +38,7 @@ from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 from watchers.outcomes import Decision
 from watchers.recovery import SegmentState
-from watchers.visibility import TransactionBuffer
+from watchers.visibility import AbortedKey, TransactionBuffer
 
 
 async def connected(cluster: Cluster, broker_id: str = "b1") -> tuple[Node, Client]:
@@ -121,22 +122,45 @@ async def test_r2_aborted_is_filtered_while_its_durable_record_hangs(cluster: Cl
 
 
 async def test_r3_an_aborted_record_stays_as_long_as_its_data(cluster: Cluster) -> None:
+    """Of a transaction, and of a writer of a named one that did not count, over several owners, headers collected."""
     [segment] = await cluster.create_topic()
     node, client = await connected(cluster)
-    txn = await cluster.begin()
-    await (await client.producer(segment)).send("aborted", txn=txn)
-    await cluster.abort(txn)
-    await cluster.collect(txn)
-    for _ in range(3):
+    producer, (aborted, named) = await client.producer(segment), [await cluster.begin() for _ in range(2)]
+    await producer.send("aborted", txn=aborted)
+    await producer.send("of another writer", txn=named, writer=2)
+    await producer.send("committed", txn=named, writer=1)
+    await cluster.abort(aborted)
+    await cluster.commit(named, writers=["1"])
+    for txn in (aborted, named):
+        await cluster.collect(txn)
+    served = node.broker.segments[segment]
+    await served.keep(Retention())
+    expected: dict[AbortedKey, Position] = {(aborted, None): Position(1, 0), (named, 2): Position(1, 1)}
+    assert await aborted_in_etcd(cluster, segment) == expected
+    await served.roll()
+    await served.keep(Retention())
+    assert await aborted_in_etcd(cluster, segment) == {}
+    await (await client.reader(segment)).wait("committed")
+    for number in range(3):
         await node.close()
         node, client = await connected(cluster)
-        in_store = await cluster.store.get(keys.aborted(segment, txn)) is not None
-        assert in_store or await node.ledgers.read_sidecar(segment, 1) is not None
-        producer, reader = await client.producer(segment), await client.reader(segment)
-        last = await producer.send("sentinel", sequence_id=producer.last + 1)
-        await eventually(lambda: reader.values)  # noqa: B023 - awaited here
-        assert "aborted" not in reader.values
-        assert last.ledger_id > 1
+        await (await node.broker.segment(segment)).keep(Retention())
+        sidecar = await node.ledgers.read_sidecar(segment, 1)
+        assert sidecar is not None
+        assert decode_sidecar(sidecar, 1, "the sidecar") == expected
+        reader = await client.reader(segment)
+        await (await client.producer(segment, f"sentinel-{number}")).send("sentinel")
+        await reader.wait("committed", *["sentinel"] * (number + 1))
+
+
+async def aborted_in_etcd(cluster: Cluster, segment: str) -> dict[AbortedKey, Position | None]:
+    prefix = keys.aborted_records(segment)
+    found = (await cluster.store.range(prefix, keys.prefix_end(prefix))).records
+    decoded = {record.key: records.decode(AbortedRecord, record.value, key=record.key) for record in found}
+    return {
+        keys.aborted_parts(key): None if one.max_position is None else Position(*one.max_position)
+        for key, one in decoded.items()
+    }
 
 
 Held = Callable[[Commit], bool]
@@ -229,41 +253,6 @@ async def test_r5_a_corrupt_tail_ends_recovery_with_a_typed_error(cluster: Clust
 def _is_ledger_of(path: Path, segment: str) -> bool:
     descriptor = segment.rpartition("/")[2]
     return path.is_file() and descriptor in str(path) and path.stat().st_size > 1_000
-
-
-async def test_r6_recovery_reads_the_tail_and_not_the_history(cluster: Cluster) -> None:
-    """Finished transactions of closed ledgers are not scanned again, nor are their records read."""
-    [segment] = await cluster.create_topic()
-    settings = replace(cluster.settings, ledger_roll_bytes=20_000)
-    node = await cluster.start(settings=settings)
-    client = await cluster.connect(node)
-    producer = await client.producer(segment)
-    for _ in range(30):
-        txn = await cluster.begin()
-        sends = [producer.send_nowait("x" * 100, txn=txn) for _ in range(20)]
-        await asyncio.gather(*sends)
-        await cluster.commit(txn)
-    still_open = await cluster.begin()
-    await producer.send("open", txn=still_open)
-    await eventually(lambda: node.broker.statistics().clean_up.backlog == 0)
-    await node.close()
-    read: list[Position] = []
-    original = SegmentLedgers.read
-
-    async def counting(
-        self: SegmentLedgers, first: Position, last: Position, *, max_bytes: int
-    ) -> list[tuple[Position, bytes]]:
-        found = await original(self, first, last, max_bytes=max_bytes)
-        read.extend(position for position, _ in found)
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SegmentLedgers, "read", counting)
-        node, client = await connected(cluster)
-        statistics = (await node.broker.segment(segment)).statistics()
-    assert statistics.entries == 601
-    assert len(read) < 100
-    assert [txn for txn, _ in statistics.pinning] == [still_open]
 
 
 async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(cluster: Cluster) -> None:

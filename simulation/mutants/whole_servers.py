@@ -1,0 +1,128 @@
+"""Mutants of rows of the scenarios' table that whole servers, real processes or a real etcd show."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+TAKE_OVER = (
+    "tests/segments/test_take_over.py::test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch"
+)
+KILLS = "tests/process/test_kills.py::"
+R1 = KILLS + "test_r1_committed_stays_and_aborted_stays_away_after_everything_is_killed"
+E7 = "tests/test_small_quota.py::test_e7_transactions_at_a_fixed_rate_pass_through_a_real_etcd_s_small_quota"
+
+MUTANTS = (
+    Mutant(
+        name="failed-recovery-keeps-its-watch",
+        rule="a recovery that fails leaves the watch of decisions (R4)",
+        section="§6",
+        file="segments/take_over.py",
+        old="        membership.leave()\n",
+        new="",
+        tests=(TAKE_OVER,),
+        why_tests="what is left behind is small, and goes with its broker",
+    ),
+    Mutant(
+        name="failed-recovery-keeps-its-ledger",
+        rule="a recovery that fails lets go of the ledger it has opened (R4)",
+        section="§6",
+        file="segments/take_over.py",
+        old="        ledgers.abandon()\n",
+        new="",
+        tests=(TAKE_OVER,),
+        why_tests="a simulated disk has no open files",
+    ),
+    Mutant(
+        name="unlisted-ledger-kept-open",
+        rule="a ledger that was made and could not be listed is let go of (R4)",
+        section="§6",
+        file="segments/ledgers.py",
+        old="            writer.abandon()\n            raise",
+        new="            raise",
+        tests=(TAKE_OVER,),
+        why_tests="a simulated disk has no open files",
+    ),
+    Mutant(
+        name="collection-unheard-of",
+        rule="a collection whose answer was lost counts as made (E2)",
+        section="§5",
+        file="txnstore/collection_transitions.py",
+        old="landed = result.repeated and block is not None",
+        new="landed = result.repeated and block is None",
+        tests=("tests/coordinator_v5/test_unknown_outcomes.py::test_e2_an_unknown_outcome_at_any_write",),
+        why_tests="it is counted wrongly, and its block of outcomes expires a term later",
+    ),
+    Mutant(
+        name="dead-owner-not-waited-out",
+        rule="a producer waits for the next owner of a segment: the death of a broker aborts nothing (A1)",
+        section="§8",
+        file="txnclient/channel.py",
+        old="_OPEN_AGAIN = (*TRANSIENT, TopicNotFound,",
+        new="_OPEN_AGAIN = (TopicNotFound,",
+        tests=(KILLS + "test_a1_all_or_nothing_whichever_server_is_killed_after_whichever_step[broker-1]",),
+        why_tests="an abort is always allowed there",
+    ),
+    Mutant(
+        name="vanished-not-swept",
+        rule="what a client that died has left open is aborted (A1)",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old="        for txn in state.sessions.vanished(state.awake_s, self._room):\n",
+        new="        for txn in state.sessions.vanished(state.awake_s, self._room)[:0]:\n",
+        tests=(KILLS + "test_a1_all_or_nothing_whenever_its_client_is_killed",),
+        why_tests="its deadline ends it there",
+    ),
+    Mutant(
+        name="aborted-not-read-again",
+        rule="what was aborted stays so behind the collection of its header, for every later owner (R1)",
+        section="§6",
+        file="watchers/recovery.py",
+        old="aborted |= {keys.aborted_parts",
+        new="aborted = {} if page else {keys.aborted_parts",
+        tests=(R1,),
+        why_tests="a seed shows it too; here it is shown with no header left",
+    ),
+    Mutant(
+        name="open-not-scanned",
+        rule="an open transaction holds at its own first entry behind a restart (R1)",
+        section="§6",
+        file="segments/take_over.py",
+        old="            buffer.scanned(txn_id, metadata.writer, position)\n",
+        new="            assert position > watermark\n",
+        tests=(R1,),
+        why_tests="a seed shows it too; here it is shown with no header left but its own",
+    ),
+    Mutant(
+        name="nothing-compacted",
+        rule="what is gone is compacted, so that etcd's file stays below its quota (E7)",
+        section="§4",
+        file="txnstore/maintenance.py",
+        old="            await self._store.compact(revision)\n",
+        new="            assert revision\n",
+        tests=(E7,),
+        why_tests="the quota of a simulated etcd is large",
+    ),
+    Mutant(
+        name="nothing-collected",
+        rule="headers are collected, so that etcd's file stays below its quota (E7)",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="                await self.collect()\n",
+        new="                await asyncio.sleep(0)\n",
+        tests=(E7,),
+        why_tests="the quota of a simulated etcd is large",
+    ),
+    Mutant(
+        name="roots-stay-in-the-graph",
+        rule="a sealed segment of which nothing is left leaves the graph, roots first (S9)",
+        section="§8",
+        file="segments/pruning.py",
+        old="            if entry is None or entry.parents or",
+        new="            if entry is None or not entry.parents or",
+        tests=(
+            "tests/segments/test_many_changes.py::"
+            "test_s9_a_thousand_changes_with_data_cost_a_restart_no_more_than_a_hundred",
+        ),
+        why_tests="a seed changes no layout a hundred times",
+    ),
+)
