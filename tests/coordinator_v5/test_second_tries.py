@@ -125,10 +125,10 @@ def test_e5_what_a_round_of_collection_could_not_take_along_is_taken_by_a_later_
         process = await Process(etcd, "one", CoordinatorSettings(tcids=1, header_retention_s=5.0)).start()
         for _ in range(3):
             await process.coordinator.end((await process.coordinator.begin(0)).txn_id, commit=True)
-        process.store.memory_backend.disconnect()
+        fill(etcd)
         await asyncio.sleep(30.0)
         assert len(headers(etcd)) == 3
-        process.store.memory_backend.reconnect()
+        make_room(etcd)
         await until(lambda: not headers(etcd), limit_s=60.0)
         await process.close()
 
