@@ -91,7 +91,7 @@ class Fault:
     ) -> WriterCommitMessage:
         """The first attempt at partition 0 waits, behind all of its rows or amid them, so that another one wins. Each
         attempt at that partition tells which one it is and where it runs: its process, and those above it up to the
-        executor."""
+        executor. ▲ The other one begins when the first is there, or stopped by the test: it may start earlier."""
         context = TaskContext.get()
         if context.partitionId() != 0:
             return write(rows)
@@ -100,6 +100,9 @@ class Fault:
             rows = self._resting(list(rows))  # ▲ all of them, for its executor is stopped longer than its Python
         told = [context.attemptNumber(), context.taskAttemptId(), *processes_of_executor()]
         (self.folder / f"begun-{context.attemptNumber()}").write_text(json.dumps(told))
+        if not first:
+            there = self.folder / ("ended-0" if self.kind == "outrun" else "stopped")
+            wait_until(there.exists, "the first attempt to be there")
         written = write(rows)
         assert isinstance(written, Written)
         (self.folder / f"ended-{context.attemptNumber()}").write_text(json.dumps(written.committed))

@@ -111,6 +111,7 @@ class Writes:
         assert attempt == 0
         jvm = processes[-1]
         send(signal.SIGSTOP, processes)
+        (marks / "stopped").touch()
         try:
             ended(query)
             (marks / "go").touch()
