@@ -127,7 +127,7 @@ async def test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everyth
         of_stays = await keys_naming(store, "/stays")
         await client.delete_subscription(TOPIC, "gone", force=True)
         assert await keys_naming(store, "/gone") == []
-        assert await keys_naming(store, "/stays") == of_stays
+        assert {*of_stays} <= {*await keys_naming(store, "/stays")}  # its cursors go on being written meanwhile
         await client.delete_topic(TOPIC, force=True)
     assert await keys_naming(store, "nyc/flights") == []
     assert files_of(cluster.data_dir, TOPIC) == []

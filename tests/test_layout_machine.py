@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -373,3 +374,4 @@ Machine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestLayoutMachine = Machine.TestCase
+TestLayoutMachine.pytestmark = [pytest.mark.leaves("budgets", "clients and servers of processes that were killed")]

@@ -310,13 +310,13 @@ async def test_what_the_docs_show_of_snapshots_is_so(cluster: InProcessCluster) 
     """The snippet of docs/client.md, with something committed before each of its snapshots."""
     text = (EXAMPLE.parent.parent / "docs" / "client.md").read_text()
     (snippet,) = re.findall(r"```python\n(orders, invoices = .*?)```", text, re.DOTALL)
-    topic, later = "topic://public/default/orders", "later = await client.snapshot"
+    topic, later = "topic://public/guide/orders", "later = await client.snapshot"
     lines = snippet.replace(later, f"await send(client, {topic!r}, b'second')\n{later}").splitlines()
     body = "\n".join(f"    {line}" for line in [*lines, "return so_far, since"])
     names = {"txnclient": txnclient, "send": send}
     exec(f"async def shown(client):\n{body}", names)
     async with cluster.connect() as client:
-        for name in (topic, "topic://public/default/invoices"):
+        for name in (topic, "topic://public/guide/invoices"):
             await client.create_topic(name)
         await send(client, topic, b"first")
         so_far, since = await names["shown"](client)  # type: ignore[operator]

@@ -16,6 +16,7 @@ from txnstore.election import Election, Leadership
 from txnwire.errors import InternalError
 
 
+@pytest.mark.leaves("tasks", "the call that meets the defect is answered by nobody")
 async def test_a_defect_in_the_broker_ends_the_process(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
