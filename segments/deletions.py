@@ -121,10 +121,12 @@ class Deletions:
         tasks = [*self._topics.values(), *self._subscriptions.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for timer in self._again.values():
-            timer.cancel()
-        self._again.clear()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # ▲ also where whoever calls is cancelled meanwhile: each would go on with a deletion, for ever
+            for timer in self._again.values():
+                timer.cancel()
+            self._again.clear()
 
     # ---- topics -----------------------------------------------------------------------------------------------------
 
