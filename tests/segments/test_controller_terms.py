@@ -231,6 +231,40 @@ def test_a_deletion_that_waits_for_mending_ends_with_a_controller_that_is_closed
     run(scenario())
 
 
+def test_a_deletion_that_is_asked_for_as_a_term_ends_is_not_begun_by_it() -> None:
+    """▲ It would go on beside the next term's, for as long as what it waits for is damaged."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            layout = await a.directory.wait_topic(TOPIC.path)
+            a.positions.answers = dict.fromkeys(layout.paths.values(), Position(1, 0))
+            await a.controller.join(joining("w"), Inbox())
+            a.positions.damaged[layout.paths[1]] = DataCorrupt("1.ledger: offset 434: checksum damaged")
+            with pytest.raises(DataCorrupt):
+                await a.controller.delete_subscription(TOPIC, "s", force=True)
+            read_really, closed = a.store.get_many, asyncio.Event()
+
+            async def late(wanted: Any, **options: Any) -> Any:
+                found = await read_really(wanted, **options)
+                await closed.wait()
+                return found
+
+            a.store.get_many = late  # type: ignore[assignment, method-assign]
+            again = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+            await asyncio.sleep(0.5)
+            await a.controller.close()
+            asked = len(a.positions.asked)
+            closed.set()
+            with pytest.raises(NotOwner):
+                await again
+            await asyncio.sleep(60.0)
+            assert len(a.positions.asked) == asked
+
+    run(scenario())
+
+
 def test_a_consumer_that_another_controller_has_given_up_is_told_to_join_again() -> None:
     """It has heard nothing of that one: its connection to the first, which leads again, stands."""
 
