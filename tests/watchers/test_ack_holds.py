@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segments.cursor import Cursor
+from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.ack_holds import AckHolds, Reservation
 from watchers.acks import BLOCK_ENTRIES, WHOLE, Kept, ack_position, bit_of, block_of, names_all
+from watchers.pending_acks import PendingAcks
 
 EDGE = BLOCK_ENTRIES - 2
 PLACES = [Position(ledger_id, EDGE + number) for ledger_id in (1, 2) for number in range(5)]
@@ -101,3 +104,13 @@ def test_cumulative_acks_of_one_entry_that_count_its_messages_differently_are_jo
         holds.add(Reservation(TXN, 0, (ack,), cumulative=True))
     kept = holds.between(EARLIEST, PLACES[-1])
     assert kept == Kept(place, {}, [ack_position(place, MORE, 0b10001)])
+
+
+def test_a_cumulative_ack_over_the_ends_of_a_block_and_a_ledger_acks_all_behind_what_is_held() -> None:
+    held, *behind = [Position(1, EDGE), Position(1, EDGE + 1), Position(1, EDGE + 2), Position(2, 0)]
+    cursor = Cursor(LedgerLengths({1: BLOCK_ENTRIES + 1, 2: 2}), Position(1, EDGE - 1))
+    pending = PendingAcks("s", "sub", cursor)
+    pending.reserve(TXN, 0, (ack_position(held, MESSAGES, WHOLE),), cumulative=False)
+    pending.ack_cumulative(ack_position(behind[-1], MESSAGES, WHOLE))
+    assert [cursor.acked(place) for place in (held, *behind, Position(2, 1))] == [0, WHOLE, WHOLE, WHOLE, 0]
+    assert pending.earliest_unacked() == Position(2, 1)
