@@ -93,6 +93,7 @@ class Deletions:
         self._on_deposed = on_deposed
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
+        self._over = False
         self._again: dict[tuple[str, str], asyncio.TimerHandle] = {}
         """Deletions that wait until somebody has mended what could not be read."""
 
@@ -118,13 +119,16 @@ class Deletions:
 
     async def close(self) -> None:
         """The term is over: another takes it up."""
+        self._over = True
         tasks = [*self._topics.values(), *self._subscriptions.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for timer in self._again.values():
-            timer.cancel()
-        self._again.clear()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # ▲ also where whoever calls is cancelled meanwhile: each would go on with a deletion, for ever
+            for timer in self._again.values():
+                timer.cancel()
+            self._again.clear()
 
     # ---- topics -----------------------------------------------------------------------------------------------------
 
@@ -319,7 +323,9 @@ class Deletions:
     def _go_on(
         self, tasks: dict[K, asyncio.Task[None]], key: K, attempt: Callable[[], Awaitable[bool]], *, name: str, of: str
     ) -> asyncio.Task[None]:
-        """The task of a deletion, begun where there is none."""
+        """The task of a deletion, begun where there is none. Raises `NotOwner`."""
+        if self._over:  # ▲ of a request that has outlived the term: nobody would end it any more
+            raise NotOwner("this process is the controller no longer; look it up again")
 
         def ended(task: asyncio.Task[None]) -> None:
             del tasks[key]

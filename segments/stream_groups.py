@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -239,8 +240,9 @@ class StreamGroups:
     async def close(self, error: TxnError) -> None:
         """The term is over: whoever waits gets `error`, ▲ as does who still waits for etcd: no group comes behind."""
         self._over = error
-        for group in list(self._groups.values()):
-            await group.close(error)
+        async with AsyncExitStack() as ends:  # ▲ all of them, also where whoever calls is cancelled meanwhile
+            for group in self._groups.values():
+                ends.push_async_callback(group.close, error)
 
 
 def _type_of(subscription: KeyValue) -> str:

@@ -233,7 +233,9 @@ class AckHolds:
         if highest is None or ack.position > highest.position:
             self._covered = ack
         elif ack.position == highest.position:
-            self._covered = AckPosition(ack.position, ack.messages, ack.indexes | highest.indexes)
+            # ▲ Of two counts the larger one: not all of the indexes need be below the other.
+            messages = max(ack.messages, highest.messages)
+            self._covered = AckPosition(ack.position, messages, ack.indexes | highest.indexes)
 
 
 def _within(block: Block, bits: int, after: Position, last: Position) -> int:

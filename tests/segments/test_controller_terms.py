@@ -27,7 +27,8 @@ from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate, MemoryStore
 from txnstore.records import AssignmentRecord, SubscriptionRecord, encode
 from txnstore.store import Commit, MetadataStore, Put, RangeResult
-from txnwire.errors import NotOwner, StoreUnavailable
+from txnwire.errors import DataCorrupt, NotOwner, StoreUnavailable
+from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -166,6 +167,100 @@ def test_a_join_that_is_answered_as_the_term_ends_does_not_end_the_controller(tu
             a.store.get_many = read_really  # type: ignore[method-assign]
             await asyncio.gather(join, return_exceptions=True)
             await a.controller.wait_leading(timeout_s=30.0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(12, 26))
+def test_a_controller_that_is_closed_while_its_term_ends_ends_every_group(turns: int) -> None:
+    """▲ At whatever turn of the loop: groups are being closed, each waiting for what it writes."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            for number in range(5):
+                await a.controller.join(joining("w", subscription=f"s{number}"), Inbox())
+            term = a.controller._term
+            assert term is not None
+            groups = [group for group in term.groups._groups.values() if isinstance(group, StreamGroup)]
+            for group in groups:
+                group._store = NeverAnswered(group._store)  # type: ignore[assignment]
+                group._membership.join("another@1")
+                group.refresh()
+            await asyncio.sleep(0.01)
+            assert all(group._settling is not None for group in groups)
+            term.deposed.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await a.controller.close()
+            assert [group._settling for group in groups] == [None] * 5
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(8, 18))
+def test_a_deletion_that_waits_for_mending_ends_with_a_controller_that_is_closed_as_its_term_ends(turns: int) -> None:
+    """▲ At whatever turn of the loop: it waits for another deletion, which is under way."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            layout = await a.directory.wait_topic(TOPIC.path)
+            a.positions.answers = dict.fromkeys(layout.paths.values(), Position(1, 0))
+            await a.controller.join(joining("w"), Inbox())
+            await a.controller.join(joining("w", subscription="other"), Inbox())
+            a.positions.damaged[layout.paths[1]] = DataCorrupt("1.ledger: offset 434: checksum damaged")
+            with pytest.raises(DataCorrupt):
+                await a.controller.delete_subscription(TOPIC, "s", force=True)
+            a.positions.pause_s = 5.0
+            other = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "other", force=True))
+            await asyncio.sleep(1.0)
+            term = a.controller._term
+            assert term is not None
+            term.deposed.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await a.controller.close()
+            await asyncio.gather(other, return_exceptions=True)
+            asked = len(a.positions.asked)
+            await asyncio.sleep(60.0)
+            assert len(a.positions.asked) == asked
+
+    run(scenario())
+
+
+def test_a_deletion_that_is_asked_for_as_a_term_ends_is_not_begun_by_it() -> None:
+    """▲ It would go on beside the next term's, for as long as what it waits for is damaged."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2, "")
+            layout = await a.directory.wait_topic(TOPIC.path)
+            a.positions.answers = dict.fromkeys(layout.paths.values(), Position(1, 0))
+            await a.controller.join(joining("w"), Inbox())
+            a.positions.damaged[layout.paths[1]] = DataCorrupt("1.ledger: offset 434: checksum damaged")
+            with pytest.raises(DataCorrupt):
+                await a.controller.delete_subscription(TOPIC, "s", force=True)
+            read_really, closed = a.store.get_many, asyncio.Event()
+
+            async def late(wanted: Any, **options: Any) -> Any:
+                found = await read_really(wanted, **options)
+                await closed.wait()
+                return found
+
+            a.store.get_many = late  # type: ignore[assignment, method-assign]
+            again = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+            await asyncio.sleep(0.5)
+            await a.controller.close()
+            asked = len(a.positions.asked)
+            closed.set()
+            with pytest.raises(NotOwner):
+                await again
+            await asyncio.sleep(60.0)
+            assert len(a.positions.asked) == asked
 
     run(scenario())
 
