@@ -125,12 +125,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(0.0, self._ended_s + self._options.max_delay_s - self._now())
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
+        self._is_short = False
         self._seen = target = self._target if self._ends else self._cuts.take()
         if target is None:
             return None
         self._newest = target
         before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
-        self._is_short = False
         if not adds(before, target):
             return None
         end = self._end(before, target, limited=limited)
