@@ -125,12 +125,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(0.0, self._ended_s + self._options.max_delay_s - self._now())
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
+        self._is_short = False
         self._seen = target = self._target if self._ends else self._cuts.take()
         if target is None:
             return None
         self._newest = target
         before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
-        self._is_short = False
         if not adds(before, target):
             return None
         end = self._end(before, target, limited=limited)
@@ -162,6 +162,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self._options.min_entries
         if least is None or self._ends or not self._delay_left_s():
             return False
+        if start is not None and is_laid_out_anew(start, target):
+            return False  # ▲ what was sealed must be known to be before retention takes it
         while not isinstance(found := self._backlog.shows(start, target, least), bool):
             for one in found:
                 self._scan(one, start, target)
@@ -231,6 +233,11 @@ def adds(start: Snapshot | None, end: Snapshot) -> bool:
     that nothing was lost when retention takes it."""
     if start is None:
         return any(one.end > EARLIEST for one in end.segments.values())
-    return end.adds_to(start) or any(
+    return end.adds_to(start) or is_laid_out_anew(start, end)
+
+
+def is_laid_out_anew(start: Snapshot, end: Snapshot) -> bool:
+    """Whether a topic of both has another layout."""
+    return any(
         topic in start.topics and start.topics[topic].epoch != bounds.epoch for topic, bounds in end.topics.items()
     )

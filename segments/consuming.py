@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
 from segments.assignment import consumer_id
@@ -12,7 +12,7 @@ from segments.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.segment import Segment
 from segments.starts import Start
 from segments.subscriptions import Acker, Subscription
-from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, Timeout, TxnError, to_wire
+from txnwire.errors import ConnectionLost, InvalidArgument, NotAllowed, OutcomeUnknown, Timeout, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
@@ -101,6 +101,12 @@ class _Consuming:
         self.acker = acker
 
 
+class _Attaching:
+    """A consumer that is being attached. `closed`: its peer has said already that it closes it."""
+
+    closed = False
+
+
 class ConsumingService:
     """Part of `BrokerService`. Pushes: deliver, rewind, end_of_segment, consumer_closed.
 
@@ -110,6 +116,8 @@ class ConsumingService:
         self._broker = broker
         self._connections: dict[Peer, dict[int, _Consuming]] = {}
         """What each peer has open here, by the ids it chose."""
+        self._attaching: dict[Peer, dict[int, _Attaching]] = {}
+        """What is about to be opened."""
         self.handlers: Mapping[str, Handler] = {
             "subscribe": self._subscribe,
             "flow": self._flow,
@@ -122,17 +130,39 @@ class ConsumingService:
     def disconnected(self, peer: Peer) -> None:
         for consuming in self._connections.pop(peer, {}).values():
             consuming.close()
+        self._attaching.pop(peer, None)
 
     # ---- attaching --------------------------------------------------------------------------------------------------
 
-    async def _subscribe(self, peer: Peer, command: pb.Command) -> pb.Command:
-        request = command.subscribe
+    def _subscribe(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command]:
+        """▲ Known from here on, not only once it is attached: a peer that has left may close it before, and does not do
+        so again."""
+        attaching = _Attaching()
+        self._attaching.setdefault(peer, {})[command.subscribe.consumer_id] = attaching
+        return self._subscribed(peer, command.subscribe, attaching)
+
+    async def _subscribed(self, peer: Peer, request: pb.Subscribe, attaching: _Attaching) -> pb.Command:
+        try:
+            consuming, segment = await self._attached(peer, request)
+        finally:
+            others = self._attaching.get(peer, {})
+            if others.get(request.consumer_id) is attaching:
+                del others[request.consumer_id]
+        if attaching.closed:
+            consuming.leave()
+            raise ConnectionLost(f"consumer id {request.consumer_id} was closed before it was attached")
+        consumers = self._connections.setdefault(peer, {})
+        _forget_closed(consumers)
+        consumers[request.consumer_id] = consuming
+        seeks = 0 if consuming.subscription is None else consuming.subscription.received_under
+        return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch, seeks=seeks))
+
+    async def _attached(self, peer: Peer, request: pb.Subscribe) -> tuple[_Consuming, Segment]:
         path = SegmentName.from_path(request.segment).path
         isolation = _isolation(request)
         self._broker.check_store(request.store)
         segment = await self._broker.segment(path)
-        consumers = self._connections.setdefault(peer, {})
-        earlier = consumers.get(request.consumer_id)
+        earlier = self._connections.get(peer, {}).get(request.consumer_id)
         if earlier is not None and earlier.sink.error is None:
             raise InvalidArgument(f"consumer id {request.consumer_id} is open already on this connection")
         sink = _ConsumerSink(
@@ -146,10 +176,7 @@ class ConsumingService:
             consuming = await _attach_to_queue(segment, sink, request, isolation)
         else:
             raise InvalidArgument(f"subscription type {request.type} is unknown: expected stream or queue")
-        _forget_closed(consumers)
-        consumers[request.consumer_id] = consuming
-        seeks = 0 if consuming.subscription is None else consuming.subscription.received_under
-        return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch, seeks=seeks))
+        return consuming, segment
 
     def _consuming(self, peer: Peer, consumer_id: int) -> _Consuming:
         consuming = self._connections.get(peer, {}).get(consumer_id)
@@ -168,9 +195,12 @@ class ConsumingService:
         return _OK
 
     def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command:
-        consuming = self._connections.get(peer, {}).pop(command.close_consumer.consumer_id, None)
+        closed_id = command.close_consumer.consumer_id
+        consuming = self._connections.get(peer, {}).pop(closed_id, None)
         if consuming is not None:
             consuming.leave()
+        if (attaching := self._attaching.get(peer, {}).get(closed_id)) is not None:
+            attaching.closed = True
         return _OK
 
     # ---- acks -------------------------------------------------------------------------------------------------------

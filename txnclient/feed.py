@@ -22,6 +22,7 @@ from txnwire.errors import (
     NotAllowed,
     Overloaded,
     SubscriptionNotFound,
+    Timeout,
     TopicNotFound,
     TxnError,
     for_good,
@@ -140,6 +141,9 @@ class Feed:
         link.consumers[consumer_id] = self
         try:
             reply = await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())
+        except Timeout:
+            self._leave_broker()  # ▲ which has attached it, or may do so yet
+            raise
         except BaseException:
             self._detach()
             raise

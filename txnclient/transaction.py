@@ -263,7 +263,7 @@ class Transaction:
             self._state = _OPEN
             raise failure
         await self._abort_after(failure, deadline)
-        if self._session.clock.monotonic() >= self.expires_at:
+        if self._session.clock.monotonic() >= self.expires_at and not isinstance(failure, ExpiredTransaction):
             # What was made in it fails because it has ended: whether anything was still made must not tell what a
             # commit behind the deadline raises.
             raise InvalidTxnState(

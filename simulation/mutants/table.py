@@ -26,6 +26,7 @@ from simulation.mutants import (
     transaction_keys,
     turns,
     upkeep,
+    watching,
     whole_servers,
 )
 from simulation.mutants.mutant import Mutant
@@ -48,6 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ledger_files.MUTANTS,
     *durability.MUTANTS,
     *spark.MUTANTS,
+    *watching.MUTANTS,
     *times.MUTANTS,
     *pages.MUTANTS,
     *turns.MUTANTS,

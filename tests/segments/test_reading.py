@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from segments.assignment import consumer_id
 from segments.ledger import LedgerStore
 from segments.segment import Segment
 from tests.segments.brokering import TOPIC, Cluster, Consumer, eventually
 from tests.segments.gates import HeldReads
-from txnwire.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
+from txnstore.records import SubscriptionRecord
+from txnwire.errors import ConnectionLost, InvalidArgument, SubscriptionNotFound, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -301,3 +303,26 @@ async def test_refusals_name_what_is_wrong(cluster: Cluster) -> None:
         await client.subscribe(segment)
     assert TOPIC.path in segment
     assert Position(1, 0) > EARLIEST
+
+
+@pytest.mark.parametrize("kind", ["reader", "stream", "queue"])
+async def test_what_is_closed_before_it_is_attached_is_not_kept(cluster: Cluster, kind: str) -> None:
+    """▲ Its client does not close it again: it would stay for as long as the connection."""
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    request = pb.Subscribe(consumer_id=77, segment=segment)
+    if kind != "reader":
+        await cluster.create_subscription(record=SubscriptionRecord(type=kind, start={"kind": "earliest"}))
+        await cluster.assign({consumer_id("c1", 7): [segment]}, epoch=1)
+        type = pb.SUBSCRIPTION_TYPE_QUEUE if kind == "queue" else pb.SUBSCRIPTION_TYPE_STREAM
+        of = pb.Subscribe(subscription="sub", consumer="c1", incarnation=7, assignment_epoch=1, type=type)
+        request.MergeFrom(of)
+    answer = client.caller.call_nowait(pb.Command(subscribe=request), timeout_s=10.0)
+    client.caller.push(pb.Command(close_consumer=pb.CloseConsumer(consumer_id=77)))
+    with pytest.raises(ConnectionLost, match="closed"):
+        await answer
+    assert node.broker.segments[segment].dispatcher.shares.consumers == 0
+    request.consumer_id = 78
+    await client.call(subscribe=request)
+    assert node.broker.segments[segment].dispatcher.shares.consumers == 1

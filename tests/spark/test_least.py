@@ -132,6 +132,41 @@ def test_what_is_full_by_another_limit_does_not_wait(
     assert not query.goes_on(), "one row is left"
 
 
+def test_another_layout_does_not_wait(
+    begun: Callable[..., Query], sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ What was split must be known of before retention takes it, or that would look like a loss."""
+    query = begun(minEntriesPerTrigger="5")
+    assert not query.goes_on()
+    send(sync_client, topic, [b"one"])
+    assert not query.goes_on()
+    sync_client.split(sync_client.describe_topic(topic).active[0].name)
+    assert query.goes_on()
+    send(sync_client, topic, [b"two"])
+    assert not query.goes_on()
+
+
+def test_no_delay_is_left_over_from_a_topic_that_is_gone(
+    begun: Callable[..., Query], sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ One that has passed would be over at once, again and again, and Spark would not get its answer."""
+    query = begun(minEntriesPerTrigger="5", failOnDataLoss="false")
+    send(sync_client, topic, [b"one"])
+    assert not query.goes_on()
+    sync_client.delete_topic(topic, force=True)
+    query.go(2 * DELAY_S)
+    asked, take = 0, query.reader._cuts.take
+
+    def counted() -> Any:
+        nonlocal asked
+        asked += 1
+        assert asked == 1, "nothing was waited for"
+        return take()
+
+    monkeypatch.setattr(query.reader._cuts, "take", counted)
+    assert not query.goes_on()
+
+
 def test_available_now_and_a_trigger_of_everything_do_not_wait(
     begun: Callable[..., Query], sync_client: txnclient.sync.Client, topic: str
 ) -> None:

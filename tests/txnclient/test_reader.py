@@ -171,3 +171,16 @@ def test_malformed_options_are_refused(options: dict[str, Any]) -> None:
                 await client.reader(TOPIC, **options)
 
     run(scenario())
+
+
+def test_what_was_not_attached_in_time_is_closed() -> None:
+    """▲ Its broker may have attached it, or do so yet: it would stay for as long as the connection."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            server.ignore["subscribe"] = 1
+            async with client.reader(TOPIC):
+                await until(lambda: server.seen["close_consumer"] == 1)
+
+    run(scenario())

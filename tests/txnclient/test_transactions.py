@@ -98,6 +98,20 @@ def test_d2_a_commit_behind_the_deadline_raises_one_thing_whatever_has_failed_in
     run(scenario())
 
 
+def test_k1_a_fenced_commit_behind_the_deadline_says_that_it_was_fenced() -> None:
+    """▲ `InvalidTxnState` is for who may do it again."""
+
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            txn = await client.begin(timeout=1.0)
+            txn.failed(txnclient.ExpiredTransaction("a newer holder has fenced it"))
+            await asyncio.sleep(1.5)
+            with pytest.raises(txnclient.ExpiredTransaction):
+                await txn.commit()
+
+    run(scenario())
+
+
 def test_a_commit_that_cannot_be_told_times_out_and_may_be_asked_again() -> None:
     async def scenario() -> None:
         async with connected(timeout=5.0) as (cluster, client):
