@@ -26,6 +26,7 @@ from simulation.mutants import (
     transaction_keys,
     turns,
     upkeep,
+    waits_and_counts,
     whole_servers,
 )
 from simulation.mutants.mutant import Mutant
@@ -55,4 +56,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *rows.MUTANTS,
     *whole_servers.MUTANTS,
     *upkeep.MUTANTS,
+    *waits_and_counts.MUTANTS,
 )

@@ -249,7 +249,9 @@ async def test_s8_s9_an_empty_sealed_segment_goes_with_everything_of_it(memory_c
             await client.producer(parent)
 
 
-async def test_a_controller_that_hears_of_a_change_whose_parents_are_pruned_gives_it_up(memory_cluster: Cluster) -> None:
+async def test_a_controller_that_hears_of_a_change_whose_parents_are_pruned_gives_it_up(
+    memory_cluster: Cluster,
+) -> None:
     """▲ Another one has finished it: it can be told neither done nor to be made, and nobody would end its driving."""
     cluster = memory_cluster
     cluster.settings = AT_ONCE

@@ -258,9 +258,7 @@ def test_s7_what_a_root_holds_back_is_not_readable_in_its_grandchildren_either()
     async def scenario() -> None:
         async with connected() as (cluster, server, client):
             grandchild = LEFT.replace("0000-7fff-1", "0000-7fff-3")
-            cluster.become(
-                {ROOT: ("SEALED", (), (1,)), LEFT: ("SEALED", (0,), (3,)), grandchild: ("ACTIVE", (1,), ())}
-            )
+            cluster.become({ROOT: ("SEALED", (), (1,)), LEFT: ("SEALED", (0,), (3,)), grandchild: ("ACTIVE", (1,), ())})
             cluster.sealed.update({ROOT: None, LEFT: None})
             server.positions = {ROOT: Position(1, 4), LEFT: Position(1, 9), grandchild: Position(1, 2)}
             cluster.held[ROOT] = Position(1, 7)
