@@ -386,7 +386,7 @@ class Openers:
         end: Position,
         min_revision: int = 0,
         trimmed: str = "fail",
-        page_entries: int = entries.SCAN_ENTRIES,
+        page_entries: int | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[EntryHead], None]:
         """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
@@ -405,7 +405,7 @@ class Openers:
             end=end,
             min_revision=min_revision,
             trimmed=trimmed,
-            page_entries=page_entries,
+            page_entries=entries.SCAN_ENTRIES if page_entries is None else page_entries,
             timeout=timeout,
         )
 

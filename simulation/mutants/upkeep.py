@@ -62,8 +62,11 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="the abort of an overdue transaction is tried again until it has a verdict (D6)",
         section="§5",
         file="coordinator_v5/ends.py",
-        old="            if (now >= txn.due or decided.reason == REASON_UNANSWERED) and not txn.tc.lost:",
-        new="            if decided.reason == REASON_UNANSWERED and not txn.tc.lost:",
+        old=(
+            "            owed = decided.reason in (REASON_TIMEOUT, REASON_UNANSWERED)\n"
+            "            if (now >= txn.due or owed) and not txn.tc.lost:"
+        ),
+        new=("            if decided.reason == REASON_UNANSWERED and not txn.tc.lost:"),
         tests=(DEADLINES + "test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again",),
         why_tests="not looked for with seeds: etcd has to be full at the deadline of a client that stays and is silent",
     ),

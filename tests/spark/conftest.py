@@ -55,6 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*ours[:first], *others[:between], *ours[first:], *others[between:]]
     for item in ours:
         item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))  # a test's own mark is the closer one
+        item.add_marker(pytest.mark.leaves("budgets", "a process keeps one client for each service: see below"))
 
 
 @pytest.hookimpl(wrapper=True)

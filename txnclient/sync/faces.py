@@ -13,7 +13,6 @@ import txnclient.consumer
 import txnclient.producer
 import txnclient.reader
 import txnclient.transaction
-from txnclient import entries
 from txnclient.bulk import SentIds
 from txnclient.entries import WholeEntry
 from txnclient.entry_heads import EntryHead
@@ -693,7 +692,7 @@ class Client(Face[txnclient.client.Client]):
         end: Position,
         min_revision: int = 0,
         trimmed: str = "fail",
-        page_entries: int = entries.SCAN_ENTRIES,
+        page_entries: int | None = None,
         timeout: float | None = None,
     ) -> Generator[list[EntryHead], None, None]:
         """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
