@@ -150,7 +150,9 @@ async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -
         messages = await received(consumer, 8)
         policy = DeadLetterPolicy.of(client._moving(), 0, None)
         assert policy is not None
-        letters = DeadLetters(client._session, policy, "workers", redelivery_delay_s=0.0, on_failed=pytest.fail)
+        letters = DeadLetters(
+            client._session, policy, "workers", redelivery_delay_s=0.0, on_failed=lambda error: pytest.fail(str(error))
+        )
         holder = CountingHolder(consumer)
         letters.put(holder, messages)
         await eventually(lambda: holder.free)
