@@ -328,8 +328,11 @@ class Acks:
 
     def _send(self, batch: AckBatch) -> None:
         link = self._link
-        if link is None or link.closed:
-            return  # sent when attached again
+        if link is None:
+            self._retry_later()  # sent when attached again; until then only its deadline is kept
+            return
+        if link.closed:
+            return  # `detached` is on its way
         try:
             answer = link.call_nowait(batch.command(self._consumer_id), timeout_s=batch.deadline.remaining())
         except ConnectionLost:

@@ -26,6 +26,7 @@ from simulation.mutants import (
     transaction_keys,
     turns,
     upkeep,
+    waits_and_counts,
     watching,
     whole_servers,
 )
@@ -57,4 +58,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *rows.MUTANTS,
     *whole_servers.MUTANTS,
     *upkeep.MUTANTS,
+    *waits_and_counts.MUTANTS,
 )

@@ -98,6 +98,13 @@ def test_children_are_assignable_only_after_all_their_ancestors_are_drained() ->
     assert assignable(topology, {0, 1, 3}) == (by_id[2], by_id[4])
 
 
+def test_a_segment_waits_for_an_ancestor_that_was_sought_back_into_behind_a_parent_that_is_drained() -> None:
+    """▲ The marks of those between still stand: what comes from it would be mixed with what its ancestor has again."""
+    chain = Topology(TopicName("t", "n", "x"), create_record(1, policies={}, created_ms=1)).split(0).split(1)
+    assert assignable(chain, {0, 1}) == tuple(chain.paths[one] for one in (2, 3, 4))
+    assert assignable(chain, {1}) == (chain.paths[0],)
+
+
 def test_a_consumer_id_tells_name_and_incarnation() -> None:
     assert consumer_id("worker-1", 0xAB) == "worker-1@00000000000000ab"
     assert consumer_name("worker-1@00000000000000ab") == "worker-1"

@@ -249,6 +249,28 @@ async def test_s8_s9_an_empty_sealed_segment_goes_with_everything_of_it(memory_c
             await client.producer(parent)
 
 
+async def test_a_controller_that_hears_of_a_change_whose_parents_are_pruned_gives_it_up(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ Another one has finished it: it can be told neither done nor to be made, and nobody would end its driving."""
+    cluster = memory_cluster
+    cluster.settings = AT_ONCE
+    [parent] = await cluster.create_topic()
+    record = await cluster.store.get(KEY)
+    assert record is not None
+    wanted = normalize(read_topology(record), Wanted(SPLIT, (0,)))
+    _, intent = plan_intent(record, wanted, change_id="c", still_held=HELD, now_ms=1)
+    node = await cluster.start()
+    async with controlling(cluster, patience_s=0.2) as controller, pruning(controller) as pruner:
+        await controller.split(parent)
+        await serving_all(node, cluster)
+        await pruner.round()
+        assert pruner.pruned == 1
+        controller.changes.follow(read_topology(put(record, intent)))
+        assert controller.changes.statistics().under_way == 1
+        await eventually(lambda: controller.changes.statistics().under_way == 0)
+
+
 @pytest.mark.parametrize("kept", ["entries", "an open transaction", "an aborted record", "its producers"])
 async def test_what_anybody_could_still_want_stays(memory_cluster: Cluster, kept: str) -> None:
     cluster = memory_cluster

@@ -23,6 +23,7 @@ from pyspark_txnstore.offsets import (
     decode_offset,
     encode_offset,
     ranges,
+    settle,
     split,
     topics_left,
 )
@@ -299,6 +300,25 @@ def test_the_beginning_holds_nothing_and_misses_what_is_trimmed_since() -> None:
     assert Span(start, replace(cut, pending=())).shows(PATH, at(5), ONE, 0)
     late = beginning(cut, {PATH: at(11)})
     assert late.segments[PATH].end == at(10), "what came behind the cut says nothing of what was kept before"
+
+
+def test_the_beginning_is_before_the_only_entry_that_is_kept() -> None:
+    cut = cut_of({PATH: (at(0), at(0)), LEFT: (at(7), at(7))})
+    start = beginning(cut, {PATH: at(0), LEFT: at(7)})
+    assert ranges(start, cut) == [EntryRange(TOPIC, PATH, at(-1), at(0)), EntryRange(TOPIC, LEFT, at(6), at(7))]
+
+
+def test_a_start_is_settled_no_further_than_its_own_ends() -> None:
+    """▲ What came behind them would be left out by the batch that reads from there on."""
+    old = cut_of({PATH: (at(4), at(10)), LEFT: (at(1), at(9))}, pending=(ONE, TWO))
+    new = cut_of({PATH: (at(15), at(20)), LEFT: (at(3), at(12))}, revision=60, pending=(TWO,), aborted=(ONE,))
+    settled = settle(old, new, ())
+    assert settled is not None
+    start, end = settled
+    assert start.segments == {PATH: SegmentBounds(at(10), at(10)), LEFT: SegmentBounds(at(3), at(9))}
+    later = replace(cut_of({PATH: (at(20), at(20)), LEFT: (at(12), at(12))}), revision=70)
+    assert end.pending == (TWO,)
+    assert ranges(start, later) == [EntryRange(TOPIC, PATH, at(10), at(20)), EntryRange(TOPIC, LEFT, at(3), at(12))]
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

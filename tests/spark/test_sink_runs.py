@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -102,6 +103,39 @@ def test_x1_what_an_earlier_version_committed_is_not_written_again(
     assert Counter(read_all(sync_client, topic)) == Counter(lines.written)
     assert sync_client.outcomes([left.id]) == {left.id: "ABORTED"}
     assert lines.open_transactions(sync_client) == []
+
+
+class CommitsBehindTheLook:
+    """A client; what another driver commits lands right behind the first look at its transaction."""
+
+    def __init__(self, client: txnclient.sync.Client, former: txnclient.sync.Transaction) -> None:
+        self._client = client
+        self._former: txnclient.sync.Transaction | None = former
+
+    def admin(self, request: str, **named: Any) -> Any:
+        found = self._client.admin(request, **named)
+        if self._former is not None:
+            former, self._former = self._former, None
+            former.commit(writers=[former.writer_id])
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+def test_x1_what_an_earlier_version_commits_while_its_name_is_looked_at_is_not_written_again(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Its commit may be on its way; aborting what it has left open then says that it has come."""
+    former = sync_client.begin(name="former")
+    with sync_client.producer(topic) as producer:
+        producer.send(b"a", txn=former)
+    written = write(options, BatchName("job/7", "former"), NEWER, 1, b"a")
+    client = CommitsBehindTheLook(sync_client, former)
+    monkeypatch.setattr(sink, "client_of", lambda *_, **__: client)
+    commit(options, written)
+    assert read_all(sync_client, topic) == [b"a"]
+    assert sync_client.outcomes([former.id]) == {former.id: "COMMITTED"}
 
 
 # ---- what is stopped leaves nothing open ----------------------------------------------------------------------------

@@ -51,6 +51,35 @@ def test_c1_an_ack_that_is_cancelled_leaves_its_transaction_only_able_to_abort(c
     run(scenario())
 
 
+@pytest.mark.parametrize("made", ["before", "as the connection is lost", "behind"])
+def test_an_ack_ends_by_its_timeout_while_nobody_owns_the_segment(made: str) -> None:
+    """▲ Whenever it was made: also where nothing was unanswered when the connection was lost."""
+
+    async def scenario() -> None:
+        async with connected(timeout=5.0) as (cluster, client):
+            server = server_of(cluster)
+            consumer = await client.consumer(TOPIC, "sub")
+            await until(lambda: len(server.consumers) == len(SEGMENTS))
+            server.deliver(LEFT, 0, b"a")
+            message = await consumer.receive(1.0)
+            if made == "before":
+                server.ignore["ack"] = 1
+                acking = asyncio.ensure_future(consumer.ack(message))
+                await until(lambda: server.seen["ack"])
+            cluster.owners = dict.fromkeys(SEGMENTS, "")
+            if made == "behind":
+                cluster.announce()
+            await server.cut()
+            if made == "behind":
+                await asyncio.sleep(1.0)
+            if made != "before":
+                acking = asyncio.ensure_future(consumer.ack(message))
+            with pytest.raises(txnclient.Timeout, match="acking messages"):
+                await asyncio.wait_for(acking, 60.0)
+
+    run(scenario())
+
+
 def test_a_loop_whose_consumer_is_closed_by_its_handler_does_not_commit_what_it_made_without_the_ack() -> None:
     async def scenario() -> None:
         async with consuming() as (cluster, client, consumer), client.producer(TOPIC) as producer:

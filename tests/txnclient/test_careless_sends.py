@@ -436,6 +436,30 @@ def test_c3_a_send_that_gives_up_waiting_lets_the_next_one_in() -> None:
     run(scenario())
 
 
+def test_c3_a_send_whose_transaction_aborts_while_it_waits_lets_the_next_one_in() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, **SMALL)
+            server.stall_sends = True
+            first = producer.send_nowait(bytes(600), key="k")
+            txn = await client.begin()
+            large = asyncio.ensure_future(producer.send(bytes(900), key="k", txn=txn))
+            await asyncio.sleep(0)
+            small = asyncio.ensure_future(producer.send(b"small", key="k"))
+            await asyncio.sleep(1.0)
+            assert server.seen["send"] == 1
+            await txn.abort()
+            await until(lambda: server.seen["send"] == 2)
+            assert not first.done()
+            _go_on(server)
+            await asyncio.gather(first, small)
+            with pytest.raises(txnclient.InvalidTxnState):
+                await large
+
+    run(scenario())
+
+
 def test_c3_a_send_that_has_waited_too_long_lets_the_next_one_in() -> None:
     async def scenario() -> None:
         async with connected(timeout=5.0) as (_, client):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,15 @@ import txnclient
 from tests.processes import read_all
 from tests.segments.brokering import eventually
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
-from txnclient.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REDELIVERIES
+from txnclient.dead_letters import (
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_SUBSCRIPTION,
+    ORIGIN_TOPIC,
+    REDELIVERIES,
+    DeadLetterPolicy,
+    DeadLetters,
+)
+from txnclient.deadlines import Deadline
 from txnclient.outgoing import MAX_MESSAGE_BYTES, MESSAGE_OVERHEAD_BYTES, PROPERTY_OVERHEAD_BYTES
 
 DEAD = "topic://public/default/jobs-workers-DLQ"
@@ -110,6 +118,45 @@ async def test_dead_letters_of_several_consumers_are_each_moved_once(client: txn
         refusing.cancel()
         await asyncio.wait([refusing])
     assert sorted(message.value for message in found) == sorted(values)
+
+
+class CountingHolder:
+    """A feed, as the dead letters know it: counts what comes back of its permits."""
+
+    def __init__(self, consumer: txnclient.Consumer) -> None:
+        self._consumer = consumer
+        self.free = 0
+
+    def ack_nowait(
+        self, messages: Sequence[txnclient.Message], txn: txnclient.Transaction, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
+        return self._consumer.ack_nowait(messages, txn=txn)
+
+    def nack_nowait(self, messages: Sequence[txnclient.Message], delay_s: float) -> list[asyncio.Future[None]]:
+        return []
+
+    def settled(self, count: int) -> None:
+        self.free += count
+
+
+async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -> None:
+    """▲ Or some such batches would leave a worker with none, and it would receive nothing more."""
+    await client.create_topic(TOPIC, segments=1)
+    async with (
+        await client.producer(TOPIC) as producer,
+        await client.consumer(TOPIC, "workers", type="queue") as consumer,
+    ):
+        await producer.send_many([("k", b"dead")] * 8)
+        messages = await received(consumer, 8)
+        policy = DeadLetterPolicy.of(client._moving(), 0, None)
+        assert policy is not None
+        letters = DeadLetters(
+            client._session, policy, "workers", redelivery_delay_s=0.0, on_failed=lambda error: pytest.fail(str(error))
+        )
+        holder = CountingHolder(consumer)
+        letters.put(holder, messages)
+        await eventually(lambda: holder.free)
+        assert (holder.free, letters.moved) == (8, 8)
 
 
 async def test_a7_a_large_value_is_given_back_and_moved_as_one(client: txnclient.Client) -> None:

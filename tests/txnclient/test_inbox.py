@@ -71,6 +71,20 @@ def test_a_copy_is_not_handed_out_while_its_ack_is_under_way(inbox: Inbox) -> No
     assert take_all(inbox) == [(0, 0)]
 
 
+def test_copies_of_what_is_held_give_their_permits_back() -> None:
+    """▲ A broker spends permits on them after each restart: in the end it would have none left for what is new."""
+    inbox = Inbox(4, keeps_holds=True)
+    assert inbox.attached() == 4
+    inbox.arrived(entry(0, 2), b"")
+    take_all(inbox)
+    for _ in range(3):
+        inbox.drop_buffer()
+        assert inbox.attached() == 4
+        inbox.arrived(entry(0, 2), b"")
+        assert inbox.permits_due() == 2
+    assert take_all(inbox) == []
+
+
 def test_a_rewind_ends_every_hold(inbox: Inbox) -> None:
     inbox.arrived(entry(0), b"")
     inbox.arrived(entry(1), b"")

@@ -15,6 +15,7 @@ from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, until
 from txnclient import Snapshot
 from txnclient.reader import behind
+from txnclient.reader_ends import latest_ends
 from txnwire.ids import EARLIEST, MessageId, Position
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
@@ -247,6 +248,24 @@ def test_s7_what_stands_behind_an_open_transaction_in_a_parent_is_not_readable_y
             end_of(server, ROOT, sealed=False)
             await until(lambda: LEFT in attached(server))
             await uncommitted.close()
+
+    run(scenario())
+
+
+def test_s7_what_a_root_holds_back_is_not_readable_in_its_grandchildren_either() -> None:
+    """▲ Nothing is open in the child between them, which is not readable all the same."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, server, client):
+            grandchild = LEFT.replace("0000-7fff-1", "0000-7fff-3")
+            cluster.become({ROOT: ("SEALED", (), (1,)), LEFT: ("SEALED", (0,), (3,)), grandchild: ("ACTIVE", (1,), ())})
+            cluster.sealed.update({ROOT: None, LEFT: None})
+            server.positions = {ROOT: Position(1, 4), LEFT: Position(1, 9), grandchild: Position(1, 2)}
+            cluster.held[ROOT] = Position(1, 7)
+            ends = await latest_ends(
+                client._session, [TOPIC], committed=True, min_revision=0, deadline=client._session.deadline()
+            )
+            assert ends == {ROOT: Position(1, 4), LEFT: EARLIEST, grandchild: EARLIEST}
 
     run(scenario())
 

@@ -25,6 +25,14 @@ def test_environment_beats_file_and_flags_beat_both(tmp_path: Path, monkeypatch:
     assert (settings.id, settings.etcd_prefix, settings.lease_ttl_s) == ("from-flag", "/environment", 7)
 
 
+def test_a_flag_that_says_no_or_zero_beats_the_file_too(tmp_path: Path) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text("autoscale = true\nmin_free_bytes = 7\nheader_retention_s = 7\n")
+    settings = load(config, autoscale=False, min_free_bytes=0, header_retention_s=0.0)
+    assert (settings.autoscale, settings.min_free_bytes, settings.header_retention_s) == (False, 0, 0.0)
+    assert load(config, header_retention_s=None).header_retention_s == 7.0
+
+
 def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXN_ROLES", "broker, admin")
     assert load(None).roles == ("broker", "admin")

@@ -104,6 +104,22 @@ async def test_a_watch_leaves_a_member_that_no_longer_applies() -> None:
         await again.close()
 
 
+async def test_watches_that_were_closed_are_forgotten_and_one_that_stays_still_leaves() -> None:
+    """Every watch is opened anew now and then, for as long as its process runs."""
+    async with silent_etcds(2) as (etcds, backend):
+        used = next(etcd for etcd in etcds if etcd.asked["txn"])
+        stays = await backend.open_watch(b"/a", b"/b", 1)
+        for _ in range(3):
+            await (await backend.open_watch(b"/a", b"/b", 1)).close()
+        (endpoint,) = [one for one in backend._connection._endpoints if one.left]
+        assert len(endpoint.left) == 1
+        await _move(backend, used)
+        with pytest.raises(Unanswered, match="left for another"):
+            await stays.receive()
+        await stays.close()
+        assert not endpoint.left
+
+
 async def _move(backend: EtcdBackend, away_from: SilentEtcd) -> None:
     """Have the other member used, and known."""
     away_from.applies.clear()

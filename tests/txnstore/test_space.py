@@ -190,6 +190,28 @@ def test_a_pin_held_long_is_reported_and_spared_by_another_process() -> None:
     run(scenario())
 
 
+def test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newer_revision_itself() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
+        running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
+        await reader.commit(create(A, b"old"))
+        pinned = etcd.mvcc.revision
+        with reader.pin(pinned):
+            await reader.commit(Commit(puts=(Put(A, b"new"),)))
+            await asyncio.sleep(100)  # revisions between the two pins are sampled
+            with sweeper.pin(etcd.mvcc.revision):
+                await asyncio.sleep(300)
+                (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+        assert found.value == b"old"
+        running.cancel()
+        await asyncio.wait([running])
+        await reader.close()
+        await sweeper.close()
+
+    run(scenario())
+
+
 def test_a_short_pin_costs_nothing() -> None:
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())
