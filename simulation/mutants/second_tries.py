@@ -5,6 +5,8 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 TRIES = "tests/coordinator_v5/test_second_tries.py::test_"
+COLLECTION = "tests/coordinator_v5/test_collection.py::test_"
+CLEAN_UP = "tests/watchers/test_clean_up.py::test_"
 SELDOM = "few seeds refuse the one write, and a later deadline or owner makes up for it"
 SOON = "no judge of the simulation asks how soon a round follows a failed one"
 REAL_DISK = "the simulation has disks of its own: a thread that hangs is behind `LedgerStore`"
@@ -17,7 +19,11 @@ MUTANTS: tuple[Mutant, ...] = (
         file="coordinator_v5/ends.py",
         old="            if (now >= txn.due or owed) and not txn.tc.lost:\n",
         new="            if False:\n",
-        tests=(f"{TRIES}d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room",),
+        tests=(
+            f"{TRIES}d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room",
+            "tests/coordinator_v5/test_deadlines.py::"
+            "test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again",
+        ),
         why_tests=SELDOM,
     ),
     Mutant(
@@ -28,6 +34,49 @@ MUTANTS: tuple[Mutant, ...] = (
         old="decided.reason in (REASON_TIMEOUT, REASON_UNANSWERED)",
         new="decided.reason == REASON_UNANSWERED",
         tests=(f"{TRIES}d7_the_abort_of_a_begin_that_another_id_has_served_is_tried_again",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="deadline-passed-amid-begin",
+        rule="a deadline that passes while the begin is on its way is met once that has landed",
+        section="§5",
+        file="coordinator_v5/transactions.py",
+        old="            elif txn.phase is not Phase.ENDED:\n",
+        new="            elif txn.phase is Phase.OPEN:\n",
+        tests=(f"{TRIES}d2_a_deadline_that_passes_amid_an_unanswered_begin_is_met_once_that_has_landed",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="begin-tried-again-stays-first",
+        rule="a begin that goes unanswered again keeps none behind it from its second try",
+        section="§5",
+        file="coordinator_v5/begins.py",
+        old="            del self._pending[request]\n            self._pending[request] = None\n",
+        new="",
+        tests=(f"{TRIES}d7_a_begin_that_goes_unanswered_again_keeps_none_behind_it_from_its_second_try",),
+        why_tests=SOON,
+    ),
+    Mutant(
+        name="unreadable-outcomes-stop-the-expiry",
+        rule="an outcome block that cannot be read holds back none behind it",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "                    blocks.popleft()\n                    continue\n"
+            "                if outcomes.mod_revision and"
+        ),
+        new="                    break\n                if outcomes.mod_revision and",
+        tests=(f"{COLLECTION}an_outcome_block_that_cannot_be_read_holds_back_none_behind_it",),
+        why_tests="no simulated fault writes a record that is not ours, and it lasts no week",
+    ),
+    Mutant(
+        name="refused-clean-up-forgotten",
+        rule="clean-up that a full etcd refuses is made once there is room, though nothing else comes",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="target=registered.target.name, error=str(error))\n            self._retry(registered)\n",
+        new="target=registered.target.name, error=str(error))\n",
+        tests=(f"{CLEAN_UP}clean_up_that_a_full_store_refuses_is_made_once_there_is_room_though_nothing_else_comes",),
         why_tests=SELDOM,
     ),
     Mutant(

@@ -280,6 +280,26 @@ async def test_clean_up_waits_out_a_store_that_is_away(memory_store: MemoryStore
     await clean_up.close()
 
 
+async def test_clean_up_that_a_full_store_refuses_is_made_once_there_is_room_though_nothing_else_comes(
+    memory_store: MemoryStore,
+) -> None:
+    clean_up = CleanUp(memory_store, SystemClock(), QUICK)
+    await clean_up.start()
+    held = await held_by(memory_store, clean_up)
+    await begin(memory_store, A)
+    await held.write(A)
+    revision = await end(memory_store, A, commit=False)
+    plenty, memory_store.etcd.quota_bytes = memory_store.etcd.quota_bytes, 1
+    decide(held, clean_up, Decision(A, False, revision))
+    await eventually(lambda: memory_store.etcd.no_space and clean_up.statistics().in_flight == 0)
+    assert held.writes.backlog == 1
+    memory_store.etcd.quota_bytes, memory_store.etcd.no_space = plenty, False
+    await eventually(lambda: held.writes.backlog == 0)
+    assert await present(memory_store, keys.TXN_OP) == {}
+    assert held.errors == []
+    await clean_up.close()
+
+
 class SlowAnswers(LoseAnswers):
     def fate(self, request: str, client: str) -> Fate:
         return Fate(answer_s=0.01) if request == "commit" and self.active else NO_FAULT
