@@ -80,6 +80,41 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=SELDOM,
     ),
     Mutant(
+        name="compare-lost-twice-forgotten",
+        rule="clean-up that lost its compare is tried until it does not",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="                self._retry(registered)\n                return\n        else:\n",
+        new="                return\n        else:\n",
+        tests=(f"{CLEAN_UP}clean_up_whose_compare_is_lost_is_tried_until_it_is_not",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="key-of-a-predecessor-left-behind",
+        rule="an end right behind a take-over deletes the deadline key that a predecessor wrote",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="deadline_key=txn.deadline_key or old,",
+        new="deadline_key=old,",
+        tests=(
+            "tests/coordinator_v5/test_deadlines.py::test_an_end_right_behind_a_take_over_takes_the_deadline_key_along",
+        ),
+        why_tests="stale deadline keys are swept up later",
+    ),
+    Mutant(
+        name="key-of-a-successor-left-behind",
+        rule="an end by who has slept deletes the deadline key that a successor may have written",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="deadline_key=txn.deadline_key or old,",
+        new="deadline_key=txn.deadline_key,",
+        tests=(
+            "tests/coordinator_v5/test_deadlines.py::"
+            "test_the_end_by_one_that_has_slept_takes_its_successor_s_deadline_key_along",
+        ),
+        why_tests="stale deadline keys are swept up later",
+    ),
+    Mutant(
         name="failed-index-never-tried-again",
         rule="a deadline key that etcd refuses is written later",
         section="§5",

@@ -327,6 +327,32 @@ class Deletes:
         raise error
 
 
+class Losing(Deletes):
+    """Loses its compare so many times."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__("/segment", 1)
+        self._losses = losses
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        if not self._losses:
+            return super().settle(plan, result, now_s)
+        self._losses -= 1
+        return False
+
+
+@pytest.mark.parametrize("losses", [1, 2, 5])
+async def test_clean_up_whose_compare_is_lost_is_tried_until_it_is_not(memory_store: MemoryStore, losses: int) -> None:
+    clean_up = CleanUp(memory_store, SystemClock(), QUICK)
+    await clean_up.start()
+    target = Losing(losses)
+    clean_up.add(target)
+    clean_up.wake(target)
+    await eventually(lambda: target.backlog == 0)
+    assert clean_up.statistics().lost_compares == losses
+    await clean_up.close()
+
+
 @pytest.mark.parametrize(("deletes", "at_once"), [(2, 64), (3, 43), (16, 8), (100, 8)])
 async def test_small_commits_are_in_flight_in_large_numbers_and_large_ones_in_small(deletes: int, at_once: int) -> None:
     faults = SlowAnswers()
