@@ -83,4 +83,55 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{VISIBILITY}a_loser_s_last_entry_is_known_though_its_next_write_fails",),
         why_tests=FEW,
     ),
+    Mutant(
+        name="one-loser-in-a-sidecar",
+        rule="a sidecar holds every losing writer of a transaction (R3)",
+        section="§6",
+        file="segments/sidecars.py",
+        old="        for (txn_id, writer), position in aborted.items()\n",
+        new="        for (txn_id, writer), position in {key[0]: (key, at) for key, at in aborted.items()}.values()\n",
+        tests=(
+            "tests/segments/test_sidecars.py::"
+            "test_r3_each_loser_of_a_transaction_stands_in_it_and_writer_0_is_not_the_whole_transaction",
+        ),
+        why_tests=FEW,
+    ),
+    Mutant(
+        name="one-loser-in-the-cut",
+        rule="a cut names every losing writer of a transaction (V5)",
+        section="§10",
+        file=FILE,
+        old="            aborted += (key for key, last in lost if last > resolved and key[0] not in undecided)\n",
+        new=(
+            "            some = [key for key, last in lost if last > resolved and key[0] not in undecided]\n"
+            "            aborted += {key[0]: key for key in some}.values()\n"
+        ),
+        tests=(f"{VISIBILITY}a_cut_names_each_loser_of_a_transaction_by_its_own_last_entry",),
+        why_tests=FEW,
+    ),
+    Mutant(
+        name="record-of-one-loser-stands-for-all",
+        rule="clean-up writes the record of each losing writer that has none yet, whichever stands already",
+        section="§6",
+        file="watchers/clean_up_plans.py",
+        old="            if found[keys.aborted(self._segment, txn_id, writer)] is not None:\n",
+        new="            if any(record is not None for record in found.values()):\n",
+        tests=(
+            "tests/watchers/test_clean_up_plans.py::"
+            "test_the_record_of_one_loser_that_stands_already_leaves_the_other_s_to_be_written",
+        ),
+        why_tests=FEW,
+    ),
+    Mutant(
+        name="one-writer-speaks-for-a-part",
+        rule="acks that are applied in parts count by their own writer",
+        section="§6",
+        file="watchers/pending_acks.py",
+        old="            counting = [reservation for reservation in part if decision.counts(reservation.writer)]\n",
+        new="            counting = [reservation for reservation in part if decision.counts(part[0].writer)]\n",
+        tests=(
+            "tests/watchers/test_acks_in_parts.py::test_within_one_part_each_writer_s_acks_count_or_not_for_themselves",
+        ),
+        why_tests=FEW,
+    ),
 )

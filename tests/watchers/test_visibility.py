@@ -6,6 +6,7 @@ import pytest
 
 from txnwire.errors import ExpiredTransaction, InternalError, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.turns import at_once
 from watchers.outcomes import Decision
 from watchers.visibility import TransactionBuffer
 
@@ -553,3 +554,16 @@ def test_records_of_two_losers_are_both_known_in_etcd_once_they_are_durable() ->
     assert buffer.records_in_store == 2
     assert buffer.durable(at(9)) == {(A, W2): at(1), (A, W3): at(2)}
     assert buffer.prunable(at(9), 10) == ((A, W2), (A, W3))
+
+
+def test_a_cut_names_each_loser_of_a_transaction_by_its_own_last_entry() -> None:
+    buffer = fresh()
+    buffer.note_decisions()
+    for entry_id, writer in enumerate((W1, W2, W3)):
+        write(buffer, A, entry_id, writer)
+    buffer.decided(commit(A, writers=frozenset({W1})))
+    whole, rest = at_once(buffer.cut(100, at(-1))), at_once(buffer.cut(100, at(1)))
+    assert whole is not None
+    assert rest is not None
+    assert whole.aborted == ((A, W2), (A, W3))
+    assert rest.aborted == ((A, W3),)
