@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
-VISIBILITY = "tests/watchers/test_visibility.py::test_"
+LOSERS = "tests/watchers/test_losers.py::test_"
 FEW = "in few seeds two writers of one transaction lose in one segment, in ledgers that go at different times"
 FILE = "watchers/visibility.py"
 
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                for key in [key for key in self._losers if key[0] == txn_id]:\n"
             "                    del self._losers[key]\n"
         ),
-        tests=(f"{VISIBILITY}r3_trimming_what_one_loser_wrote_leaves_the_others_of_its_transaction_hidden",),
+        tests=(f"{LOSERS}r3_trimming_what_one_loser_wrote_leaves_the_others_of_its_transaction_hidden",),
         why_tests=FEW,
     ),
     Mutant(
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=FILE,
         old="txn_id in self._aborted if writer < 0 else (txn_id, writer) in self._losers\n",
         new="txn_id in self._aborted if writer < 0 else any(key[0] == txn_id for key in self._losers)\n",
-        tests=(f"{VISIBILITY}r3_trimming_what_one_loser_wrote_leaves_the_others_of_its_transaction_hidden",),
+        tests=(f"{LOSERS}r3_trimming_what_one_loser_wrote_leaves_the_others_of_its_transaction_hidden",),
         why_tests=FEW,
     ),
     Mutant(
@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=FILE,
         old="if (record[1], None if record[2] < 0 else record[2]) not in records\n",
         new="if record[1] not in {txn_id for txn_id, _ in records}\n",
-        tests=(f"{VISIBILITY}r3_losers_of_one_transaction_go_into_the_sidecars_of_their_own_ledgers",),
+        tests=(f"{LOSERS}r3_losers_of_one_transaction_go_into_the_sidecars_of_their_own_ledgers",),
         why_tests=FEW,
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=FILE,
         old="            if not self.is_aborted(txn_id, -1 if writer is None else writer):\n",
         new="            if txn_id not in self._aborted and not any(key[0] == txn_id for key in self._losers):\n",
-        tests=(f"{VISIBILITY}r3_a_successor_finds_losers_of_one_transaction_in_etcd_in_sidecars_and_in_the_tail",),
+        tests=(f"{LOSERS}r3_a_successor_finds_losers_of_one_transaction_in_etcd_in_sidecars_and_in_the_tail",),
         why_tests=FEW,
     ),
     Mutant(
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=FILE,
         old="            if not decision.counts(writer) and (txn_id, writer) not in self._losers\n",
         new="            if not decision.counts(writer) and not any(key[0] == txn_id for key in self._losers)\n",
-        tests=(f"{VISIBILITY}r3_a_successor_finds_losers_of_one_transaction_in_etcd_in_sidecars_and_in_the_tail",),
+        tests=(f"{LOSERS}r3_a_successor_finds_losers_of_one_transaction_in_etcd_in_sidecars_and_in_the_tail",),
         why_tests=FEW,
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=FILE,
         old="((None, max(last for _, last in entries)),)",
         new="((None, entries[-1][1]),)",
-        tests=(f"{VISIBILITY}an_abort_is_recorded_up_to_the_last_entry_whichever_writer_s_that_is",),
+        tests=(f"{LOSERS}an_abort_is_recorded_up_to_the_last_entry_whichever_writer_s_that_is",),
         why_tests=FEW,
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=FILE,
         old="        if writer not in found.last_by_writer:\n            found.last_by_writer[writer] = None\n",
         new="        found.last_by_writer[writer] = None\n",
-        tests=(f"{VISIBILITY}a_loser_s_last_entry_is_known_though_its_next_write_fails",),
+        tests=(f"{LOSERS}a_loser_s_last_entry_is_known_though_its_next_write_fails",),
         why_tests=FEW,
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            some = [key for key, last in lost if last > resolved and key[0] not in undecided]\n"
             "            aborted += {key[0]: key for key in some}.values()\n"
         ),
-        tests=(f"{VISIBILITY}a_cut_names_each_loser_of_a_transaction_by_its_own_last_entry",),
+        tests=(f"{LOSERS}a_cut_names_each_loser_of_a_transaction_by_its_own_last_entry",),
         why_tests=FEW,
     ),
     Mutant(
