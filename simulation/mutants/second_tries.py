@@ -167,4 +167,54 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/segments/test_hung_disk.py",),
         why_tests=REAL_DISK,
     ),
+    Mutant(
+        name="busy-producer-blocks-the-idle",
+        rule="a producer that was idle for longest and is busy keeps no other from being forgotten",
+        section="§7",
+        file="segments/dedup.py",
+        old="                self._active(producer, now_s)  # something of it is on its way\n                continue\n",
+        new="                break\n",
+        tests=(
+            "tests/segments/test_dedup.py::"
+            "test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten",
+        ),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="delays-behind-the-first-forgotten",
+        rule="one timer serves all delays of a queue: it is set anew behind each",
+        section="§7",
+        file="segments/queue_subscription.py",
+        old="        self._queue.expire(self._clock.monotonic())\n        self._set_timer()\n",
+        new="        self._queue.expire(self._clock.monotonic())\n",
+        tests=("tests/segments/test_queue_subscription.py::test_nacks_that_wait_for_different_times_all_come_again",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="lingering-behind-the-first-forgotten",
+        rule="one timer serves all batches that linger: it is set anew behind each",
+        section="§9",
+        file="txnclient/lingering.py",
+        old="        if self._later:\n            self._timer =",
+        new="        if False:\n            self._timer =",
+        tests=("tests/txnclient/test_producer.py::test_lingering_ends_for_each_of_several_segments_in_its_time",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="doomed-behind-one-that-is-not",
+        rule="an entry whose time is up is taken out wherever it stands",
+        section="§9",
+        file="txnclient/outbox.py",
+        old=(
+            "        out = [entry for entry in self._waiting if doomed(entry)]\n"
+            "        self._waiting = deque(entry for entry in self._waiting if not doomed(entry))\n"
+        ),
+        new=(
+            "        out = []\n"
+            "        while self._waiting and doomed(self._waiting[0]):\n"
+            "            out.append(self._waiting.popleft())\n"
+        ),
+        tests=("tests/txnclient/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
+        why_tests=SELDOM,
+    ),
 )

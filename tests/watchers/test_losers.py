@@ -1,4 +1,4 @@
-"""Several writers of one named transaction that do not count: each is hidden, recorded, moved and trimmed for itself."""
+"""Writers of one named transaction that do not count: each is hidden, recorded, moved and trimmed for itself."""
 
 from __future__ import annotations
 
