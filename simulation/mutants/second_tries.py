@@ -172,8 +172,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a producer that was idle for longest and is busy keeps no other from being forgotten",
         section="§7",
         file="segments/dedup.py",
-        old="                self._active(producer, now_s)  # something of it is on its way\n                continue\n",
-        new="                break\n",
+        old="  # something of it is on its way\n                continue\n",
+        new="\n                break\n",
         tests=(
             "tests/segments/test_dedup.py::"
             "test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten",
