@@ -5,6 +5,8 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 TRIES = "tests/coordinator_v5/test_second_tries.py::test_"
+COLLECTION = "tests/coordinator_v5/test_collection.py::test_"
+CLEAN_UP = "tests/watchers/test_clean_up.py::test_"
 SELDOM = "few seeds refuse the one write, and a later deadline or owner makes up for it"
 SOON = "no judge of the simulation asks how soon a round follows a failed one"
 REAL_DISK = "the simulation has disks of its own: a thread that hangs is behind `LedgerStore`"
@@ -17,7 +19,11 @@ MUTANTS: tuple[Mutant, ...] = (
         file="coordinator_v5/ends.py",
         old="            if (now >= txn.due or owed) and not txn.tc.lost:\n",
         new="            if False:\n",
-        tests=(f"{TRIES}d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room",),
+        tests=(
+            f"{TRIES}d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room",
+            "tests/coordinator_v5/test_deadlines.py::"
+            "test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again",
+        ),
         why_tests=SELDOM,
     ),
     Mutant(
@@ -29,6 +35,84 @@ MUTANTS: tuple[Mutant, ...] = (
         new="decided.reason == REASON_UNANSWERED",
         tests=(f"{TRIES}d7_the_abort_of_a_begin_that_another_id_has_served_is_tried_again",),
         why_tests=SELDOM,
+    ),
+    Mutant(
+        name="deadline-passed-amid-begin",
+        rule="a deadline that passes while the begin is on its way is met once that has landed",
+        section="§5",
+        file="coordinator_v5/transactions.py",
+        old="            elif txn.phase is not Phase.ENDED:\n",
+        new="            elif txn.phase is Phase.OPEN:\n",
+        tests=(f"{TRIES}d2_a_deadline_that_passes_amid_an_unanswered_begin_is_met_once_that_has_landed",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="begin-tried-again-stays-first",
+        rule="a begin that goes unanswered again keeps none behind it from its second try",
+        section="§5",
+        file="coordinator_v5/begins.py",
+        old="            del self._pending[request]\n            self._pending[request] = None\n",
+        new="",
+        tests=(f"{TRIES}d7_a_begin_that_goes_unanswered_again_keeps_none_behind_it_from_its_second_try",),
+        why_tests=SOON,
+    ),
+    Mutant(
+        name="unreadable-outcomes-stop-the-expiry",
+        rule="an outcome block that cannot be read holds back none behind it",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "                    blocks.popleft()\n                    continue\n"
+            "                if outcomes.mod_revision and"
+        ),
+        new="                    break\n                if outcomes.mod_revision and",
+        tests=(f"{COLLECTION}an_outcome_block_that_cannot_be_read_holds_back_none_behind_it",),
+        why_tests="no simulated fault writes a record that is not ours, and it lasts no week",
+    ),
+    Mutant(
+        name="refused-clean-up-forgotten",
+        rule="clean-up that a full etcd refuses is made once there is room, though nothing else comes",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="target=registered.target.name, error=str(error))\n            self._retry(registered)\n",
+        new="target=registered.target.name, error=str(error))\n",
+        tests=(f"{CLEAN_UP}clean_up_that_a_full_store_refuses_is_made_once_there_is_room_though_nothing_else_comes",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="compare-lost-twice-forgotten",
+        rule="clean-up that lost its compare is tried until it does not",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="                self._retry(registered)\n                return\n        else:\n",
+        new="                return\n        else:\n",
+        tests=(f"{CLEAN_UP}clean_up_whose_compare_is_lost_is_tried_until_it_is_not",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="key-of-a-predecessor-left-behind",
+        rule="an end right behind a take-over deletes the deadline key that a predecessor wrote",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="deadline_key=txn.deadline_key or old,",
+        new="deadline_key=old,",
+        tests=(
+            "tests/coordinator_v5/test_deadlines.py::test_an_end_right_behind_a_take_over_takes_the_deadline_key_along",
+        ),
+        why_tests="stale deadline keys are swept up later",
+    ),
+    Mutant(
+        name="key-of-a-successor-left-behind",
+        rule="an end by who has slept deletes the deadline key that a successor may have written",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="deadline_key=txn.deadline_key or old,",
+        new="deadline_key=txn.deadline_key,",
+        tests=(
+            "tests/coordinator_v5/test_deadlines.py::"
+            "test_the_end_by_one_that_has_slept_takes_its_successor_s_deadline_key_along",
+        ),
+        why_tests="stale deadline keys are swept up later",
     ),
     Mutant(
         name="failed-index-never-tried-again",
@@ -82,5 +166,55 @@ MUTANTS: tuple[Mutant, ...] = (
         new="timeout=None)",
         tests=("tests/segments/test_hung_disk.py",),
         why_tests=REAL_DISK,
+    ),
+    Mutant(
+        name="busy-producer-blocks-the-idle",
+        rule="a producer that was idle for longest and is busy keeps no other from being forgotten",
+        section="§7",
+        file="segments/dedup.py",
+        old="  # something of it is on its way\n                continue\n",
+        new="\n                break\n",
+        tests=(
+            "tests/segments/test_dedup.py::"
+            "test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten",
+        ),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="delays-behind-the-first-forgotten",
+        rule="one timer serves all delays of a queue: it is set anew behind each",
+        section="§7",
+        file="segments/queue_subscription.py",
+        old="        self._queue.expire(self._clock.monotonic())\n        self._set_timer()\n",
+        new="        self._queue.expire(self._clock.monotonic())\n",
+        tests=("tests/segments/test_queue_subscription.py::test_nacks_that_wait_for_different_times_all_come_again",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="lingering-behind-the-first-forgotten",
+        rule="one timer serves all batches that linger: it is set anew behind each",
+        section="§9",
+        file="txnclient/lingering.py",
+        old="        if self._later:\n            self._timer =",
+        new="        if False:\n            self._timer =",
+        tests=("tests/txnclient/test_producer.py::test_lingering_ends_for_each_of_several_segments_in_its_time",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="doomed-behind-one-that-is-not",
+        rule="an entry whose time is up is taken out wherever it stands",
+        section="§9",
+        file="txnclient/outbox.py",
+        old=(
+            "        out = [entry for entry in self._waiting if doomed(entry)]\n"
+            "        self._waiting = deque(entry for entry in self._waiting if not doomed(entry))\n"
+        ),
+        new=(
+            "        out = []\n"
+            "        while self._waiting and doomed(self._waiting[0]):\n"
+            "            out.append(self._waiting.popleft())\n"
+        ),
+        tests=("tests/txnclient/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
+        why_tests=SELDOM,
     ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 SESSIONS = "tests/coordinator_v5/test_sessions.py::"
-DEADLINES = "tests/coordinator_v5/test_deadlines.py::"
 TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
 COLLECTION = "tests/coordinator_v5/test_collection.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
@@ -56,19 +55,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            session.lost_at = None\n",
         tests=(SESSIONS + "test_a_client_that_came_back_hides_none_that_was_lost_after_it",),
         why_tests="not looked for with seeds: the deadline ends it all the same, a little later",
-    ),
-    Mutant(
-        name="overdue-abort-not-retried",
-        rule="the abort of an overdue transaction is tried again until it has a verdict (D6)",
-        section="§5",
-        file="coordinator_v5/ends.py",
-        old=(
-            "            owed = decided.reason in (REASON_TIMEOUT, REASON_UNANSWERED)\n"
-            "            if (now >= txn.due or owed) and not txn.tc.lost:"
-        ),
-        new=("            if decided.reason == REASON_UNANSWERED and not txn.tc.lost:"),
-        tests=(DEADLINES + "test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again",),
-        why_tests="not looked for with seeds: etcd has to be full at the deadline of a client that stays and is silent",
     ),
     Mutant(
         name="walk-dropped-on-error",

@@ -429,6 +429,26 @@ def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
     in_virtual_time(scenario)
 
 
+def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(
+            tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+        )
+        for name in ("one", "two"):  # a successor takes ids of its own, so a block of its own
+            process = await Process(etcd, name, settings).start()
+            await run_transactions(process, 1)
+            await until(lambda: not headers(etcd))
+            if name == "one":
+                await process.close()
+        first, _ = within(etcd, keys.TXN_OUTCOME)
+        etcd.mvcc.commit([Commit(puts=(Put(first.key, b"not an outcome block"),))])
+        process.clock.step_ms = 700_000
+        await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == [first.key], limit_s=60)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
 def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()

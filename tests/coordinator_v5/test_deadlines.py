@@ -324,6 +324,22 @@ def test_the_end_by_one_that_has_slept_takes_its_successor_s_deadline_key_along(
     in_virtual_time(scenario)
 
 
+def test_an_end_right_behind_a_take_over_takes_the_deadline_key_along() -> None:
+    """The transaction is new to who has just taken it over, its key is not."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        begun = await one.coordinator.begin(0)
+        await until(lambda: bool(deadline_keys(etcd)))
+        one.kill()
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        assert (await two.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        assert deadline_keys(etcd) == []
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
 def test_the_mark_never_passes_an_open_transaction_without_its_key() -> None:
     """▲ Invariant checked after every revision, with late index puts that are lost, late and slow."""
 

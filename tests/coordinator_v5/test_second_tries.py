@@ -36,8 +36,9 @@ def test_d2_a_deadline_that_passes_amid_an_unanswered_begin_is_met_once_that_has
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()
         await process.coordinator.begin(0)  # ids are in hand
-        process.fates.script = [Fate(arrive_s=0.001, answer_s=4.0)]
-        begun = await process.coordinator.begin(0, timeout_ms=1_000)
+        answer_s = CoordinatorSettings().begin_patience_s * 0.75  # before another id is tried
+        process.fates.script = [Fate(arrive_s=0.001, answer_s=answer_s)]
+        begun = await process.coordinator.begin(0, timeout_ms=int(answer_s * 500))
         assert begun.txn_id in open_headers(etcd)
         await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=5.0)
         await process.close()
@@ -83,6 +84,29 @@ def test_d7_the_abort_of_a_begin_that_another_id_has_served_is_tried_again() -> 
         make_room(etcd)
         await until(lambda: late not in open_headers(etcd), limit_s=10.0)
         assert begun.txn_id in open_headers(etcd)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_begin_that_goes_unanswered_again_keeps_none_behind_it_from_its_second_try() -> None:
+    """They are looked at in the order of their last tries, up to the first that was tried a moment ago."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, mark_every_s=3600.0)
+        process = await Process(etcd, "one", settings).start()
+        before = await process.coordinator.begin(0)  # ids are in hand
+        await process.coordinator.end(before.txn_id, commit=True)
+        await asyncio.sleep(1.0)  # and the mark is written
+        unanswered = Fate(arrive_s=0.001, answer_s=60.0)
+        process.fates.script = [unanswered, unanswered, unanswered]  # both, and the first one once more
+        first = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=120_000))
+        await asyncio.sleep(settings.begin_patience_s / 2)
+        second = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=120_000))
+        await until(second.done, limit_s=settings.begin_patience_s * 1.3)
+        assert not first.done()
+        await second
+        first.cancel()
         await process.close()
 
     in_virtual_time(scenario)

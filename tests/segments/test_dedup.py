@@ -284,6 +284,17 @@ def test_idle_producers_expire_connected_and_busy_ones_never(dedup: Dedup[str]) 
     assert dedup.last_sequence_id("gone", 0xABC) == -1
 
 
+def test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten(dedup: Dedup[str]) -> None:
+    busy, gone = (Producer(dedup, name) for name in ("busy", "gone"))
+    for one in (busy, gone):
+        dedup.stored(one.new(0, -1), at(0), NOW_S)
+    busy.new(1, 0)
+    for one in (busy, gone):
+        dedup.disconnect(one.connected.token, NOW_S)
+    assert dedup.expire(NOW_S + IDLE_S + 1) == 1
+    assert [dedup.last_sequence_id(name, 0xABC) for name in ("busy", "gone")] == [0, -1]
+
+
 def test_idle_time_goes_on_over_a_restart(dedup: Dedup[str], producer: Producer) -> None:
     dedup.stored(producer.new(0, -1), at(0), NOW_S)
     dedup.disconnect(producer.connected.token, NOW_S)

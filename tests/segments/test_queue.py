@@ -140,6 +140,20 @@ def test_delayed_messages_come_when_their_time_has_come() -> None:
     assert rig.queue.next_expiry_s() is None
 
 
+def test_all_whose_time_has_come_are_due_at_once_in_whichever_order_they_were_delayed() -> None:
+    rig = Rig()
+    taker = rig.taker()
+    positions = [rig.append() for _ in range(4)]
+    rig.run()
+    for position, due_s in zip(positions, (9.0, 5.0, 3.0, 4.0), strict=True):
+        rig.queue.given_back([whole(position)], taker, due_s=due_s)
+    taker.got.clear()
+    rig.queue.expire(5.0)
+    rig.run()
+    assert [position for position, _, _ in taker.got] == positions[1:]
+    assert rig.queue.next_expiry_s() == 9.0
+
+
 def test_a_stale_due_place_delivers_nothing_that_is_delayed() -> None:
     rig = Rig()
     taker = rig.taker()

@@ -379,6 +379,22 @@ async def test_a_nack_may_wait(memory_cluster: Cluster) -> None:
         await consumer.nack(soon, delay_ms=10**12)
 
 
+async def test_nacks_that_wait_for_different_times_all_come_again(memory_cluster: Cluster) -> None:
+    """One timer serves them all: set anew behind each."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    names = ("first", "second", "third")
+    for name in names:
+        await producer.send(name)
+    await consumer.wait(*names)
+    for number, message in enumerate(consumer.take()):
+        await consumer.nack(message, delay_ms=20 * (number + 1))
+    await consumer.wait(*names)
+    assert counts(consumer) == dict.fromkeys(names, 1)
+
+
 async def test_a_delay_goes_on_where_all_consumers_were_lost_over_a_read_that_failed(
     memory_cluster: Cluster,
 ) -> None:

@@ -125,6 +125,17 @@ def test_entries_whose_answer_is_awaited_are_not_removed() -> None:
     assert outbox.remove(lambda entry: True) == [Entry(0, 0)]
 
 
+@pytest.mark.parametrize("written", [0, 3])
+def test_what_is_doomed_goes_wherever_it_stands(written: int) -> None:
+    """Deadlines are each entry's own: one behind an entry that has time left may have passed."""
+    outbox = filled((0, 0), (1, 1), (2, 2), (3, 3))
+    for _ in range(written):
+        outbox.next_to_write()
+    outbox.give_up_answers()
+    assert outbox.remove(lambda entry: entry.first in (1, 3)) == [Entry(1, 1), Entry(3, 3)]
+    assert list(outbox) == [Entry(0, 0), Entry(2, 2)]
+
+
 def test_clear_takes_everything_out() -> None:
     outbox = filled((0, 0), (1, 1))
     outbox.next_to_write()

@@ -87,6 +87,34 @@ def test_lingering_ends() -> None:
     run(scenario())
 
 
+def test_lingering_ends_for_each_of_several_segments_in_its_time() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=20, batch_bytes=1000, compression=None)
+            key, other = "a", next(key for key in "bcdefghij" if _segment_of(key) != _segment_of("a"))
+            server.stall_sends = True
+            for one in (key, other):
+                producer.send_nowait(b"0", key=one)
+            await until(lambda: server.seen["send"] == 2)
+            producer.send_nowait(b"1", key=key)
+            await asyncio.sleep(0.005)
+            producer.send_nowait(bytes(600), key=other)
+            await asyncio.sleep(0.005)
+            producer.send_nowait(bytes(600), key=other)  # the one before leaves full, and this one begins another
+            await asyncio.sleep(0.005)
+            assert server.seen["send"] == 3
+            await asyncio.sleep(0.010)
+            assert server.seen["send"] == 4
+            await asyncio.sleep(0.010)
+            assert server.seen["send"] == 5
+            server.stall_sends = False
+            server.finish_sends()
+            await producer.flush()
+
+    run(scenario())
+
+
 def test_a_full_batch_leaves_at_once_and_a_larger_message_gets_its_own() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

@@ -130,3 +130,17 @@ def test_cumulative_acks_release_nothing_before_the_last_of_them_is_gone(pending
     assert pending.statistics().cumulative == 0
     assert pending.earliest_unacked() == Position(1, 0)
     assert parts(pending)[-1].whole is not None
+
+
+def test_within_one_part_each_writer_s_acks_count_or_not_for_themselves() -> None:
+    cursor = Cursor(LedgerLengths({1: 10}), EARLIEST)
+    pending = PendingAcks("s", "sub", cursor)
+    for entry_id, writer in enumerate((COUNTS, LOSES, LOSES, COUNTS), start=1):
+        acked(pending, A, whole(entry_id), writer)
+    with turns_divided_by(APPLIED_AT_ONCE // 2):  # two in each part
+        assert pending.decided(Decision(A, True, 5, frozenset({COUNTS}))) is None
+        *_, last = parts(pending)
+    assert last.whole is not None
+    assert last.whole.acked == (whole(1), whole(4))
+    assert last.whole.released == (whole(2), whole(3))
+    assert [cursor.acked(Position(1, n)) == WHOLE for n in (1, 2, 3, 4)] == [True, False, False, True]

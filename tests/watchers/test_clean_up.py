@@ -280,6 +280,26 @@ async def test_clean_up_waits_out_a_store_that_is_away(memory_store: MemoryStore
     await clean_up.close()
 
 
+async def test_clean_up_that_a_full_store_refuses_is_made_once_there_is_room_though_nothing_else_comes(
+    memory_store: MemoryStore,
+) -> None:
+    clean_up = CleanUp(memory_store, SystemClock(), QUICK)
+    await clean_up.start()
+    held = await held_by(memory_store, clean_up)
+    await begin(memory_store, A)
+    await held.write(A)
+    revision = await end(memory_store, A, commit=False)
+    plenty, memory_store.etcd.quota_bytes = memory_store.etcd.quota_bytes, 1
+    decide(held, clean_up, Decision(A, False, revision))
+    await eventually(lambda: memory_store.etcd.no_space and clean_up.statistics().in_flight == 0)
+    assert held.writes.backlog == 1
+    memory_store.etcd.quota_bytes, memory_store.etcd.no_space = plenty, False
+    await eventually(lambda: held.writes.backlog == 0)
+    assert await present(memory_store, keys.TXN_OP) == {}
+    assert held.errors == []
+    await clean_up.close()
+
+
 class SlowAnswers(LoseAnswers):
     def fate(self, request: str, client: str) -> Fate:
         return Fate(answer_s=0.01) if request == "commit" and self.active else NO_FAULT
@@ -305,6 +325,32 @@ class Deletes:
 
     def lost(self, error: TxnError) -> None:
         raise error
+
+
+class Losing(Deletes):
+    """Loses its compare so many times."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__("/segment", 1)
+        self._losses = losses
+
+    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+        if not self._losses:
+            return super().settle(plan, result, now_s)
+        self._losses -= 1
+        return False
+
+
+@pytest.mark.parametrize("losses", [1, 2, 5])
+async def test_clean_up_whose_compare_is_lost_is_tried_until_it_is_not(memory_store: MemoryStore, losses: int) -> None:
+    clean_up = CleanUp(memory_store, SystemClock(), QUICK)
+    await clean_up.start()
+    target = Losing(losses)
+    clean_up.add(target)
+    clean_up.wake(target)
+    await eventually(lambda: target.backlog == 0)
+    assert clean_up.statistics().lost_compares == losses
+    await clean_up.close()
 
 
 @pytest.mark.parametrize(("deletes", "at_once"), [(2, 64), (3, 43), (16, 8), (100, 8)])

@@ -203,6 +203,22 @@ def test_lost_compare_takes_over_what_stands_and_plans_again() -> None:
     assert writes.target.backlog == 0
 
 
+def test_the_record_of_one_loser_that_stands_already_leaves_the_other_s_to_be_written() -> None:
+    """▲ With the ops gone and no record of its own, its entries would be read as committed."""
+    writes = Writes()
+    writes.ended(TXNS[0], writers=(1, 2, 3), counting=3)
+    plan = writes.target.plan(100.0)
+    assert plan is not None
+    stands = KeyValue(keys.aborted(SEGMENT, TXNS[0], 1), b'{"v":1,"max_position":null}', 1, 6, 6)
+    reads = ((OWNER,), *((stands,) if put.key == stands.key else () for put in plan.commit.puts))
+    assert not writes.target.settle(plan, CommitResult(False, 70, reads), 100.0)
+    plan = writes.target.plan(100.0)
+    assert plan is not None
+    recorded = [put.key for put in plan.commit.puts if put.key != WATERMARK]
+    assert recorded == [keys.aborted(SEGMENT, TXNS[0], 2)]
+    assert plan.commit.deletes == op_deletes(TXNS[0])
+
+
 def test_lost_epoch_is_not_owner() -> None:
     writes = Writes()
     writes.ended(TXNS[0])

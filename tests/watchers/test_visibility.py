@@ -440,6 +440,14 @@ def test_what_was_decided_earlier_is_unsettled_too_while_an_operation_is_in_flig
     assert [buffer.unsettled(revision) for revision in (99, 100, 101)] == [False, True, True]
 
 
+def test_whatever_is_in_flight_is_unsettled_though_one_of_a_later_decision_stands_before_it() -> None:
+    buffer = fresh()
+    for txn_id, revision in ((A, 200), (B, 100)):
+        buffer.op_started(txn_id, 0)
+        buffer.decided(commit(txn_id, revision=revision))
+    assert [buffer.unsettled(revision) for revision in (99, 150)] == [False, True]
+
+
 def test_statistics_name_what_holds_readers_back() -> None:
     buffer = fresh()
     write(buffer, A, 0)
