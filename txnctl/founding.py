@@ -9,10 +9,11 @@ import structlog
 
 from txnstore.maintenance import Maintenance
 from txnstore.store_client import StoreClient
-from txnwire.errors import StoreFull
+from txnwire.errors import StoreFull, TxnError
 from txnwire.ports import Clock
 
-PATIENCE_S: Final = 40.0
+PATIENCE_S: Final = 20.0
+"""Less than a supervisor waits for a server to be ready."""
 PAUSE_S: Final = 1.0
 """Between two attempts where etcd is full."""
 
@@ -34,5 +35,13 @@ async def found_cluster(store: StoreClient, clock: Clock, *, id: str, makes_room
                 raise
             log.warning("etcd is full, a new cluster waits for room in it", id=id, error=str(error))
         if makes_room:
-            await maintenance.mind_size()
+            await _make_room(maintenance)
         await asyncio.sleep(PAUSE_S)
+
+
+async def _make_room(maintenance: Maintenance) -> None:
+    """Whoever may not defragment waits for somebody who may, as the others do."""
+    try:
+        await maintenance.mind_size()
+    except TxnError as error:
+        log.warning("no room made in etcd", error=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,6 @@ NO_ADMIN = "off"
 
 ENVIRONMENT = "TXN_"
 
-LEVELS = ("debug", "info", "warning", "error")
 
 OF_COMMANDS = ("TXN_URL", "TXN_CONFIG")
 """Environment variables that are options of commands, not settings of a server."""
@@ -90,7 +90,7 @@ class ServerSettings(BaseSettings):
     @field_validator("log_level")
     @classmethod
     def _known_level(cls, value: str) -> str:
-        if value.lower() not in LEVELS:
+        if value.upper() not in logging.getLevelNamesMapping():
             raise ValueError("expected debug, info, warning or error")
         return value
 
