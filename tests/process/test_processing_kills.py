@@ -16,8 +16,8 @@ import txnclient
 from tests.processes import kill, process_cluster
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "consume_transform_produce.py"
-ORDERS = "topic://public/shop/orders"
-INVOICES = "topic://public/shop/invoices"
+ORDERS = "topic://public/billing/orders"
+INVOICES = "topic://public/billing/invoices"
 WAVES = 5
 ORDERS_PER_WAVE = 300
 
@@ -56,7 +56,7 @@ async def place(client: txnclient.Client, wave: int) -> None:
 async def test_orders_are_billed_exactly_once_while_everything_is_killed(tmp_path: Path) -> None:
     victims: tuple[tuple[str, ...], ...] = (("broker-1",), ("server",), ("etcd",), ("broker-1", "server"))
     async with process_cluster(tmp_path) as cluster, txnclient.connect(cluster.url, timeout=60) as client:
-        for topic in (ORDERS, INVOICES, "topic://public/shop/ledger"):
+        for topic in (ORDERS, INVOICES, "topic://public/billing/ledger"):
             await client.create_topic(topic, segments=4)
         async with crowd(cluster.url, 2) as workers, await client.reader(INVOICES, serializer="json") as reader:
             billed: list[int] = []

@@ -303,6 +303,7 @@ class SteppingClock(SystemClock):
         return super().monotonic() + self.paused_s
 
 
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
 async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_before(
     memory_etcd: MemoryEtcd, memory_cluster: Cluster
 ) -> None:
