@@ -43,7 +43,8 @@ class _Item:
         assert self.path == Path(__file__)
 
 
-def test_spark_tests_stand_first_and_nothing_else_moves() -> None:
+def test_spark_tests_stand_first_and_nothing_else_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
     here = str(Path(__file__))
     items = [_Item("/a/test_b.py"), _Item(here), _Item("/a/test_a.py"), _Item(here)]
     expected = [items[1], items[3], items[0], items[2]]

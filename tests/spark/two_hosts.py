@@ -147,7 +147,13 @@ def at_work(spark: SparkSession) -> set[int]:
 def main(folder: Path, url: str, topic: str) -> None:
     master = start_cluster(configuration(folder, master=f"spark://{MASTER}", memory="512m"), folder)
     spark = session(folder, master)
-    before = at_work(spark)
+    before: set[int] = set()
+
+    def both_work() -> bool:
+        before.update(at_work(spark))
+        return len(before) == 2
+
+    wait_until(both_work, "tasks on both executors", 100.0)
     writes = Writes(spark, folder, url, topic)
     writes.frame("frame", "outrun")
     ended(writes.stream("stream", "outrun"))
