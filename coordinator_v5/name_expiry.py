@@ -18,6 +18,7 @@ from txnstore.paging import in_pages, in_parts
 from txnstore.store import Compare, KeyValue, MetadataStore
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ports import Clock
+from txnwire.tasks import all_of
 
 PAGE: Final = 2_000
 """Names read at once; etcd looks at all keys that follow for each page of them."""
@@ -72,7 +73,7 @@ class NameExpiry:
         return gone
 
     async def _forget(self, expired: list[Expired]) -> int:
-        results = await asyncio.gather(*(self._store.commit(plan_expire_name(one, self._guard)) for one in expired))
+        results = await all_of(self._store.commit(plan_expire_name(one, self._guard)) for one in expired)
         await asyncio.sleep(0)  # where nothing is due, too
         return sum(result.succeeded for result in results)
 

@@ -22,6 +22,7 @@ from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, Ran
 from txnstore.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import MAX_TCID
+from txnwire.tasks import all_of
 
 log = structlog.get_logger()
 
@@ -181,7 +182,7 @@ class TcidOwnership:
             await self._take(wanted, lease)
 
     async def _take(self, tcids: list[int], lease: Lease) -> None:
-        results = await asyncio.gather(*(self._take_one(tcid, lease) for tcid in tcids))
+        results = await all_of(self._take_one(tcid, lease) for tcid in tcids)
         taken = {tcid: epoch for tcid, epoch in zip(tcids, results, strict=True) if epoch is not None}
         if taken:
             log.info("coordinator ids taken", tcids=sorted(taken))
@@ -276,7 +277,7 @@ class TcidOwnership:
             self._losing[tcid] = None
         # ▲ No more begins of it first; those on their way compare its epoch, and land before it is free or never.
         await self._tell_lost()
-        await asyncio.gather(*(self._store.commit(plan_give_up_tcid(*one)) for one in given.items()))
+        await all_of(self._store.commit(plan_give_up_tcid(*one)) for one in given.items())
 
     def _lose(self, tcid: int) -> None:
         if self._mine.pop(tcid, None) is not None:

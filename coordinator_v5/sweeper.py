@@ -24,6 +24,7 @@ from txnstore.store import CommitResult, KeyValue
 from txnstore.transitions import Indexed, decision_of, plan_drop_deadline, plan_late_index, read_late_index_verdict
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import TxnId
+from txnwire.tasks import all_of
 
 log = structlog.get_logger()
 
@@ -149,8 +150,8 @@ class Sweeper:
     async def _drop_stale(self, parts: list[tuple[int, TxnId]]) -> int:
         _, headers = await self._state.store.get_many([keys.txn(txn_id) for _, txn_id in parts])
         stale = [part for part, header in zip(parts, headers, strict=True) if _is_over(header)]
-        results = await asyncio.gather(
-            *(self._state.store.commit(plan_drop_deadline(timeout_ms, txn_id)) for timeout_ms, txn_id in stale)
+        results = await all_of(
+            self._state.store.commit(plan_drop_deadline(timeout_ms, txn_id)) for timeout_ms, txn_id in stale
         )
         return sum(result.succeeded for result in results)
 

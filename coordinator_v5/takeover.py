@@ -26,6 +26,7 @@ from txnstore.store import KeyValue
 from txnstore.transitions import decision_of, read_seq
 from txnwire.errors import TxnError
 from txnwire.ids import MAX_COUNTER, TxnId
+from txnwire.turns import in_turns
 
 log = structlog.get_logger()
 
@@ -93,10 +94,11 @@ class Takeover:
         end = keys.prefix_end(keys.TXN_BY_DEADLINE)
         at_once = self._state.settings.keys_at_once
         async for page in in_pages(self._state.store, keys.TXN_BY_DEADLINE, end, at_once=at_once, keys_only=True):
-            for record in page:
-                deadline = deadline_of(record.key)
-                if deadline is not None and deadline[1].tcid in found:
-                    found[deadline[1].tcid].append(deadline[1].counter)
+            async for part in in_turns(page):
+                for record in part:
+                    deadline = deadline_of(record.key)
+                    if deadline is not None and deadline[1].tcid in found:
+                        found[deadline[1].tcid].append(deadline[1].counter)
             await asyncio.sleep(0)
         return found
 

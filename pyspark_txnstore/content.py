@@ -11,7 +11,7 @@ It stands in the note of the commit (`client.commit(note=…)`). ▲ Never chang
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple, TypeVar
 
@@ -69,11 +69,11 @@ def _of_topic(topic: str, columns: Columns) -> Content:
     return Content(len(columns.values), sum(map(xxh3_64_intdigest, columns.values, _each(seeds))) % _MODULUS)
 
 
-_Seeds = int | Sequence[int]
-"""One for each row, or one for all of them."""
+_Seeds = int | Iterator[int]
+"""One for each row, made as it is asked for, or one for all of them."""
 
 
-def _each(seeds: _Seeds) -> Iterable[int]:
+def _each(seeds: _Seeds) -> Iterator[int]:
     return repeat(seeds) if isinstance(seeds, int) else seeds
 
 
@@ -81,10 +81,12 @@ def _through(column: Sequence[V | None] | None, hashed: Callable[[V, int], int],
     """The seeds behind this field. ▲ A column that no row of a batch has is as one that some have: how rows are divided
     into batches must not count."""
     if column is None:
-        return seeds ^ lacking if isinstance(seeds, int) else [seed ^ lacking for seed in seeds]
-    return [
+        return seeds ^ lacking if isinstance(seeds, int) else (seed ^ lacking for seed in seeds)
+    if None not in column:
+        return map(hashed, column, _each(seeds))  # type: ignore[arg-type]
+    return (
         seed ^ lacking if item is None else hashed(item, seed) for item, seed in zip(column, _each(seeds), strict=False)
-    ]
+    )
 
 
 def _time(epoch_ms: int, seed: int) -> int:

@@ -85,7 +85,12 @@ class Idle:
     def _soon_s(self) -> float:
         if self._cut is None:
             return self._fallback_s  # names tell of the first topic
-        return self._fallback_s if self._watch is not None and self._watch.sees_all else LONGEST_PAUSE_S
+        try:
+            sees_all = self._watch is not None and self._watch.sees_all
+        except TxnError as error:  # its client was closed
+            self._lose(error)
+            sees_all = False
+        return self._fallback_s if sees_all else LONGEST_PAUSE_S
 
     def _move(self) -> None:
         if self._cut is None:
@@ -93,9 +98,9 @@ class Idle:
             return
         try:
             if self._watch is None:
-                self._watch = self._cuts.client.watch(self._cut, isolation=self._isolation)
+                self._watch = self._cuts.client.watch(self._cut, isolation=self._isolation, timeout=BLOCK_S)
             else:
-                self._watch.move(self._cut)
+                self._watch.move(self._cut, timeout=BLOCK_S)
         except TxnError as error:
             self._lose(error)
 

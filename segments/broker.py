@@ -25,7 +25,6 @@ from segments.segment_statistics import PINNING_SHOWN, SegmentStatistics
 from segments.sending import Budget
 from segments.settings import BrokerSettings
 from segments.shares import CacheShares, DeliveryShares
-from segments.waiting import cancel_all
 from txnstore.former_selves import FormerSelves
 from txnstore.paging import in_parts
 from txnstore.store import MetadataStore
@@ -33,7 +32,7 @@ from txnwire.errors import InvalidArgument, NotOwner, TopicNotFound, TxnError
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.snapshot import OF_ANOTHER_STORE
-from txnwire.tasks import errand, vital
+from txnwire.tasks import cancel_all, errand, vital
 from watchers.clean_up import CleanUp
 from watchers.decisions import DecisionWatch
 

@@ -18,7 +18,7 @@ from segments.ownership import Registration
 from segments.segment import Segment
 from segments.take_over import take_over_segment
 from segments.topology import Topology
-from segments.waiting import Waiters, cancel_all
+from segments.waiting import Waiters
 from txnstore import keys
 from txnwire.errors import (
     DataCorrupt,
@@ -31,7 +31,7 @@ from txnwire.errors import (
     TxnError,
 )
 from txnwire.names import SegmentName
-from txnwire.tasks import errand
+from txnwire.tasks import cancel_all, errand
 
 log = structlog.get_logger(__name__)
 

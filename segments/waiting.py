@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from segments.segment import Segment
 from txnwire.errors import NotOwner, TxnError
@@ -46,13 +45,6 @@ class Waiters(Mapping[str, "asyncio.Future[Segment]"]):
     def fail_all(self, error: NotOwner) -> None:
         for path in list(self._futures):
             self.fail(path, error)
-
-
-async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel them and wait for their end, whatever it is."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _retrieve(future: asyncio.Future[Segment]) -> None:

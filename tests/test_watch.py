@@ -11,7 +11,8 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
-from txnwire.errors import InvalidArgument, TopicNotFound
+from txnclient.watch import MOVE_TIMEOUT_S
+from txnwire.errors import InvalidArgument, Timeout, TopicNotFound
 
 TOPIC = "topic://acme/orders/placed"
 LONG_S = 30.0
@@ -178,6 +179,32 @@ async def test_a_deleted_topic_is_no_place_to_watch(client: txnclient.Client, to
             await watch.move(cut)
     with pytest.raises(TopicNotFound):
         await client.watch(cut)
+
+
+async def test_a_topic_made_again_is_waited_for_no_longer_than_asked(client: txnclient.Client, topic: str) -> None:
+    """Its layouts count anew, so that of the snapshot never comes."""
+    await split(client)
+    cut = await client.snapshot(topic)
+    await make_again(client)
+    began = asyncio.get_running_loop().time()
+    for waiting in (client.watch(cut, timeout=0.2), _moved(client, cut)):
+        with pytest.raises((Timeout, TopicNotFound)):
+            await waiting
+    assert asyncio.get_running_loop().time() - began < MOVE_TIMEOUT_S
+
+
+async def _moved(client: txnclient.Client, cut: txnclient.Snapshot) -> None:
+    async with client.watch(await client.snapshot(TOPIC)) as watch:
+        await watch.move(cut, timeout=0.2)
+
+
+async def test_what_is_no_snapshot_is_refused(client: txnclient.Client, topic: str) -> None:
+    with pytest.raises(InvalidArgument, match="begins at a snapshot"):
+        await client.watch(topic)  # type: ignore[arg-type]
+    async with client.watch(await client.snapshot(topic)) as watch:
+        with pytest.raises(InvalidArgument, match="begins at a snapshot"):
+            await watch.move(None)  # type: ignore[arg-type]
+        assert await sleeps(watch)
 
 
 async def test_it_goes_on_over_a_new_owner(client: txnclient.Client, cluster: InProcessCluster, topic: str) -> None:

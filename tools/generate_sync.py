@@ -126,6 +126,8 @@ BODIES = {
         )
 """,
     "send_many": """
+        if self._inner._serializer is None and runs_no_code(messages):
+            return self._bridge.serve(lambda _: self._inner.send_many(messages, txn=_inner_of(txn)))
         with closing(self._inner.parts(messages)) as parts:
             return self._bridge.serve(
                 lambda run_in_caller: self._inner.send_pulled(
@@ -135,7 +137,8 @@ BODIES = {
 """,
 }
 """Of methods whose twins do more than wait. `send_many` pulls messages in the thread of its caller: they may come from
-the synchronous face themselves, and an interrupt meets them there."""
+the synchronous face themselves, and an interrupt meets them there. Plain columns cannot, and save the way there and
+back for each part."""
 
 
 class Names:
@@ -348,7 +351,8 @@ def generate() -> str:
         "import txnclient.transaction", "from collections.abc import Generator, Iterator",
         "from concurrent.futures import Future",
         "from contextlib import closing, contextmanager", "from typing import Any, Generic, overload",
-        "from txnclient.message import Message", "from txnclient.serializers import V",
+        "from txnclient.bulk import runs_no_code", "from txnclient.message import Message",
+        "from txnclient.serializers import V",
         "from txnclient.sync.bridge import Face, closed_behind, opened", "from txnwire.errors import InvalidArgument",
         "from txnwire.ids import TxnId",
     }  # fmt: skip

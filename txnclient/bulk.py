@@ -118,6 +118,16 @@ def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = No
         pulled = max(1, min(PART_MESSAGES, PULLED_BYTES * len(part) // part.bytes))
 
 
+def runs_no_code(messages: object) -> bool:
+    """Whether nothing of the caller's runs while they are taken in, but a serializer."""
+    if not isinstance(messages, Columns):
+        return False
+    maps = messages.properties
+    return all(column is None or type(column) in (list, tuple) for column in messages) and (
+        maps is None or set(map(type, maps)) <= {dict, type(None)}
+    )
+
+
 def _check_lengths(columns: Columns) -> None:
     for column in columns:
         if column is not None and not isinstance(column, Sequence):

@@ -315,20 +315,22 @@ class Openers:
 
         return Opening(open_reader)
 
-    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed") -> Opening[Watch]:
+    def watch(
+        self, snapshot: Snapshot, *, isolation: str = "read_committed", timeout: float | None = None
+    ) -> Opening[Watch]:
         """`await` it, or `async with` it: `wait` on it to hear that the next snapshot of these topics may hold more
         than this one. Nothing is asked meanwhile: brokers tell of it.
 
         It wakes for messages, also of transactions that are open; for the end of those that are pending in the
         snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
-        topic is deleted. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        topic is deleted. `timeout`: as `Watch.move` has it. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
         """
 
         async def open_watch() -> Watch:
             await self._expect_open()
             watch = Watch(self._session, isolation, self._forget)
             try:
-                await watch.move(snapshot)
+                await watch.move(snapshot, timeout=timeout)
                 self._check_open()
             except BaseException:
                 await watch.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,6 +11,7 @@ from txnclient.topic_layout import ACTIVE, SegmentInfo, TopicLayout, topic_of_se
 from txnwire.errors import NotOwner, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.tasks import all_of
 
 POSITIONS_TIMEOUT_S: Final = 5.0
 LAYOUT_WAIT_S: Final = 0.2
@@ -43,11 +43,9 @@ async def latest_ends(
         layouts = [await session.directory.layout(topic, deadline) for topic in topics]
         segments = [segment for layout in layouts for segment in layout.segments.values()]
         unasked = [one for one in segments if one.path not in found or is_outdated(one, found[one.path])]
-        answers = await asyncio.gather(
-            *(
-                ask_reach(session, one, committed=committed, min_revision=min_revision, deadline=deadline)
-                for one in unasked
-            )
+        answers = await all_of(
+            ask_reach(session, one, committed=committed, min_revision=min_revision, deadline=deadline)
+            for one in unasked
         )
         found.update((one.path, answer) for one, answer in zip(unasked, answers, strict=True))
         if not any(is_outdated(one, found[one.path]) for one in segments):
@@ -83,11 +81,9 @@ async def starts_by_time(
     version, works it out whenever it is asked to begin. Raises what looking up a topic raises, and `Timeout`."""
     layouts = [await session.directory.layout(topic, deadline) for topic in topics]
     segments = [segment for layout in layouts for segment in layout.segments.values()]
-    answers = await asyncio.gather(
-        *(
-            ask_reach(session, one, committed=False, min_revision=0, deadline=deadline, timestamp_ms=timestamp_ms)
-            for one in segments
-        )
+    answers = await all_of(
+        ask_reach(session, one, committed=False, min_revision=0, deadline=deadline, timestamp_ms=timestamp_ms)
+        for one in segments
     )
     return {one.path: answer.before_time for one, answer in zip(segments, answers, strict=True)}
 

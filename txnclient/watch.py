@@ -23,12 +23,12 @@ from txnclient.session import Session
 from txnclient.snapshot import Snapshot
 from txnclient.starts import isolation_to_wire
 from txnclient.tasks import OwnedTasks
-from txnwire.errors import TxnError
+from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 MOVE_TIMEOUT_S: Final = 5.0
-"""For layouts to become known here that a snapshot knows already."""
+"""See `Watch.move`."""
 
 
 class _Place(NamedTuple):
@@ -66,14 +66,18 @@ class Watch:
         pending = () if self._cut is None or self._isolation == "read_uncommitted" else self._cut.pending
         return len(pending) <= 1
 
-    async def move(self, cut: Snapshot) -> None:
-        """Wait for what this one does not hold, from now on. Readers that stand there already stay.
+    async def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:
+        """Wait for what this one does not hold, from now on. Readers that stand there already stay. `timeout`: in
+        seconds, for layouts to become known here that the snapshot knows already, 5 unless given.
 
-        Raises `TopicNotFound`, `Timeout`."""
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also where a topic of the snapshot has been deleted and
+        made again since."""
         self._session.expect_here()
+        if not isinstance(cut, Snapshot):
+            raise InvalidArgument(f"a watch begins at a snapshot, not at {cut!r}: take one with client.snapshot()")
         # ▲ Awake, should it not come to stand there.
         self._cut, self._woken = None, True
-        await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S))
+        await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S if timeout is None else timeout))
         self._cut, self._woken = cut, False
         places = dict.fromkeys(self._places(cut))
         # ▲ One that has fired where it is to stand again is had anew: it may have failed, and what it was told of and

@@ -84,8 +84,10 @@ class HttpEndpoint:
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        self._server.shutdown()
+    async def close(self) -> None:
+        """▲ The thread looks every half second whether it is to end, and may be waiting for an answer of the loop: the
+        loop goes on meanwhile, or what it serves would stand still before it is handed over."""
+        await asyncio.to_thread(self._server.shutdown)
         self._server.server_close()
         self._thread.join(timeout=5.0)
 

@@ -80,7 +80,7 @@ async def serve(settings: ServerSettings) -> None:
             await _serve_until(stop, server, store, settings)
         finally:
             if http is not None:
-                http.close()
+                await http.close()
             await server.close()
             for task in own:
                 task.cancel()

@@ -13,7 +13,7 @@ Each end that should not have been is logged, counted by name, shown by `failing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from traceback import extract_tb
@@ -146,6 +146,24 @@ def errand(
 
     task.add_done_callback(ended)
     return task
+
+
+async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel them and wait for their end, whatever it is."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results, in order. ▲ The first failure, as the caller's own cancellation, ends the others before it is
+    raised: with `asyncio.gather` they would go on behind the back of a caller that has given up, or has closed."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        await cancel_all(tasks)
+        raise
 
 
 def defect(name: str, of: str, error: BaseException) -> None:

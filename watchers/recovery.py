@@ -35,7 +35,7 @@ from watchers.visibility import AbortedKey, TransactionBuffer
 
 READ_AT_ONCE: Final = 500
 """Records of a page, ranges, or headers of one request."""
-POSITIONS_AT_ONCE: Final = 1000
+POSITIONS_AT_ONCE: Final = 250
 """Of acks, restored in one go."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -13,11 +14,13 @@ from segments.retention import Retention
 from segments.segment import Segment
 from segments.settings import BrokerSettings
 from tests.segments.brokering import Client, Cluster
-from txnstore import keys
+from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
+from txnstore.records import Watermark
 from txnstore.store import KeyValue, MetadataStore
 from txnwire.clock import SystemClock
+from txnwire.ids import Position
 
 QUIET = BrokerSettings(lease_ttl_s=60.0, claim_retry_s=0.05, housekeeping_s=3600.0, cursor_flush_s=0.01)
 OPEN = 3
@@ -121,8 +124,21 @@ async def live_through(cluster: Cluster, client: Client, served: Segment, rounds
             await cluster.collect(txn)
         await served.roll()
     await served.keep(Retention())
+    await wait_stored_watermark(cluster, served)
     left = keys.aborted_records(served.path)
     assert (await cluster.store.range(left, keys.prefix_end(left))).records == ()
+
+
+async def wait_stored_watermark(cluster: Cluster, served: Segment) -> None:
+    """It follows what has ended within `watermark_flush_s`; until then a take-over reads from the old one."""
+    async with asyncio.timeout(10.0):
+        while True:
+            found = await cluster.store.get(keys.watermark(served.path))
+            if found is not None:
+                stored = records.decode(Watermark, found.value, key=found.key)
+                if Position(*stored.position) >= served.last_confirmed:
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def leave_open(cluster: Cluster, client: Client, segment: str, epoch: int) -> None:

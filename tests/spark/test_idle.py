@@ -24,7 +24,7 @@ from tests.spark.micro_batches import commit, send
 from tests.spark.service import Service
 from tests.spark.waiting import wait_until
 from txnclient.links import Link
-from txnwire.errors import TopicNotFound
+from txnwire.errors import InvalidArgument, TopicNotFound
 
 HOUR_S = 3600.0
 Offset = dict[str, Any]
@@ -280,8 +280,8 @@ class Woken:
         self._clock = clock
         self._wakes = wakes
 
-    def move(self, cut: object) -> None:
-        pass
+    def move(self, cut: object, *, timeout: float) -> None:
+        assert timeout <= BLOCK_S, "Spark can stop the query meanwhile"
 
     def wait(self, for_s: float) -> bool:
         if not self._wakes:
@@ -323,6 +323,24 @@ def test_a_cut_is_taken_now_and_then_whatever_a_watch_says(
     reader = reader_at(clock, service, topic)
     monkeypatch.setattr(txnclient.sync.Client, "watch", lambda *_, **__: Woken(clock, wakes=False))
     assert cut_times(reader, clock, 2.5 * FALLBACK_S, monkeypatch) == [0.0, FALLBACK_S, 2 * FALLBACK_S]
+
+
+class Lost(Woken):
+    """A watch of a client that was closed behind its back."""
+
+    @property
+    def sees_all(self) -> bool:  # type: ignore[override]
+        raise InvalidArgument("this client is closed")
+
+
+def test_a_watch_that_is_lost_at_once_is_as_none(
+    service: Service, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_client.create_topic(topic)
+    clock = Clock()
+    reader = reader_at(clock, service, topic)
+    monkeypatch.setattr(txnclient.sync.Client, "watch", lambda *_, **__: Lost(clock, wakes=False))
+    assert cut_times(reader, clock, 2.5, monkeypatch) == [0.0, 1.0, 2.0]
 
 
 # With Spark

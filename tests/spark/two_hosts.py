@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,6 +31,7 @@ MASTER = "127.0.0.1"
 ROWS = 12
 TASKS = 3
 QUERY_TIMEOUT_S = 100
+TASK_S = 0.5
 EXECUTOR_MIB = 480
 """Spark takes no less than 450."""
 
@@ -139,9 +141,14 @@ def ended(query: StreamingQuery) -> None:
 
 
 def at_work(spark: SparkSession) -> set[int]:
-    """The JVMs of executors that run tasks when there are enough for all."""
-    tasks = spark.sparkContext.range(8, numSlices=8)
-    return set(tasks.map(lambda _: processes_of_executor()[-1]).collect())
+    """The JVMs of executors that run tasks when there are enough for all. ▲ Each takes a while: with tasks of no time,
+    those of an executor that has to start a Python first are outrun by their second attempts and stopped, for ever."""
+
+    def executor(_: int) -> int:
+        time.sleep(TASK_S)
+        return processes_of_executor()[-1]
+
+    return set(spark.sparkContext.range(16, numSlices=16).map(executor).collect())
 
 
 def main(folder: Path, url: str, topic: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,6 +15,7 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from txnclient.sync.bridge import Sent
+from txnwire.entry import Columns
 
 TOPIC = "topic://public/default/sync"
 
@@ -41,6 +42,84 @@ async def test_bulk_messages_are_pulled_in_the_caller_s_thread_also_from_a_reade
             with client.reader(TOPIC, end="latest") as reader:
                 found = [message.value for message in reader if message.key == b"copy"]
             assert found == [b"%d" % number for number in range(1000)]
+
+    await asyncio.to_thread(work)
+
+
+class Watched(list[Any]):
+    """A column with code of its own: it says who has read it."""
+
+    readers: ClassVar[set[str]] = set()
+
+    def __getitem__(self, index: Any) -> Any:
+        self.readers.add(threading.current_thread().name)
+        return super().__getitem__(index)
+
+
+class WatchedMap(dict[str, str]):
+    def __bool__(self) -> bool:
+        Watched.readers.add(threading.current_thread().name)
+        return True
+
+
+def watched_encode(value: bytes) -> bytes:
+    Watched.readers.add(threading.current_thread().name)
+    return value
+
+
+VALUES = [b"%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "encode"),
+    [
+        (Columns(Watched(VALUES)), None),
+        (Columns(VALUES, Watched(VALUES)), None),
+        (Columns(VALUES, None, [WatchedMap(a="b") for _ in VALUES]), None),
+        (Columns(VALUES), watched_encode),
+    ],
+    ids=["values", "keys", "maps", "serializer"],
+)
+async def test_code_of_the_caller_in_columns_runs_in_the_caller_s_thread_too(
+    cluster: InProcessCluster, columns: Columns, encode: Callable[[bytes], bytes] | None
+) -> None:
+    Watched.readers.clear()
+
+    def work() -> str:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            serializer = None if encode is None else (encode, bytes)
+            with client.producer(TOPIC, serializer=serializer) as producer:  # type: ignore[call-overload]
+                assert len(producer.send_many(columns)) == len(VALUES)
+            with client.reader(TOPIC, end="latest") as reader:
+                assert sorted(message.value for message in reader) == sorted(VALUES)
+        return threading.current_thread().name
+
+    assert Watched.readers == {await asyncio.to_thread(work)}
+
+
+async def test_plain_columns_are_taken_in_by_the_loop_and_leave_a_transaction_whole_or_only_able_to_abort(
+    cluster: InProcessCluster,
+) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer:
+                ids = producer.send_many(Columns(VALUES, VALUES, [{"n": "1"}, *[None] * 99], tuple(range(100))))
+                assert len(ids) == len(VALUES)
+                txn = client.begin()
+                with pytest.raises(txnclient.InvalidArgument, match="column"):
+                    producer.send_many(Columns(VALUES, VALUES[:9]), txn=txn)
+                with pytest.raises(txnclient.InvalidArgument):
+                    producer.send_many(Columns([*VALUES * 200, 3]), txn=txn)  # type: ignore[list-item]
+                with pytest.raises(txnclient.TxnError):
+                    txn.commit()
+                with client.transaction() as txn:
+                    producer.send_many(Columns([b"in a transaction"]), txn=txn)
+            with client.reader(TOPIC, end="latest") as reader:
+                found = {message.value: (message.key, message.properties) for message in reader}
+            assert found.pop(b"in a transaction") == (None, {})
+            assert found == {value: (value, {"n": "1"} if value == b"0" else {}) for value in VALUES}
 
     await asyncio.to_thread(work)
 

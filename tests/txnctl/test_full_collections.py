@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from txnctl.full_collections import NEVER, FullCollections
+from txnctl.full_collections import NEVER, OLDEST, FullCollections
 
 
 class Node:
@@ -54,6 +54,20 @@ def test_what_has_come_counts_though_as_much_of_what_was_frozen_has_gone() -> No
     collections.look()
     assert cycle() is not None
     assert gc.get_freeze_count() > frozen - 200_000 + len(later) - 1
+
+
+def test_where_much_comes_quickly_a_look_is_due_before_there_is_too_much_to_count() -> None:
+    collections = FullCollections(most=50_000)
+    kept: list[list[list[int]]] = []
+    counted = []
+    for _ in range(4):
+        while not collections.grown:
+            kept.append([[number] for number in range(1000)])
+        counted.append(len(gc.get_objects(generation=OLDEST)))
+        collections.look()
+        assert not collections.grown
+    assert len(kept) > 400, "not at every little growth"
+    assert max(counted) < 200_000
 
 
 def test_more_than_may_be_looked_at_is_frozen_and_what_comes_later_is_collected() -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import pairwise
 
+import pytest
+
 from tests.segments.virtual_time import run
 from txnwire.errors import InternalError, NotOwner
-from txnwire.tasks import LONGEST_PAUSE_S, SETTLED_S, TaskEnd, Tasks, defect, errand, restarted, vital
+from txnwire.tasks import LONGEST_PAUSE_S, SETTLED_S, TaskEnd, Tasks, all_of, defect, errand, restarted, vital
 
 
 def under(scenario: Callable[[Tasks, list[TaskEnd], list[BaseException]], Coroutine[object, object, None]]) -> None:
@@ -175,3 +177,47 @@ async def test_a_task_that_returns_as_it_is_cancelled_is_not_begun_anew() -> Non
     done, _ = await asyncio.wait([task], timeout=5.0)
     assert done
     assert task.cancelled()
+
+
+async def say(what: str, after_s: float, said: list[str]) -> str:
+    try:
+        await asyncio.sleep(after_s)
+    except asyncio.CancelledError:
+        said.append(f"{what} cancelled")
+        raise
+    said.append(what)
+    return what
+
+
+async def fail(after_s: float) -> str:
+    await asyncio.sleep(after_s)
+    raise NotOwner("not here")
+
+
+def test_all_of_gives_results_in_order_and_ends_the_others_before_a_failure_is_told() -> None:
+    async def scenario(_: Tasks, told: list[TaskEnd], __: list[BaseException]) -> None:
+        said: list[str] = []
+        assert await all_of(say(name, after_s, said) for name, after_s in (("slow", 2.0), ("quick", 1.0))) == [
+            "slow",
+            "quick",
+        ]
+        assert said == ["quick", "slow"]
+        with pytest.raises(NotOwner):
+            await all_of([say("before", 1.0, said), fail(2.0), say("behind", 3.0, said), fail(2.0)])
+        assert said[2:] == ["before", "behind cancelled"]
+        assert told == []
+
+    under(scenario)
+
+
+def test_all_of_ends_what_it_has_begun_when_its_caller_is_cancelled() -> None:
+    async def scenario(_: Tasks, __: list[TaskEnd], ___: list[BaseException]) -> None:
+        said: list[str] = []
+        task = asyncio.ensure_future(all_of([say("one", 5.0, said), say("two", 6.0, said)]))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert said == ["one cancelled", "two cancelled"]
+
+    under(scenario)

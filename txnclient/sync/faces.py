@@ -13,7 +13,7 @@ import txnclient.consumer
 import txnclient.producer
 import txnclient.reader
 import txnclient.transaction
-from txnclient.bulk import SentIds
+from txnclient.bulk import SentIds, runs_no_code
 from txnclient.entries import WholeEntry
 from txnclient.entry_heads import EntryHead
 from txnclient.message import Message
@@ -196,6 +196,8 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         transaction, which can only abort then, none of them is.
         """
 
+        if self._inner._serializer is None and runs_no_code(messages):
+            return self._bridge.serve(lambda _: self._inner.send_many(messages, txn=_inner_of(txn)))
         with closing(self._inner.parts(messages)) as parts:
             return self._bridge.serve(
                 lambda run_in_caller: self._inner.send_pulled(
@@ -386,11 +388,13 @@ class Watch(Face[txnclient.watch.Watch]):
         decided behind another that is open still, and nothing tells of that: then take a snapshot now and then."""
         return self._bridge.call(lambda: self._inner.sees_all)
 
-    def move(self, cut: Snapshot) -> None:
-        """Wait for what this one does not hold, from now on. Readers that stand there already stay.
+    def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:
+        """Wait for what this one does not hold, from now on. Readers that stand there already stay. `timeout`: in
+        seconds, for layouts to become known here that the snapshot knows already, 5 unless given.
 
-        Raises `TopicNotFound`, `Timeout`."""
-        self._bridge.wait(self._inner.move(cut))
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also where a topic of the snapshot has been deleted and
+        made again since."""
+        self._bridge.wait(self._inner.move(cut, timeout=timeout))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether something may have come since the snapshot; False once the time (None: the client's) is up.
@@ -637,15 +641,18 @@ class Client(Face[txnclient.client.Client]):
             ),
         )
 
-    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed") -> Watch:
+    def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed", timeout: float | None = None) -> Watch:
         """To be used in `with`, or closed: `wait` on it to hear that the next snapshot of these topics may hold more
         than this one. Nothing is asked meanwhile: brokers tell of it.
 
         It wakes for messages, also of transactions that are open; for the end of those that are pending in the
         snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
-        topic is deleted. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        topic is deleted. `timeout`: as `Watch.move` has it. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
         """
-        return Watch(self._bridge, self._bridge.wait(opened(lambda: self._inner.watch(snapshot, isolation=isolation))))
+        return Watch(
+            self._bridge,
+            self._bridge.wait(opened(lambda: self._inner.watch(snapshot, isolation=isolation, timeout=timeout))),
+        )
 
     def read_entries(
         self,
