@@ -1,5 +1,5 @@
-"""Every program and command of the README, docs/demo.md, docs/client.md and docs/commands.md, as it is pasted, one after
-the other on one cluster that `TXN_URL` names."""
+"""Every program and command of the README, docs/demo.md, docs/client.md and docs/commands.md, as it is pasted, one
+after the other on one cluster that `TXN_URL` names."""
 
 from __future__ import annotations
 
