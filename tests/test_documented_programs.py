@@ -1,5 +1,5 @@
-"""Every program and command of the README, docs/client.md and docs/commands.md, as it is pasted, one after the other on
-one cluster that `TXN_URL` names."""
+"""Every program and command of the README, docs/demo.md, docs/client.md and docs/commands.md, as it is pasted, one
+after the other on one cluster that `TXN_URL` names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.processes import read_all
 from tests.test_documentation import ROOT, SHOWN_ID, blocks
 from tests.txnctl.command_line import done
 
-README, GUIDE, COMMANDS = ROOT / "README.md", ROOT / "docs" / "client.md", ROOT / "docs" / "commands.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+DEMO, GUIDE, COMMANDS = DOCS / "demo.md", DOCS / "client.md", DOCS / "commands.md"
 ORDERS = "topic://public/cli/orders"
 
 
@@ -27,13 +28,14 @@ async def test_all_programs_run_one_after_the_other_on_one_cluster(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TXN_URL", cluster.url)
-    billing, more, spark = blocks(README, "python")
+    (billing,) = blocks(README, "python")
+    more, spark = blocks(DEMO, "python")
     assert "pyspark" in spark  # tests/spark/test_documentation.py
     assert "100 orders billed exactly once" in await run_alone(billing)
     shown = await run_alone(more)
     assert re.search(r"^100 reminders in [1-9]\d* transactions$", shown, re.MULTILINE), shown
     assert "100 messages since the snapshot" in shown
-    await run_commands(cluster, blocks(README, "sh"))
+    await run_commands(cluster, blocks(README, "sh") + blocks(DEMO, "sh"))
     *session, without_await = blocks(GUIDE, "python")
     assert len(session) >= 14
     await run_session(session, cluster, capsys)
@@ -103,7 +105,7 @@ async def run_commands(cluster: InProcessCluster, shown: list[str]) -> None:
 
 def test_examples_and_pages_keep_to_topics_of_their_own() -> None:
     """So each of them runs on a cluster in which the others have run, whatever shape they make their topics in."""
-    pages = [README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+    pages = [README, *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
     topics = {page.name: _topics(page) for page in pages if page.name != "inspect.md"}  # that looks at the README's
     makers = {page: found for page, found in topics.items() if found}
     assert len(makers) >= 8

@@ -1,4 +1,4 @@
-"""docs/spark.md and the README's Spark program: what they show is run, what they list is what there is."""
+"""docs/spark.md and the Spark program of docs/demo.md: what they show is run, what they list is what there is."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.spark.service import REPOSITORY, Service
 from tests.test_documentation import blocks
 
 GUIDE = REPOSITORY / "docs" / "spark.md"
+DEMO = REPOSITORY / "docs" / "demo.md"
 SUBMIT_TIMEOUT_S = 240
 
 
@@ -88,23 +89,23 @@ def _not_found(append: Callable[[str], None], topic: str) -> None:
         append(topic)
 
 
-def test_the_readmes_program_runs_twice_and_writes_once(
+def test_the_demo_pages_program_runs_twice_and_writes_once(
     spark: SparkSession,
     service: Service,
     sync_client: txnclient.sync.Client,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    orders, invoices = "topic://public/default/orders", "topic://public/default/invoices"
+    orders, invoices = "topic://public/tour/orders", "topic://public/tour/invoices"
     for topic in (orders, invoices):
         sync_client.create_topic(topic, segments=2)
     with sync_client.producer(orders) as producer:
         producer.send_many([("customer", f"order {n}".encode()) for n in range(7)])
-    program = blocks(REPOSITORY / "README.md", "python")[2]
+    program = blocks(DEMO, "python")[1]
     program = program.replace("txn://127.0.0.1:6650", service.url).replace('"checkpoints"', repr(str(tmp_path)))
     try:
         for _ in range(2):
-            exec(compile(program, "README.md", "exec"), {})
+            exec(compile(program, str(DEMO), "exec"), {})
             assert "7 rows" in capsys.readouterr().out
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")

@@ -1,4 +1,4 @@
-"""`txnctl demo`: load, work, kill, restart, judge (README, "The main job")."""
+"""`txnctl demo`: load, work, kill, restart, judge (docs/demo.md)."""
 
 from __future__ import annotations
 

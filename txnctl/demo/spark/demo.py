@@ -1,4 +1,4 @@
-"""`txnctl demo --spark`: load, let Spark count, kill, restart, judge (README, "The main job")."""
+"""`txnctl demo --spark`: load, let Spark count, kill, restart, judge (docs/demo.md)."""
 
 from __future__ import annotations
 
