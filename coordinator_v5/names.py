@@ -85,7 +85,6 @@ class Names:
             creating = self._creating.get(name)
             if creating is None:
                 self._begins.check_room(tc)
-                self._begins.check_room(tc)
                 counter = await self._begins.next_id(tc)
                 creating = self._creating.get(name)
             if creating is None:

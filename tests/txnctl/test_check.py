@@ -63,7 +63,7 @@ def sound() -> Picture:
         headers={TXN: Header(state="OPEN", timeout_ms=NOW_MS + 1000, created_ms=NOW_MS, name="a/1")},
         names={"a/1": TxnName(v=1, txn_id=str(TXN)), "a/0": TxnName(v=1, txn_id=str(TxnId(3, 9)), outcome="ABORTED")},
         marks={(HIGH, "job"): CursorMark(position=(1, 9))},
-        blocks={(HIGH, "job"): [CursorBlock(ledger_id=2, first_entry=0, acked="05", partial=[(3, 4, "01")])]},
+        blocks={(HIGH, "job"): {"2-0": CursorBlock(ledger_id=2, first_entry=0, acked="05", partial=[(3, 4, "01")])}},
         ops={(TXN, LOW, None): 2, (TXN, HIGH, "job"): 1},
         write_index={(TXN, LOW): None},
         ack_index={(TXN, HIGH, "job"): None},
@@ -153,12 +153,12 @@ VIOLATIONS: list[tuple[str, Callable[[Picture], object]]] = [
     ("positions_are_within_ledgers", lambda p: p.marks.update({(LOW, "job"): CursorMark(position=(1, 10))})),
     (
         "positions_are_within_ledgers",
-        lambda p: p.blocks.update({(LOW, "job"): [CursorBlock(ledger_id=1, first_entry=0, acked="0004")]}),
+        lambda p: p.blocks.update({(LOW, "job"): {"1-0": CursorBlock(ledger_id=1, first_entry=0, acked="0004")}}),
     ),
     (
         "positions_are_within_ledgers",
         lambda p: p.blocks.update(
-            {(LOW, "job"): [CursorBlock(ledger_id=1, first_entry=0, acked="", partial=[(10, 4, "01")])]}
+            {(LOW, "job"): {"1-0-1": CursorBlock(ledger_id=1, first_entry=0, acked="", partial=[(10, 4, "01")])}}
         ),
     ),
     ("every_key_is_known", lambda p: p.unknown.append("/what/is/this")),

@@ -26,11 +26,12 @@ from txnstore import keys, records
 from txnstore.collection_transitions import Collectable, read_outcomes
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
-from txnstore.records import ABORTED, COMMITTED, REASON_LOST, Header, LedgerRecord
+from txnstore.records import ABORTED, COMMITTED, REASON_LOST, CursorBlock, Header, LedgerRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt
 from txnwire.ids import TxnId
+from txnwire.names import SegmentName
 
 NOW_MS = 10
 
@@ -183,6 +184,27 @@ async def test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_
     _, client = await world.start()
     await read(client, segments[0], "whole", "plain")
     await read(client, segments[1], "whole", "plain")
+
+
+async def test_c12_a_repair_shortens_the_pages_of_a_cursor_and_its_blocks_each_for_itself(world: World) -> None:
+    """▲ A page names the first entry of its block: taken for it, it would be written over the block's own acks."""
+    segments, _ = await older_folder(world)
+    name = SegmentName.from_path(segments[0]).topic
+    await world.cluster.create_subscription("sub", name)
+    acks = CursorBlock(ledger_id=1, first_entry=0, acked="12", partial=[])
+    page = CursorBlock(ledger_id=1, first_entry=0, acked="", partial=[(0, 4, "01"), (3, 4, "01")])
+    gone = CursorBlock(ledger_id=1, first_entry=0, acked="", partial=[(4, 4, "01")])
+    stored = {"1-0": acks, "1-0-1": page, "1-0-2": gone}
+    at = {block: keys.cursor_block(segments[0], "sub", block) for block in stored}
+    await world.store.commit(Commit(puts=tuple(Put(at[block], records.encode(one)) for block, one in stored.items())))
+    await world.repair()
+    _, found = await world.store.get_many([at[block] for block in stored])
+    left = [None if one is None else records.decode(CursorBlock, one.value, key=one.key) for one in found]
+    assert left == [
+        msgspec.structs.replace(acks, acked="02"),
+        msgspec.structs.replace(page, partial=[(0, 4, "01")]),
+        None,
+    ]
 
 
 @pytest.mark.parametrize(("left", "expected"), [(True, ["one", "two"]), (False, [])], ids=["cut off", "gone"])

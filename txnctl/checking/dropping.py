@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from segments.cursor import BLOCK_ENTRIES
 from segments.retention import kept_ledgers
 from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within
 from txnctl.checking.picture import Picture
@@ -159,18 +158,19 @@ class Dropping:
                 left = _pair(within(Position(*mark.position), ledgers))
                 self._picture.marks[where, name] = msgspec.structs.replace(mark, position=left)
         lengths = {info.ledger_id: info.closed_length or 0 for info in ledgers}
-        for (where, name), blocks in self._picture.blocks.items():
-            for block in blocks:
+        for (where, subscription), blocks in self._picture.blocks.items():
+            for name, block in blocks.items():
                 if where == segment and block.ledger_id in lengths:
-                    await self._shorten_block(segment, name, block, lengths[block.ledger_id])
+                    key = keys.cursor_block(segment, subscription, name)
+                    await self._shorten_block(key, block, lengths[block.ledger_id])
 
-    async def _shorten_block(self, segment: str, subscription: str, block: CursorBlock, length: int) -> None:
+    async def _shorten_block(self, key: bytes, block: CursorBlock, length: int) -> None:
+        """▲ Under its own key: a block and its pages are records of one ledger, and name the same first entry."""
         left = block_within(block, length)
-        name = f"{block.ledger_id}-{block.first_entry // BLOCK_ENTRIES}"
         if left is None:
-            await self._repair.delete(keys.cursor_block(segment, subscription, name))
+            await self._repair.delete(key)
         elif left != block:
-            await self._repair.put(keys.cursor_block(segment, subscription, name), left)
+            await self._repair.put(key, left)
 
     async def _shorten_drained(self, segment: str, end: Position) -> None:
         name = SegmentName.from_path(segment)

@@ -218,7 +218,7 @@ def positions_are_within_ledgers(picture: Picture, _: int) -> Iterator[str]:
     named += [
         (segment, f"last ack of {name}", (block.ledger_id, last))
         for (segment, name), blocks in picture.blocks.items()
-        for block in blocks
+        for block in blocks.values()
         if (last := _last_acked(block)) >= 0
     ]
     named += [

@@ -41,7 +41,7 @@ class Picture:
     assignments: dict[tuple[str, str], records.AssignmentRecord] = field(default_factory=dict)
     owners: dict[str, KeyValue] = field(default_factory=dict)
     marks: dict[tuple[str, str], records.CursorMark] = field(default_factory=dict)
-    blocks: dict[tuple[str, str], list[records.CursorBlock]] = field(default_factory=dict)
+    blocks: dict[tuple[str, str], dict[str, records.CursorBlock]] = field(default_factory=dict)
     names: dict[str, records.TxnName] = field(default_factory=dict)
     txn_keys: dict[bytes, records.TransactionKey] = field(default_factory=dict)
     drained: dict[tuple[str, str, int], records.Drained] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def _cursor(picture: Picture, record: KeyValue) -> None:
         picture.marks[place] = records.decode(records.CursorMark, record.value, key=record.key)
     else:
         decoded = records.decode(records.CursorBlock, record.value, key=record.key)
-        picture.blocks.setdefault(place, []).append(decoded)
+        picture.blocks.setdefault(place, {})[block] = decoded
 
 
 def _subscription(picture: Picture, record: KeyValue) -> None:
