@@ -1,5 +1,5 @@
 """Whether this etcd is still the one we have worked with: one that was put back from a backup is found out before
-anything is written to it (E8, DESIGN §4, last rule of the careful client). Pure.
+anything is written to it (E8, DESIGN §4). Pure.
 
 Every write of etcd is one entry of its Raft log and raises its revision by one at most. So the log's index less the
 revision never falls, as long as an etcd lives. `etcdctl snapshot restore` keeps the revision and begins a new log: the
