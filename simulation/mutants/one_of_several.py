@@ -269,6 +269,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="nobody there writes a load that is none",
     ),
     Mutant(
+        name="first-commit-of-records-that-moved",
+        rule="all records that a sidecar has taken over leave etcd, in as many commits as they need (R3)",
+        section="§6",
+        file="segments/housekeeping.py",
+        old="        for at in range(0, len(going), RECORDS_AT_ONCE):\n",
+        new="        for at in range(0, min(1, len(going)), RECORDS_AT_ONCE):\n",
+        tests=(
+            "tests/segments/test_housekeeping.py::"
+            "test_r3_each_loser_of_a_transaction_leaves_etcd_for_the_sidecar_and_goes_with_its_ledger",
+        ),
+        why_tests="a simulated ledger has no hundred aborted transactions",
+    ),
+    Mutant(
         name="one-loser-read-from-a-snapshot",
         rule="each writer of a transaction that does not count is kept in a snapshot's JSON (V5)",
         section="§10",
