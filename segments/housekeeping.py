@@ -376,17 +376,24 @@ class Housekeeper:
         await asyncio.Event().wait()  # to be cancelled
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        all_due_s = loop.time() + self._settings.housekeeping_s
         while not self._closing:
-            try:
-                async with asyncio.timeout(self._settings.housekeeping_s):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(all_due_s):
                     await self._changed.wait()
-            except TimeoutError:
+            # ▲ However often one segment wakes this: a busy one, that closes a ledger every few seconds, must not keep
+            # the quiet ones from being trimmed, nor what has failed from being tried again.
+            everything = loop.time() >= all_due_s
+            if everything:
                 self._due.update(dict.fromkeys(self._segments()))
             self._changed.clear()
             due, self._due = self._due, {}
             for path in due:
                 if not self._closing and (segment := self._segments().get(path)) is not None:
                     await self._keep(segment)
+            if everything:
+                all_due_s = loop.time() + self._settings.housekeeping_s
 
     async def _keep(self, segment: Kept) -> None:
         try:

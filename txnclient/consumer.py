@@ -372,11 +372,19 @@ class Consumer(Generic[V]):
         delay_s = self._redelivery_delay if delay is None else delay
         _check_delay(delay_s, "a delay")
         answers: list[asyncio.Future[None]] = []
+        refused: TxnError | None = None
         for segment, group in _by_segment(messages).items():
-            feed = self._feed(segment, None)
+            try:
+                feed = self._feed(segment, None)
+            except TxnError as error:
+                # ▲ The rest is given back all the same: it would stay with us, and nobody works on it any more.
+                refused = refused or error
+                continue
             assert isinstance(feed, QueueFeed)
             answers += feed.nack_nowait(group, delay_s)
         await _all_answered(answers)
+        if refused is not None:
+            raise refused
 
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
         """Have the subscription, of all its consumers, go on from `start` in all segments: "earliest", "latest", a

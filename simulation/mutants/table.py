@@ -13,6 +13,7 @@ from simulation.mutants import (
     ledger_files,
     losers,
     metadata,
+    one_of_several,
     pages,
     participants,
     reads,
@@ -61,4 +62,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *whole_servers.MUTANTS,
     *upkeep.MUTANTS,
     *waits_and_counts.MUTANTS,
+    *one_of_several.MUTANTS,
 )

@@ -291,6 +291,28 @@ async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster:
     await successor.wait(*"abcd")
 
 
+async def test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions(memory_cluster: Cluster) -> None:
+    """▲ The end of one of them brings back nothing of the others."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    first, second = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=first)
+    await consumer.ack(consumer.messages[1], txn=second)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await cluster.commit(first)
+    await cluster.wait_no_ops(first)
+    await producer.send("d")
+    await (await client.reader(segment)).wait(*"abcd")
+    await successor.wait()
+    await cluster.abort(second)
+    await successor.wait(*"bcd")
+
+
 async def test_p12_holds_across_a_restart_for_another_consumer_and_not_for_the_same(cluster: Cluster) -> None:
     """The ack ops name their consumer, so the successor of the segment's owner knows whose acks are pending."""
     [segment] = await cluster.create_topic()

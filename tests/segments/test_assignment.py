@@ -166,6 +166,18 @@ def test_joining_again_with_the_same_incarnation_changes_nothing() -> None:
     assert membership.expire(1e9) == ()
 
 
+def test_who_is_to_be_given_up_first_is_looked_for_first_in_whatever_order_they_joined() -> None:
+    """Or the segments of a consumer that has died would wait for the grace of another one."""
+    membership = Membership(None, 0, gone_at=10.0)
+    for consumer, gone_at in (("a@1", 30.0), ("b@1", None), ("c@1", 10.0), ("d@1", 20.0)):
+        membership.join(consumer)
+        if gone_at is not None:
+            membership.disconnect(consumer, gone_at=gone_at)
+    assert membership.next_expiry() == 10.0
+    assert membership.expire(10.0) == ("c@1",)
+    assert membership.next_expiry() == 20.0
+
+
 def test_a_successor_gives_everyone_in_the_record_time_to_come_back() -> None:
     record = AssignmentRecord(epoch=7, consumers={"a@1": SEGMENTS[:6], "b@1": SEGMENTS[6:]})
     membership = Membership(record, 99, gone_at=10.0)

@@ -9,6 +9,7 @@ from msgspec.structs import replace as replaced
 
 from segments.autoscaling import Autoscaling
 from segments.load_samples import LoadReporter
+from segments.topology import Topology, create_record
 from tests.segments.brokering import TOPIC, Cluster, Node, eventually
 from tests.segments.changing import Controlling, controlling, topology_of
 from txnstore import keys, records
@@ -16,6 +17,7 @@ from txnstore.records import LoadSample
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import Timeout
+from txnwire.names import TopicName
 
 
 class SetClock:
@@ -171,4 +173,28 @@ async def test_it_looks_by_itself_for_as_long_as_its_term(memory_cluster: Cluste
         await put_load(memory_cluster, path, 20_000)
         autoscaling.start()
         await eventually(lambda: autoscaling.statistics().splits == 1)
+        await autoscaling.close()
+
+
+async def test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is(memory_cluster: Cluster) -> None:
+    """Its policy, put there by another version, say; nor a load that is none."""
+    other = Topology(
+        TopicName("public", "nyc", "airlines"), create_record(1, policies={"autoscale": {"threshold": 1}}, created_ms=1)
+    )
+    puts = (
+        Put(keys.topic(other.topic.path), records.encode(other.record)),
+        Put(keys.load(other.active_paths[0]), b"{}"),
+    )
+    await memory_cluster.store.commit(Commit(puts=puts))
+    memory_cluster.settings = replace(memory_cluster.settings, load_sample_s=0)
+    (path,) = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await eventually(lambda: len(node.broker.segments) == 2)
+    await put_load(memory_cluster, path, 20_000)
+    clock = SetClock()
+    async with controlling(memory_cluster) as control:
+        autoscaling = autoscaling_of(node, clock, control)
+        await look(node, clock, autoscaling, 0)
+        await look(node, clock, autoscaling, 60)
+        assert len((await topology_of(memory_cluster)).active) == 2
         await autoscaling.close()

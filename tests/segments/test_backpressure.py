@@ -85,6 +85,24 @@ async def test_sends_held_back_and_then_admitted_weigh_once_on_the_bound_over_al
     assert node.broker.statistics().inflight_bytes == 0
 
 
+async def test_of_sends_that_were_held_back_a_refused_one_keeps_none_behind_it(memory_cluster: Cluster) -> None:
+    """They would be answered by nobody, and weigh on the broker for ever."""
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    client = await memory_cluster.connect(node)
+    one, two = [await client.producer(path, name) for name in ("one", "two")]
+    pipeline = (await node.broker.segment(path)).pipeline
+    pipeline.hold_back()
+    held = [one.send_nowait(VALUE, sequence_id=7, previous=6), two.send_nowait(VALUE)]
+    await eventually(lambda: pipeline.inflight_bytes > 2 * len(VALUE))
+    pipeline.admit_again()
+    async with asyncio.timeout(5.0):
+        refused, stored = await asyncio.gather(*held, return_exceptions=True)
+    assert isinstance(refused, SequenceGap)
+    assert not isinstance(stored, BaseException)
+    assert node.broker.statistics().inflight_bytes == 0
+
+
 async def test_a_queue_consumer_that_does_not_read_holds_a_bounded_share_and_gives_it_back(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     settings = replace(cluster.settings, connection_pending_bytes=10_000, deliver_bytes=2_000, read_bytes=2_000)

@@ -135,6 +135,36 @@ async def test_r3_aborted_records_leave_etcd_for_sidecars_and_are_aborted_all_th
     assert await aborted_in_store(cluster, segment) == 0
 
 
+async def test_r3_each_loser_of_a_transaction_leaves_etcd_for_the_sidecar_and_goes_with_its_ledger(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where their records do not go in one commit: one that is left behind would be nobody's to delete."""
+    monkeypatch.setattr("segments.housekeeping.RECORDS_AT_ONCE", 1)
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    client = await cluster.connect(node)
+    producer, txn = await client.producer(segment), await cluster.begin()
+    for writer in (1, 2, 3):
+        await producer.send(f"of {writer}", txn=txn, writer=writer)
+    await cluster.commit(txn, writers=["1"])
+    await cluster.wait_no_ops(txn)
+    assert await aborted_in_store(cluster, segment) == 2
+    served = node.broker.segments[segment]
+    await served.roll()
+    await served.keep(Retention())
+    assert await aborted_in_store(cluster, segment) == 0
+    assert served.statistics().keeping.records_moved == 2
+    assert await read_to_sentinel(client, segment, "s1") == ["of 1"]
+    await node.crash()
+    node = await cluster.start(settings=QUIET)
+    client = await cluster.connect(node)
+    assert await read_to_sentinel(client, segment, "s2") == ["of 1"]
+    served = node.broker.segments[segment]
+    await served.keep(Retention(ms=1))
+    assert served.buffer.aborted_records() == {}
+
+
 async def test_no_sidecar_beside_a_ledger_that_is_not_decided(memory_cluster: Cluster) -> None:
     """▲ It is immutable: what is aborted later would find no room in it, and stay in etcd."""
     cluster = memory_cluster

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from segments.assignment import consumer_id
+from segments.dispatch import PASS_ENTRIES
 from segments.ledger import LedgerStore
 from segments.segment import Segment
 from tests.segments.brokering import TOPIC, Cluster, Consumer, eventually
@@ -18,6 +19,7 @@ from txnstore.records import SubscriptionRecord
 from txnwire.errors import ConnectionLost, InvalidArgument, SubscriptionNotFound, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import turns_divided_by
 
 
 async def test_v1_an_open_transaction_holds_back_itself_and_the_plain_entries_behind_it(cluster: Cluster) -> None:
@@ -248,6 +250,28 @@ async def test_permits_bound_what_is_delivered_and_more_permits_continue(cluster
     assert len(reader.values) == 4
     reader.flow(2)
     await reader.wait("0a", "0b", "1a", "1b", "2a", "2b")
+
+
+async def test_whom_one_pass_does_not_reach_is_served_by_the_next_though_nothing_else_happens(
+    memory_cluster: Cluster,
+) -> None:
+    """A pass ends once it has looked at enough, perhaps between consumers none of whom has anything left to ask for."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    readers = [await client.reader(segment, permits=1) for _ in range(5)]
+    for value in "abcd":
+        await producer.send(value)
+    for reader in readers:
+        await reader.wait("a")
+    dispatcher = node.broker.segments[segment].dispatcher
+    with turns_divided_by(PASS_ENTRIES // 8):  # eight in all, and four of one: three each are less than that
+        for consumer in dispatcher.consumers:
+            dispatcher.add_permits(consumer, 10)
+        for reader in readers:
+            await reader.wait(*"abcd")
 
 
 async def test_a_consumer_that_does_not_read_holds_back_only_itself(cluster: Cluster) -> None:

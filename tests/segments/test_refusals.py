@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from tests.segments.brokering import Client, Cluster, eventually
-from tests.segments.gates import GatedStore, gate_stores, is_write_op
+from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_write_op
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.store import MetadataStore
 from txnstore.store_client import StoreClient
-from txnwire.errors import InvalidArgument, SequenceGap, StoreFull
+from txnwire.errors import InvalidArgument, SequenceGap, StoreFull, TxnConflict
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -76,6 +76,35 @@ async def test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_ho
     store.open()
     answers = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreFull, StoreFull, SequenceGap, StoreFull]
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_all_acks_that_wait_for_the_first_of_a_transaction_are_refused_with_it_and_come_again(
+    memory_cluster: Cluster, kind: str
+) -> None:
+    """The first ack's op carries the index key; those behind it are answered although they are never sent."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    consumer = await (cluster.queue if kind == "queue" else cluster.subscribe)(client, segment, name=kind)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    subscription = await node.broker.segments[segment].subscriptions.load(kind)
+    txn = await cluster.begin()
+    store.hold(is_ack_op)
+    acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.take()]
+    await eventually(lambda: subscription.pending.statistics().positions == len(acking))
+    await cluster.abort(txn)
+    store.open()
+    async with asyncio.timeout(5.0):
+        answers = await asyncio.gather(*acking, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [TxnConflict] * 3
+    await consumer.wait(*"abc")
 
 
 async def test_an_ack_too_large_for_a_record_is_refused_and_releases_what_it_names(cluster: Cluster) -> None:

@@ -120,3 +120,23 @@ async def test_all_that_was_asked_of_a_log_that_fails_is_answered(memory_cluster
     async with asyncio.timeout(5.0):
         answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(answer) for answer in answers] == [NotOwner, NotOwner]
+
+
+async def test_what_every_producer_sent_as_the_log_rolled_is_stored_behind_it(memory_cluster: Cluster) -> None:
+    """None of them has to send something else first."""
+    cluster = memory_cluster
+    cluster.make_ledgers = SlowClosing
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    ledgers: SlowClosing = node.ledgers  # type: ignore[assignment]
+    client = await cluster.connect(node)
+    producers = [await client.producer(segment, name) for name in ("one", "two", "three")]
+    await producers[0].send("before")
+    served = node.broker.segments[segment]
+    rolling = asyncio.ensure_future(served.roll())
+    await eventually(lambda: ledgers.waiting)
+    sends = [producer.send_nowait("behind") for producer in producers]
+    await eventually(lambda: served.pipeline.inflight == len(sends))
+    ledgers.go_on.set()
+    async with asyncio.timeout(5.0):
+        await asyncio.gather(rolling, *sends)

@@ -237,6 +237,30 @@ def test_p1_after_an_abort_everything_unacked_is_delivered_again_from_behind_the
     run(scenario())
 
 
+def test_who_comes_back_for_an_abort_says_so_until_it_is_attached() -> None:
+    """Or what the broker has counted by itself as delivered again would be counted twice."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a")
+            message = await consumer.receive()
+            txn = await client.begin()
+            await consumer.ack(message, txn=txn)
+            server.refuse["subscribe"] = [txnclient.NotOwner("moving")]
+            seen = server.seen["subscribe"]
+            await txn.abort()
+            await until(lambda: server.seen["subscribe"] == seen + 2)
+            subscribed = [command.subscribe for command in server.commands if command.HasField("subscribe")]
+            assert [one.after_abort for one in subscribed[-2:]] == [True, True]
+            await server.cut()
+            await until(lambda: server.seen["subscribe"] == seen + 4)
+            subscribed = [command.subscribe for command in server.commands if command.HasField("subscribe")]
+            assert [one.after_abort for one in subscribed[-2:]] == [False, False]
+
+    run(scenario())
+
+
 def test_a_rewind_drops_the_buffer_and_makes_what_is_held_stale_for_transactions() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
@@ -278,6 +302,32 @@ def test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_seek() -
             with pytest.raises(txnclient.NotAllowed, match="sought"):
                 await consumer.ack(held)
             assert acks(server) == []
+
+    run(scenario())
+
+
+def test_all_acks_that_were_waiting_for_their_connection_are_void_after_a_seek() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for number in range(3):
+                server.deliver(LEFT, number, b"held")
+            held = [await consumer.receive() for _ in range(3)]
+            feed, txns = consumer._feeds[LEFT], [await client.begin() for _ in range(2)]
+            server.seeks = 1
+            feed._detach()  # as when the connection is lost with the seek
+            waiting = []
+            for message, txn in zip(held, [None, *txns], strict=True):
+                waiting += consumer.ack_nowait(message, txn=txn)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            void = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(error) for error in void] == [txnclient.NotAllowed] * 3
+            await until(lambda: feed.attachment)
+            await asyncio.sleep(1.0)
+            assert acks(server) == []
+            for txn in txns:
+                await txn.abort()
 
     run(scenario())
 
@@ -501,6 +551,19 @@ def test_a_consumer_closed_while_no_controller_answers_leaves_the_next_one() -> 
             assert second.seen["leave_subscription"] == 2
             (left, _) = [c.leave_subscription for c in second.commands if c.HasField("leave_subscription")]
             assert (left.consumer, left.incarnation) == (consumer.name, consumer.incarnation)
+
+    run(scenario())
+
+
+def test_a_leave_that_a_controller_refuses_which_leads_no_more_reaches_the_next_one() -> None:
+    """Or that one would keep the segments for it until its grace is over."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.refuse["leave_subscription"] = [txnclient.NotOwner("deposed"), txnclient.NotOwner("not elected yet")]
+            await consumer.close()
+            await until(lambda: server.seen["leave_subscription"] == 3, within_s=5.0)
 
     run(scenario())
 

@@ -552,3 +552,66 @@ def test_a_send_that_was_refused_until_its_time_was_up_says_by_what() -> None:
                 await producer.send(b"x", key="k")
 
     run(scenario())
+
+
+def test_what_waits_to_be_sent_again_and_is_aborted_is_let_go_of_wherever_it_stands() -> None:
+    """The abort would wait for it until its time was up."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            server.stall_sends = True
+            txn = await client.begin()
+            plain = producer.send_nowait(b"0", key="k")
+            aborted = producer.send_nowait(b"1", key="k", txn=txn)
+            await until(lambda: server.stalled == 2)
+            aborting = asyncio.create_task(txn.abort())
+            await until(lambda: server.seen["end_txn"])
+            await asyncio.sleep(0.1)
+            assert not aborting.done(), "what is under way may be stored yet"
+            cluster.move(_segment_of("k"), "")
+            server.drop_stalled()
+            server.stall_sends = False
+            await server.cut()
+            before = cluster.clock.monotonic()
+            await aborting
+            assert cluster.clock.monotonic() - before < 1.0
+            with pytest.raises(txnclient.InvalidTxnState):
+                await aborted
+            cluster.move(_segment_of("k"), "broker:1")
+            await plain
+            assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0]
+
+    run(scenario())
+
+
+def test_a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=3.0) as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=1000)
+            server.stall_sends = True
+            txn = await client.begin()
+            sent = [producer.send_nowait(b"0", key="k", txn=txn)]
+            await until(lambda: server.stalled == 1)
+            sent.append(producer.send_nowait(b"1", key="k", txn=txn))
+            before = cluster.clock.monotonic()
+            await asyncio.sleep(0.5)
+            sent.append(producer.send_nowait(b"2", key="k"))
+            await asyncio.sleep(1.0)
+            assert server.stalled == 3
+            cluster.move(_segment_of("k"), "")
+            server.drop_stalled()
+            await server.cut()
+            with pytest.raises(txnclient.Timeout):
+                await sent[1]
+            assert 3.0 <= cluster.clock.monotonic() - before < 3.1
+            assert not sent[2].done()
+            with pytest.raises(txnclient.Timeout):
+                await sent[2]
+            assert 3.5 <= cluster.clock.monotonic() - before < 3.6
+            await txn.abort()
+            assert isinstance(sent[0].exception(), txnclient.Timeout)
+
+    run(scenario())

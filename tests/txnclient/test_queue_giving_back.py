@@ -72,6 +72,41 @@ async def test_what_was_named_with_a_stale_copy_comes_again(client: txnclient.Cl
         await consumer.ack(again)
 
 
+async def test_what_was_named_with_a_stale_copy_of_another_segment_comes_again(client: txnclient.Client) -> None:
+    await prepared(client, 10)
+    async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
+        stale = (await received(consumer, 10))[0]
+        consumer.rewind()
+        held = [one for one in await received(consumer, 10) if one.id.segment != stale.id.segment]
+        assert held
+        async with asyncio.timeout(10):
+            with pytest.raises(txnclient.TxnConflict):
+                async with client.transaction() as txn:
+                    await consumer.ack([stale, *held], txn=txn)
+            again = await received(consumer, len(held))
+        assert sorted(one.value for one in again) == sorted(one.value for one in held)
+
+
+async def test_of_what_is_nacked_a_segment_that_has_left_keeps_none_behind_it(client: txnclient.Client) -> None:
+    """▲ Or the others would stay with a consumer that has given them back, for as long as it lives."""
+    await prepared(client, 1, segments=1)
+    async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
+        (gone,) = await received(consumer, 1)
+        (root,) = consumer.segments
+        await client.split("segment://" + root)
+        await client.seek_subscription(TOPIC, "workers", "latest")  # all of it is passed
+        async with asyncio.timeout(30):
+            while root in consumer.segments or len(consumer.segments) < 2:
+                await asyncio.sleep(0.02)
+        async with await client.producer(TOPIC) as producer:
+            await producer.send(b"kept")
+        (kept,) = await received(consumer, 1)
+        with pytest.raises(txnclient.NotAllowed):
+            await consumer.nack([gone, kept], delay=0)
+        (again,) = await received(consumer, 1)
+        assert (again.value, again.redelivery_count) == (b"kept", 1)
+
+
 async def test_an_ack_that_was_withdrawn_before_it_left_comes_again(client: txnclient.Client) -> None:
     await prepared(client, 2, segments=1)
     async with await client.consumer(TOPIC, "workers", type="queue") as consumer:

@@ -336,6 +336,19 @@ async def test_a_consumer_reads_several_topics(client: txnclient.Client) -> None
     await consumer.ack(messages)
 
 
+async def test_topics_whose_names_begin_alike_are_told_apart(client: txnclient.Client) -> None:
+    """▲ The assignment of one says nothing of the segments of the other."""
+    topics = ["topic://public/default/alike-too", "topic://public/default/alike"]
+    for topic in topics:
+        await client.create_topic(topic)
+        async with client.producer(topic) as producer:
+            await producer.send(topic.encode())
+    async with client.consumer(topics, "sub") as consumer:
+        messages = await receive(consumer, 2)
+        assert len(consumer.segments) == 2
+        await consumer.ack(messages)
+
+
 async def test_cumulative_acks(client: txnclient.Client) -> None:
     topic = await new_topic(client)
     async with client.producer(topic, batch_bytes=30) as producer:

@@ -38,6 +38,13 @@ def test_the_json_is_stable() -> None:
     assert Snapshot.from_json(TEXT.encode()) == SNAPSHOT
 
 
+def test_each_writer_of_a_transaction_that_does_not_count_is_kept() -> None:
+    losers = ((TWO, 0), (TWO, 5), (THREE, 5), (THREE, 7))
+    several = replace(SNAPSHOT, losers=losers)
+    assert Snapshot.from_json(several.to_json()).losers == losers
+    assert [several.counts(TWO, writer) for writer in (0, 5)] == [False, False]
+
+
 def test_a_large_one_is_written_and_read_in_steps_and_is_the_same_text() -> None:
     """Dies if the parts of a list or an object are put together wrongly, or if one of them is worked on in one go."""
     paths = {str(number): f"t/n/topic-{number:02d}/0000-ffff-{number}" for number in range(10)}

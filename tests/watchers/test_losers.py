@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.watchers.test_visibility import SEGMENT, W1, W2, W3, A, abort, at, commit, fresh, write
+from tests.watchers.test_visibility import SEGMENT, W1, W2, W3, A, B, C, abort, at, commit, fresh, write
 from txnwire.ids import Position
 from txnwire.turns import at_once
 from watchers.visibility import AbortedKey, TransactionBuffer
@@ -72,6 +72,20 @@ def test_r3_a_successor_finds_losers_of_one_transaction_in_etcd_in_sidecars_and_
     decision = commit(A, writers=frozenset({W5}))
     assert buffer.decided(decision) == (decision, ((W4, at(8)),))
     assert [buffer.is_aborted(A, writer) for writer in (W1, W2, W3, W4, W5)] == [True, True, True, True, False]
+
+
+def test_a_cut_names_no_transaction_that_has_nothing_up_to_its_end() -> None:
+    """Of what is appended and not stored yet there may be as many as there are producers: each would be named in every
+    snapshot."""
+    buffer = fresh()
+    buffer.note_decisions()
+    for entry_id, txn_id in enumerate((A, B, C)):
+        buffer.op_started(txn_id, 0)
+        buffer.appended(txn_id, 0, at(entry_id))
+    buffer.confirmed(at(0))
+    cut = at_once(buffer.cut(100, at(-1)))
+    assert cut is not None
+    assert (cut.end, cut.undecided) == (at(0), (A,))
 
 
 def test_records_of_two_losers_are_both_known_in_etcd_once_they_are_durable() -> None:

@@ -448,6 +448,20 @@ def test_ack_the_cursor_could_not_hold_is_refused_before_its_op_is_sent() -> Non
     assert cursor.acked(at(9000)) == WHOLE
 
 
+def test_an_ack_that_is_refused_for_want_of_room_keeps_none_of_the_room_it_had_taken() -> None:
+    """However many it had taken room for by then: each refusal would leave less, until everything is refused."""
+    cursor = Cursor(LedgerLengths({1: 40_000}), EARLIEST, max_blocks=2, max_partial=2)
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    for _ in range(3):
+        with pytest.raises(Overloaded):
+            reserve(pending, A, whole(1), whole(5000), whole(9000))
+        with pytest.raises(Overloaded):
+            reserve(pending, A, part(1, 0b1), part(2, 0b1), part(3, 0b1))
+    assert cursor.statistics().blocks == 0
+    acked(pending, B, part(11, 0b1), part(12, 0b1))
+    acked(pending, B, whole(9000))
+
+
 def test_aborted_entries_are_passed_over_beyond_the_bound() -> None:
     """A refusal would leave the mark-delete position before them, and the cursor full, for ever."""
     cursor = Cursor(LedgerLengths({1: 20_000}), EARLIEST, max_blocks=1, max_partial=1)
