@@ -223,8 +223,13 @@ class CleanUp:
         self._keys_in_flight -= _keys_written(plan)
         if registered.retired is not None and not registered.retired.done():
             registered.retired.set_result(None)
-        if registered.error is not None or self._registered.get(registered.target) is not registered:
-            return
+        if registered.error is None and self._registered.get(registered.target) is registered:
+            self._take_answer(registered, plan, future)
+        # ▲ Whether or not anybody is left to hear it: others wait for what it was in the way of.
+        if self._due and self._turn is None and self._running:
+            self._turn = asyncio.get_running_loop().call_later(0, self._take_turn)
+
+    def _take_answer(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitResult]) -> None:
         try:
             self._settle(registered, plan, future.result())
         except (StoreUnavailable, StoreFull) as error:
@@ -234,8 +239,6 @@ class CleanUp:
             return  # the store is closing
         except TxnError as error:
             self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: it cannot go on here
-        if self._due and self._turn is None and self._running:
-            self._turn = asyncio.get_running_loop().call_later(0, self._take_turn)
 
     def _settle(self, registered: _Registered, plan: CleanUpPlan, result: CommitResult) -> None:
         target = registered.target

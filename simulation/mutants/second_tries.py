@@ -7,6 +7,7 @@ from simulation.mutants.mutant import Mutant
 TRIES = "tests/coordinator_v5/test_second_tries.py::test_"
 COLLECTION = "tests/coordinator_v5/test_collection.py::test_"
 CLEAN_UP = "tests/watchers/test_clean_up.py::test_"
+REFUSED_BEGIN = f"{TRIES}d7_a_begin_that_a_full_etcd_refuses_leaves_nothing_and_is_made_once_there_is_room"
 SELDOM = "few seeds refuse the one write, and a later deadline or owner makes up for it"
 SOON = "no judge of the simulation asks how soon a round follows a failed one"
 REAL_DISK = "the simulation has disks of its own: a thread that hangs is behind `LedgerStore`"
@@ -215,6 +216,154 @@ MUTANTS: tuple[Mutant, ...] = (
             "            out.append(self._waiting.popleft())\n"
         ),
         tests=("tests/txnclient/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="claimed-head-hides-the-unclaimed",
+        rule="what its client has claimed after all keeps none behind it from being called unclaimed (D7)",
+        section="§9",
+        file="coordinator_v5/sessions.py",
+        old="        txn.claim_by, txn.connection = None, connection\n        self._unclaimed.pop(txn.txn_id, None)\n",
+        new="        txn.claim_by, txn.connection = None, connection\n",
+        tests=(
+            "tests/coordinator_v5/test_sessions.py::"
+            "test_d7_a_begin_that_is_claimed_after_all_keeps_none_behind_it_from_going",
+        ),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="second-ids-used-up",
+        rule="a begin that came back from a second id makes room for the next one (D7)",
+        section="§5",
+        file="coordinator_v5/begins.py",
+        old="        self._extra -= request.in_flight > 0\n",
+        new="",
+        tests=(f"{TRIES}d7_however_many_begins_went_unanswered_before_the_next_one_is_served_with_a_fresh_id_too",),
+        why_tests=SOON,
+    ),
+    Mutant(
+        name="refused-ids-never-asked-for-again",
+        rule="a block of ids that etcd refuses is asked for again",
+        section="§4",
+        file="coordinator_v5/begins.py",
+        old=(
+            "        tc.ids.asked = tc.writing_seq = False\n"
+            "        try:\n"
+            "            verdict = read_seq_verdict(commit, future.result(), tc.tcid)\n"
+        ),
+        new=(
+            "        try:\n"
+            "            verdict = read_seq_verdict(commit, future.result(), tc.tcid)\n"
+            "            tc.ids.asked = tc.writing_seq = False\n"
+        ),
+        tests=(f"{TRIES}ids_that_a_full_etcd_refuses_are_asked_for_again",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="refused-name-counts-as-open",
+        rule="a begin of a name that etcd refuses leaves nothing that counts as open (D7)",
+        section="§10",
+        file="coordinator_v5/names.py",
+        old="            answer = error\n            txn.tc.remove(txn)\n",
+        new="            answer = error\n",
+        tests=(f"{REFUSED_BEGIN}[name]",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="refused-name-refused-for-ever",
+        rule="a name whose begin etcd has refused can be begun once there is room (D7)",
+        section="§10",
+        file="coordinator_v5/names.py",
+        old=(
+            '        self._creating.pop(txn.header.name or "", None)\n'
+            "        answer: NamedVerdict | TxnError\n"
+            "        try:\n"
+            "            answer = read_begin_named_verdict(commit, future.result(), txn.txn_id, txn.header.attempt)\n"
+        ),
+        new=(
+            "        answer: NamedVerdict | TxnError\n"
+            "        try:\n"
+            "            answer = read_begin_named_verdict(commit, future.result(), txn.txn_id, txn.header.attempt)\n"
+            '            self._creating.pop(txn.header.name or "", None)\n'
+        ),
+        tests=(f"{REFUSED_BEGIN}[name]",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="refused-keyed-begin-counts-as-open",
+        rule="a begin of a transaction key that etcd refuses leaves nothing that counts as open (D7)",
+        section="§5",
+        file="coordinator_v5/transaction_keys.py",
+        old="            answer = error\n            txn.tc.remove(txn)\n",
+        new="            answer = error\n",
+        tests=(f"{REFUSED_BEGIN}[key]",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="refused-aborts-count-as-under-way",
+        rule="aborts at deadlines that etcd has refused are not among those that may be on their way at once (D6)",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old=(
+            "        counters.sweeping -= decided.reason in SWEPT\n"
+            "        try:\n"
+            "            verdict = read_end_verdict(commit, future.result(), decided)\n"
+        ),
+        new=(
+            "        try:\n"
+            "            verdict = read_end_verdict(commit, future.result(), decided)\n"
+            "            counters.sweeping -= decided.reason in SWEPT\n"
+        ),
+        tests=(f"{TRIES}d6_deadlines_are_met_however_many_aborts_a_full_etcd_has_refused",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="decided-elsewhere-before-its-index",
+        rule="a late index that finds its transaction decided elsewhere makes this coordinator follow that (D3)",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old=(
+            "        elif txn.phase is Phase.OPEN and txn.ending is None:\n"
+            "            # Another coordinator has decided it"
+        ),
+        new="        elif False:\n            # Another coordinator has decided it",
+        tests=(f"{TRIES}d3_what_another_coordinator_has_decided_early_is_followed_at_once_and_not_at_its_deadline",),
+        why_tests="its short transactions end at their deadlines anyway",
+    ),
+    Mutant(
+        name="commit-lost-behind-a-refused-sweep",
+        rule="what a client asks for while a sweep is under way is done although that is refused for its epoch (D6)",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old="            txn.waiters.append(request)\n            if txn.ending is None:\n",
+        new="            if txn.ending is None:\n",
+        tests=(f"{TRIES}d6_a_commit_that_comes_while_a_zombie_sweeps_is_made_although_the_sweep_is_refused",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="no-turn-behind-a-removed-target",
+        rule="clean-up that waits for an answer goes on also where nobody is left to hear that",
+        section="§6",
+        file="watchers/clean_up.py",
+        old=(
+            "            self._take_answer(registered, plan, future)\n"
+            "        # ▲ Whether or not anybody is left to hear it: others wait for what it was in the way of.\n"
+        ),
+        new=("            self._take_answer(registered, plan, future)\n        else:\n            return\n"),
+        tests=(f"{CLEAN_UP}what_waits_for_an_answer_goes_on_also_where_nobody_is_left_to_hear_that",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="begun-behind-the-loss-is-nobody-s",
+        rule="a begin that is answered once its coordinator id was lost stays its client's (D7)",
+        section="§9",
+        file="coordinator_v5/begins.py",
+        old="            if txn.tc.lost:\n                self._state.sessions.dropped(txn)\n",
+        new="",
+        tests=(
+            "tests/coordinator_v5/test_sessions.py::"
+            "test_d7_a_begin_that_is_answered_once_its_id_was_lost_stays_its_client_s",
+        ),
         why_tests=SELDOM,
     ),
 )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
+from coordinator_v5.begins import MAX_EXTRA
 from coordinator_v5.name_expiry import NameExpiry
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import (
@@ -23,6 +26,7 @@ from txnstore.memory_store import Fate, MemoryStore
 from txnstore.name_transitions import KEEP_MS
 from txnstore.records import ABORTED, COMMITTED, TxnName
 from txnstore.store import Commit, Put, created_at
+from txnwire.errors import StoreFull
 from txnwire.ids import TxnId
 
 QUOTA_BYTES = 1 << 30
@@ -176,5 +180,130 @@ def test_names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_whole_r
         await until(lambda: len(within(etcd, keys.TXN_NAME)) == 1, limit_s=300.0)
         expiry.cancel()
         await store.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_however_many_begins_went_unanswered_before_the_next_one_is_served_with_a_fresh_id_too() -> None:
+    """▲ Few may be on their way under a second id: what has come back from there makes room for others."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, mark_every_s=3600.0)
+        process = await Process(etcd, "one", settings).start()
+        before = await process.coordinator.begin(0)  # ids are in hand
+        await process.coordinator.end(before.txn_id, commit=True)
+        await asyncio.sleep(1.0)
+        for _ in range(MAX_EXTRA + 1):
+            process.fates.script = [Fate(arrive_s=0.001, answer_s=2 * settings.begin_patience_s)]
+            begin = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=120_000))
+            await until(begin.done, limit_s=1.5 * settings.begin_patience_s)
+            await process.coordinator.end((await begin).txn_id, commit=True)
+            await until(lambda: not open_headers(etcd), limit_s=2 * settings.begin_patience_s)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_ids_that_a_full_etcd_refuses_are_asked_for_again() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=2)).start()
+        await asyncio.sleep(1.0)
+        fill(etcd)
+        for _ in range(5):
+            with pytest.raises(StoreFull):
+                await process.coordinator.begin(0)
+        make_room(etcd)
+        await until(lambda: not process.store.refuses_new, limit_s=60.0)
+        for _ in range(5):
+            await process.coordinator.begin(0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["name", "key"])
+def test_d7_a_begin_that_a_full_etcd_refuses_leaves_nothing_and_is_made_once_there_is_room(named: bool) -> None:
+    """Or the name, or the key, would be refused for ever, and what was refused count as open."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process, connection = await Process(etcd, "one").start(), Connection("a")
+        coordinator = process.coordinator
+        epoch = await coordinator.connect_key(0, key="k", epoch=-1, attempt=b"a", connection=connection)
+
+        async def begin() -> TxnId:
+            if named:
+                return (await coordinator.begin_named(0, name="job")).txn_id
+            return (await coordinator.begin_keyed(0, key="k", epoch=epoch, number=1, connection=connection)).txn_id
+
+        fill(etcd)
+        for _ in range(3):
+            with pytest.raises(StoreFull):
+                await begin()
+        assert coordinator.statistics().open == 0
+        make_room(etcd)
+        begun = await begin()
+        assert open_headers(etcd) == [begun]
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d6_deadlines_are_met_however_many_aborts_a_full_etcd_has_refused() -> None:
+    """▲ So many aborts may be on their way at once: those that were refused are not."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, swept_at_once=2)).start()
+        for _ in range(4):
+            await process.coordinator.begin(0, timeout_ms=2_000)
+        fill(etcd)
+        await asyncio.sleep(10.0)
+        assert len(open_headers(etcd)) == 4
+        make_room(etcd)
+        await until(lambda: not open_headers(etcd), limit_s=10.0)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d3_what_another_coordinator_has_decided_early_is_followed_at_once_and_not_at_its_deadline() -> None:
+    """Its late index finds it decided; its header would stay, and be asked for again and again."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        begun = await one.coordinator.begin(0, timeout_ms=3_000_000)
+        assert (await two.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        await until(lambda: one.coordinator.statistics().open == 0, limit_s=CoordinatorSettings().index_after_s + 1.0)
+        await until(lambda: not headers(etcd), limit_s=90.0)
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d6_a_commit_that_comes_while_a_zombie_sweeps_is_made_although_the_sweep_is_refused() -> None:
+    """▲ Its abort compares an epoch that is another's by now; what a client has asked for meanwhile needs none."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1, client_grace_s=0.3, mark_every_s=3600.0)
+        one, two = await Process(etcd, "one", settings).start(), await Process(etcd, "two").start()
+        connection = Connection("a")
+        begun = await one.coordinator.begin(0, timeout_ms=300_000, connection=connection)
+        await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 1)
+        await asyncio.sleep(1.0)
+        one.pause()
+        await until(lambda: two.coordinator.owned_tcids == (0,))
+        await two.coordinator.announce(Connection("a"), [begun.txn_id])
+        one.coordinator.disconnected(connection)
+        txn = one.coordinator._state.find(begun.txn_id)
+        assert txn is not None
+        one.coordinator._ownership._on_lost = lambda _: None
+        one.fates.script = [Fate(arrive_s=0.05, answer_s=0.05)] * 100
+        one.resume()
+        await until(lambda: txn.ending is not None, limit_s=5.0)
+        ends = [asyncio.ensure_future(one.coordinator.end(begun.txn_id, commit=True)) for _ in range(2)]
+        assert [end.state for end in await asyncio.wait_for(asyncio.gather(*ends), 5.0)] == [COMMITTED] * 2
+        assert txn.tc.lost
+        await one.close()
+        await two.close()
 
     in_virtual_time(scenario)

@@ -9,6 +9,7 @@ import pytest
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import ONE_TCID, Connection, Process, in_virtual_time, open_headers, until
 from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, REASON_SESSION
 from txnwire.errors import InvalidTxnState
 
@@ -152,6 +153,48 @@ def test_a_session_that_ends_while_its_begin_is_on_its_way_leaves_nothing_open()
         assert len(open_headers(etcd)) == 1
         assert 10.0 <= await until(lambda: not open_headers(etcd)) < 11.5
         assert await until(lambda: process.coordinator.statistics().sessions == 0) < 2
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_begin_that_is_claimed_after_all_keeps_none_behind_it_from_going() -> None:
+    """What nobody has claimed is looked at in order, up to the first whose grace has not passed."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        first, second = Connection("a"), Connection("a")
+        claimed = await process.coordinator.begin(0, connection=first, attempt=b"c" * 8)
+        await process.coordinator.begin(0, connection=first, attempt=b"u" * 8)
+        process.coordinator.disconnected(first)
+        await process.coordinator.announce(second, [])
+        assert await process.coordinator.begin(0, connection=second, attempt=b"c" * 8) == claimed
+        await until(lambda: open_headers(etcd) == [claimed.txn_id], limit_s=12)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_begin_that_is_answered_once_its_id_was_lost_stays_its_client_s() -> None:
+    """As what was open by then: who has stayed need not announce it, and may not know that there is anything to."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        connection = Connection("a")
+        await process.coordinator.begin(0, connection=connection)  # ids are in hand
+        process.fates.script = [Fate(arrive_s=0.001, answer_s=0.3)]
+        beginning = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=200_000, connection=connection))
+        await asyncio.sleep(0.1)
+        etcd.expire_lease(etcd.leases()[0])
+        await until(lambda: process.coordinator.owned_tcids == ())
+        begun = await beginning
+        assert process.coordinator.owned_tcids == ()
+        await until(lambda: process.coordinator.owned_tcids == (0,))
+        await asyncio.sleep(30)
+        assert begun.txn_id in open_headers(etcd)
+        process.coordinator.disconnected(connection)
+        await until(lambda: not open_headers(etcd), limit_s=15)
+        await until(lambda: process.coordinator.statistics().sessions == 0, limit_s=2)
         await process.close()
 
     in_virtual_time(scenario)

@@ -129,6 +129,15 @@ def test_l9_repeat_shares_a_failure_too(dedup: Dedup[str], producer: Producer) -
     assert second.failed
 
 
+def test_l9_repeat_of_an_entry_on_its_way_is_known_as_one(dedup: Dedup[str], producer: Producer) -> None:
+    """▲ Where there is no room for anything new: refused, it would be sent anew, and stored twice."""
+    token = producer.connected.token
+    dedup.stored(producer.new(0, -1), at(0), NOW_S)
+    producer.new(1, 0, 2)
+    assert [dedup.knows(token, first) for first in (0, 1, 3)] == [True, True, False]
+    assert not dedup.knows(Producer(dedup, "other").connected.token, 0)
+
+
 def test_stored_repeat_is_acked_again_with_its_position_if_it_was_the_last(
     dedup: Dedup[str], producer: Producer
 ) -> None:

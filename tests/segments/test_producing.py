@@ -310,6 +310,46 @@ async def test_l8_a_failure_fails_all_behind_it_and_the_resend_is_no_repeat(gate
     await reader.wait("0", "1 again", "2")
 
 
+async def test_l8_what_fails_before_its_op_was_sent_holds_no_reader_back(gated: Gated) -> None:
+    """It was registered as it came, and waits for the op under way; that one is refused."""
+    producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
+    pipeline, txn = gated.broker.segments[gated.segment].pipeline, await gated.cluster.begin()
+    await producer.send("0", txn=txn)
+    gated.store.hold(is_write_op)
+    sends = [producer.send_nowait("1", txn=txn)]
+    await eventually(lambda: gated.store.waiting)
+    sends += [producer.send_nowait("2", txn=txn), producer.send_nowait("3", txn=txn)]
+    await eventually(lambda: pipeline.inflight == 3)
+    await gated.cluster.abort(txn)
+    gated.store.open()
+    for sending in sends:
+        with pytest.raises((TxnConflict, SequenceGap)):
+            await sending
+    await producer.send("plain", sequence_id=1, previous=0)
+    await reader.wait("plain")
+    await gated.cluster.wait_no_ops(txn)
+
+
+async def test_l8_an_op_that_lands_behind_the_failure_of_its_entry_holds_no_reader_back(gated: Gated) -> None:
+    """Of another transaction than the one that is refused: it goes on, and its commit shows what it has stored."""
+    producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
+    refused, kept = await gated.cluster.begin(), await gated.cluster.begin()
+    await producer.send("kept", txn=kept)
+    gated.store.hold(is_write_op)
+    sends = [producer.send_nowait("refused", txn=refused), producer.send_nowait("behind it", txn=kept)]
+    await eventually(lambda: gated.store.waiting == 2)
+    await gated.cluster.abort(refused)
+    gated.store.open()
+    with pytest.raises(TxnConflict):
+        await sends[0]
+    with pytest.raises(SequenceGap):
+        await sends[1]
+    await gated.cluster.commit(kept)
+    await producer.send("plain", sequence_id=1, previous=0)
+    await reader.wait("kept", "plain")
+    await gated.cluster.wait_no_ops(kept)
+
+
 async def test_l8_a_frame_that_does_not_name_its_predecessor_is_refused(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
@@ -332,6 +372,26 @@ async def test_l9_a_repeat_shares_the_outcome_of_the_entry_on_its_way(gated: Gat
     reader = await gated.client.reader(gated.segment)
     await producer.send("next")
     await reader.wait("once", "next")
+
+
+@pytest.mark.parametrize("how", ["refused", "lost"])
+async def test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way(gated: Gated, how: str) -> None:
+    """Who has sent it first may be gone: over its connection nobody hears that any more."""
+    producer, txn = await gated.client.producer(gated.segment), await gated.cluster.begin()
+    gated.store.hold(is_write_op)
+    sends = [producer.send_nowait("once", txn=txn)]
+    sends += [producer.send_nowait("once", txn=txn, sequence_id=0, previous=-1) for _ in range(2)]
+    await gated.client.call(segment_positions=pb.SegmentPositions(segment=gated.segment))  # all have come by then
+    await eventually(lambda: gated.store.waiting)
+    if how == "lost":
+        gated.broker.segments[gated.segment].lost(NotOwner("taken away"))
+    else:
+        await gated.cluster.abort(txn)
+        gated.store.open()
+    for sending in sends:
+        with pytest.raises(NotOwner if how == "lost" else TxnConflict):
+            await asyncio.wait_for(sending, 5)
+    gated.store.open()
 
 
 async def test_l7_a_stored_repeat_is_acked_again_also_across_a_restart(cluster: Cluster) -> None:

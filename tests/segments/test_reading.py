@@ -16,7 +16,7 @@ from segments.segment import Segment
 from tests.segments.brokering import TOPIC, Cluster, Consumer, eventually
 from tests.segments.gates import HeldReads
 from txnstore.records import SubscriptionRecord
-from txnwire.errors import ConnectionLost, InvalidArgument, SubscriptionNotFound, TopicNotFound
+from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, SubscriptionNotFound, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.turns import turns_divided_by
@@ -181,6 +181,32 @@ async def test_v5_a_time_stamp_starts_at_the_first_message_not_older(cluster: Cl
         reader = await client.reader(segment, start=pb.Start(timestamp_ms=asked))
         await producer.client.call(segment_positions=pb.SegmentPositions(segment=segment))
         await reader.wait(*expected)
+
+
+async def test_v5_a_reader_whose_start_is_looked_for_as_its_segment_is_lost_is_told(cluster: Cluster) -> None:
+    """Nobody would serve it, and it would wait for ever."""
+    disks: list[HeldReads] = []
+
+    def held_reads(data_dir: Path) -> LedgerStore:
+        disks.append(HeldReads(data_dir))
+        return disks[-1]  # type: ignore[return-value]
+
+    cluster.make_ledgers = held_reads
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await (await client.producer(segment)).send("m", publish_time_ms=100)
+    await node.crash()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    served = await node.broker.segment(segment)
+    disks[1].hold()
+    attaching = asyncio.ensure_future(client.reader(segment, start=pb.Start(timestamp_ms=50)))
+    await eventually(lambda: disks[1].waiting)
+    served.lost(NotOwner("taken away"))
+    disks[1].open()
+    with pytest.raises(NotOwner):
+        await attaching
 
 
 async def test_v6_a_transaction_does_not_read_its_own_uncommitted_writes(cluster: Cluster) -> None:

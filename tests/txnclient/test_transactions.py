@@ -127,6 +127,48 @@ def test_a_commit_that_cannot_be_told_times_out_and_may_be_asked_again() -> None
     run(scenario())
 
 
+def test_d1_a_commit_that_may_have_been_made_is_never_told_as_one_that_was_not() -> None:
+    """▲ Its first answer was lost; that the store takes nothing since says nothing about it."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2", timeout=5.0) as (cluster, client):
+            first, second = cluster.servers["broker:1"], cluster.servers["broker:2"]
+            cluster.coordinators = {0: "broker:1"}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            txn = await client.begin()
+            cluster.coordinators = {0: "broker:2"}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            first.lose_replies["end_txn"] = 1
+            second.refuse["end_txn"] = [txnclient.StoreUnavailable("down") for _ in range(1000)]
+            with pytest.raises(txnclient.Timeout):
+                await txn.commit()
+            assert cluster.states[txn.id] == "COMMITTED"
+            assert txn.state == TransactionState.COMMITTING
+            second.refuse["end_txn"].clear()
+            assert (await txn.commit()).revision == cluster.decided_at[txn.id]
+
+    run(scenario())
+
+
+def test_d4_a_commit_is_made_by_another_coordinator_where_its_own_does_not_answer() -> None:
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            cluster.coordinators = {0: "broker:1"}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            txn = await client.begin()
+            cluster.coordinators = {0: "broker:1", 1: "broker:2"}
+            cluster.announce()
+            cluster.servers["broker:1"].ignore["end_txn"] = 1000
+            await txn.commit()
+            assert cluster.states[txn.id] == "COMMITTED"
+            assert cluster.servers["broker:2"].seen["end_txn"] == 1
+
+    run(scenario())
+
+
 def test_ending_twice_is_ok_and_the_other_way_round_is_refused() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

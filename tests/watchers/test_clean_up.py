@@ -374,6 +374,25 @@ async def test_small_commits_are_in_flight_in_large_numbers_and_large_ones_in_sm
     await store.close()
 
 
+async def test_what_waits_for_an_answer_goes_on_also_where_nobody_is_left_to_hear_that() -> None:
+    """Its segment was lost meanwhile: others wait for their turn behind the bound, and nothing else may come."""
+    faults = SlowAnswers()
+    store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), random.Random(0), faults=faults)
+    clean_up = CleanUp(store, SystemClock(), CleanUpSettings(linger_s=0.0, max_in_flight=1, small_keys=1))
+    await clean_up.start()
+    going, waiting = Deletes("/going", 2), Deletes("/waiting", 2)
+    faults.active = True
+    for target in (going, waiting):
+        clean_up.add(target)
+        clean_up.wake(target)
+    await eventually(lambda: clean_up.statistics().in_flight == 1)
+    await idle()
+    clean_up.remove(going)
+    await eventually(lambda: waiting.backlog == 0)
+    await clean_up.close()
+    await store.close()
+
+
 async def test_at_most_one_unanswered_commit_per_participant() -> None:
     """▲ Decisions go on coming while answers take their time."""
 

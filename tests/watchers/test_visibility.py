@@ -361,6 +361,18 @@ def test_r1_scan_pins_an_open_transaction_at_its_own_first_entry() -> None:
     assert buffer.decided(abort(A)) == (abort(A), ((None, at(6)),))
 
 
+def test_r1_a_refused_op_leaves_what_was_found_of_its_transaction() -> None:
+    """A store that is full refuses it: the transaction goes on, and what a former owner has stored of it is decided."""
+    buffer = TransactionBuffer(SEGMENT, last_confirmed=at(5))
+    buffer.loaded(A)
+    buffer.scanned(A, 0, at(5))
+    buffer.op_started(A, 0)
+    assert buffer.op_refused(A) is None
+    assert buffer.holds(A)
+    assert buffer.decided(abort(A)) == (abort(A), ((None, at(5)),))
+    assert (buffer.is_aborted(A, 0), buffer.max_read_position) == (True, at(5))
+
+
 def test_r1_decided_leftover_is_filtered_before_the_first_read() -> None:
     buffer = TransactionBuffer(SEGMENT, last_confirmed=at(5))
     buffer.loaded(A)
