@@ -14,6 +14,7 @@ from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnclient.test_with_cluster import receive
 from tests.txnctl.command_line import done, txnctl
 from txnclient import ExpiredTransaction, InvalidArgument, InvalidTxnState, TransactionState, TxnConflict
+from txnctl import admin_keys
 from txnctl.metrics.catalogue import families
 from txnstore import keys
 from txnstore.store import Commit, Put
@@ -259,6 +260,27 @@ async def test_k7_a_key_whose_holder_is_gone_is_idle_until_it_or_another_one_com
         silent = Put(keys.tc(200), b'{"v":1,"id":"silent","address":"127.0.0.1:1"}')
         await cluster.servers["control"].store.commit(Commit(puts=(silent,)))
         await wait_state("unknown")  # its holder may be connected there
+
+
+async def test_k7_of_keys_in_several_requests_none_is_idle_while_a_coordinator_is_silent(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ It is asked once: it counts for the keys of later requests as well."""
+    monkeypatch.setattr(admin_keys, "KEYS_AT_ONCE", 1)
+    for number in range(3):
+        async with cluster.connect(transaction_key=f"job {number}"):
+            pass
+    async with cluster.connect(transaction_key="job 3") as onlooker:
+        silent = Put(keys.tc(200), b'{"v":1,"id":"silent","address":"127.0.0.1:1"}')
+        await cluster.servers["control"].store.commit(Commit(puts=(silent,)))
+        async with asyncio.timeout(20):
+            while True:
+                rows = (await onlooker.admin("keys.list"))["keys"]
+                states = {row["key"]: row["state"] for row in rows}
+                if states["job 0"] == "unknown":
+                    break
+                await asyncio.sleep(0.01)
+    assert states == {"job 0": "unknown", "job 1": "unknown", "job 2": "unknown", "job 3": "in use"}
 
 
 async def test_k6_a_fenced_stream_consumer_s_acks_are_refused(cluster: InProcessCluster) -> None:

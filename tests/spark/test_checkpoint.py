@@ -62,6 +62,8 @@ def plan(folder: Path, number: int, *ends: Mapping[str, Any] | str, done: bool =
         ([4, 5], [4, 5], Restart(6, again=False)),
         ([4, 5], [], Restart(5, again=True)),
         ([5], [5], Restart(6, again=False)),
+        ([9, 10], [9, 10], Restart(11, again=False)),  # by their numbers, not their names
+        ([9, 10], [9], Restart(10, again=True)),
     ],
 )
 def test_the_last_batch_runs_again_unless_it_is_done(

@@ -30,7 +30,7 @@ from tests.spark.sink_lines import Lines
 from tests.spark.test_sink import read_all, stored
 from tests.spark.waiting import wait_until
 from txnstore.lifetime import tied_to_parent
-from txnwire.errors import InvalidTxnState
+from txnwire.errors import InvalidTxnState, TxnError
 
 OLDER, NEWER = (Run(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
 
@@ -50,6 +50,27 @@ def options(service: Service, sync_client: txnclient.sync.Client, topic: str) ->
 
 def write(options: SinkOptions, name: BatchName, run: Run, task: int, *values: bytes) -> Written:
     return Attempt(options, name, run, task).write(iter([pa.record_batch({"value": pa.array(values)})]))
+
+
+def test_x1_a_producer_that_has_failed_fails_no_later_task_of_its_process(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ It is kept from task to task: of a topic that is made again it would fail for ever."""
+    sink_of_topic = batch_names.batch_sink(None, topic)
+    commit(options, write(options, batch_names.write_name(sink_of_topic, "one"), NEWER, 90, b"lost"))
+    sync_client.delete_topic(topic, force=True)
+    sync_client.create_topic(topic)
+    for task in range(91, 100):
+        try:
+            written = write(options, batch_names.write_name(sink_of_topic, "two"), NEWER, task, b"kept")
+        except TxnError:
+            continue  # the one that finds out
+        break
+    else:
+        raise AssertionError("every task fails")
+    assert task < 93
+    commit(options, written)
+    assert read_all(sync_client, topic) == [b"kept"]
 
 
 def commit(options: SinkOptions, *written: Written) -> Commit | Repeat | None:

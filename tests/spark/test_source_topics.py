@@ -193,6 +193,27 @@ def test_what_retention_takes_is_an_error_or_passed_over(
     assert values(fresh.next()) == kept
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": "1000"}])
+def test_a_topic_that_joins_is_read_as_far_as_it_is_kept(
+    start: Start, sync_client: txnclient.sync.Client, topic: str, limit: dict[str, str]
+) -> None:
+    a, b = f"{topic}-a", f"{topic}-b"
+    sync_client.create_topic(a)
+    send(sync_client, a, [b"read"])
+    query = start(topicsPattern=f"{topic}-[ab]", **limit)
+    assert values(query.next()) == [b"read"]
+    query.reader.stop()  # so it is not read before retention has taken some
+    sync_client.create_topic(b)
+    send(sync_client, b, [b"trimmed"])
+    outgrow(sync_client, b, behind=sync_client.snapshot(b).segments[sync_client.describe_topic(b).active[0].path].end)
+    query.restart()
+    found = []
+    while (batch := query.next()) is not None:
+        found += values(batch)
+    assert found
+    assert b"trimmed" not in found
+
+
 @pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": "100"}])
 def test_what_only_an_aborted_transaction_held_back_is_no_loss(
     start: Start, sync_client: txnclient.sync.Client, topic: str, limit: dict[str, str]
