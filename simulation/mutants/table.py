@@ -21,6 +21,7 @@ from simulation.mutants import (
     second_tries,
     segments,
     sends,
+    several,
     space,
     spark,
     times,
@@ -61,4 +62,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *whole_servers.MUTANTS,
     *upkeep.MUTANTS,
     *waits_and_counts.MUTANTS,
+    *several.MUTANTS,
 )
