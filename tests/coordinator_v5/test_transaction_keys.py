@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import pytest
 
@@ -623,6 +624,24 @@ def test_a_full_store_lets_a_holder_fence_another_one_but_begins_and_makes_nothi
         assert isinstance(await refusal(commit(one, begun.txn_id)), ExpiredTransaction)
         assert isinstance(await refusal(new.begin(other)), StoreFull)
         await close(etcd, one, other)
+
+    in_virtual_time(scenario)
+
+
+def test_begins_of_a_key_that_the_store_refuses_take_no_room_from_others() -> None:
+    """Else a coordinator whose etcd was full for a while would begin nothing any more."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one", replace(ONE, max_open=3)).start()
+        holder = Holder("a")
+        await holder.connect(one)
+        await asyncio.sleep(1.0)  # its block of ids has come
+        one.store._soft_limit.exceeded = lambda: True  # type: ignore[method-assign]
+        for _ in range(4):
+            assert isinstance(await refusal(holder.begin(one)), StoreFull)
+        one.store._soft_limit.exceeded = lambda: False  # type: ignore[method-assign]
+        assert (await holder.begin(one)).decision is None
+        await close(etcd, one)
 
     in_virtual_time(scenario)
 

@@ -407,6 +407,31 @@ async def test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused(memor
     await held
 
 
+async def test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [parent] = await cluster.create_topic()
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    client = await cluster.connect(node)
+    producer = await client.producer(parent)
+    served = await serving(node, parent)
+    change = await begin(cluster, parent)
+    store.hold(seals)
+    sealing = asyncio.ensure_future(served.sealing.seal(change))
+    await eventually(lambda: store.waiting)
+    held = producer.send_nowait("a")
+    await client.call(segment_positions=pb.SegmentPositions(segment=parent))  # the send has arrived
+    served.lost(NotOwner("its lease has ended"))
+    with pytest.raises(NotOwner):
+        await held
+    await asyncio.gather(sealing, return_exceptions=True)
+    assert node.broker.statistics().inflight_bytes == 0
+    store.open()
+
+
 async def test_a_seal_follows_other_changes_of_the_topics_record(memory_cluster: Cluster) -> None:
     """A policy changed meanwhile is no reason to give up."""
     cluster = memory_cluster
