@@ -237,6 +237,28 @@ def test_p1_after_an_abort_everything_unacked_is_delivered_again_from_behind_the
     run(scenario())
 
 
+def test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer() -> None:
+    """▲ Of a named transaction that somebody else aborts the broker's rewind tells, which was lost, perhaps, with the
+    connection: so all that is not acked comes again, also what the application holds."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            for number in range(2):
+                server.deliver(LEFT, number, b"%d" % number)
+            acked, held = await consumer.receive(), await consumer.receive()
+            await consumer.ack(acked, txn=await client.begin(name="job/1"))
+            await server.cut()
+            await until(lambda: server.seen["subscribe"] == 4)
+            for number in range(3):
+                server.deliver(LEFT, number, b"%d" % number)
+            assert [(await consumer.receive()).value for _ in range(3)] == [b"0", b"1", b"2"]
+            with pytest.raises(txnclient.TxnConflict, match="delivered again"):
+                await consumer.ack(held, txn=await client.begin())
+
+    run(scenario())
+
+
 def test_a_rewind_drops_the_buffer_and_makes_what_is_held_stale_for_transactions() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
