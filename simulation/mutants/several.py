@@ -280,4 +280,63 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=ROW,
     ),
+    Mutant(
+        name="held-back-weighs-twice",
+        rule="what is held back as its segment is lost is taken off the bound of its broker once (S10)",
+        section="§8",
+        file="segments/pipeline.py",
+        old="        self._refusal = error\n        self.refuse_held(error)\n        waiting",
+        new="        self._refusal = error\n        waiting",
+        tests=(f"{SEALING}test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="refused-begins-of-a-key-stay-open",
+        rule="a begin of a key that the store refuses takes no room from others",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="            answer = error\n            txn.tc.remove(txn)\n",
+        new="            answer = error\n",
+        tests=(f"{KEYS}test_begins_of_a_key_that_the_store_refuses_take_no_room_from_others",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="unanswered-bytes-of-a-closed-producer",
+        rule="what was under way when the broker closed a producer counts no more against what may be (L7)",
+        section="§7",
+        file="txnclient/channel.py",
+        old="        self._generation += 1\n        self._unanswered_bytes = 0\n",
+        new="        self._generation += 1\n",
+        tests=(
+            "tests/txnclient/test_producer.py::"
+            "test_l7_what_was_under_way_when_the_broker_closed_a_producer_takes_no_room_from_what_follows",
+        ),
+        why_tests="it takes 8 MiB under way as one segment changes hands, again and again",
+    ),
+    Mutant(
+        name="gone-consumers-keep-their-share",
+        rule="a queue's consumer that is gone has no share of what its broker delivers at once (P9)",
+        section="§7",
+        file="segments/queue_subscription.py",
+        old="        self._dispatcher.shares.leave(consumer)\n",
+        new="",
+        tests=(
+            "tests/segments/test_queue_leaving.py::"
+            "test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delivers_at_once",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="lost-connection-hides-an-abort",
+        rule="behind a lost connection with acks in a named transaction, which others may end, all comes again (P1)",
+        section="§6",
+        file="txnclient/feed.py",
+        old="            self._inbox.rewound()\n        else:\n            self._inbox.drop_buffer()\n",
+        new="            self._inbox.drop_buffer()\n        else:\n            self._inbox.drop_buffer()\n",
+        tests=(
+            "tests/txnclient/test_consumer.py::"
+            "test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer",
+        ),
+        why_tests=ROW,
+    ),
 )
