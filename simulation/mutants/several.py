@@ -339,4 +339,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=ROW,
     ),
+    Mutant(
+        name="failed-readers-keep-their-share",
+        rule="a reader that was given up has no share of what its broker delivers at once",
+        section="§7",
+        file="segments/dispatch.py",
+        old="            self._consumers.pop(consumer, None)\n            self.shares.leave(consumer)\n",
+        new="            self._consumers.pop(consumer, None)\n",
+        tests=("tests/segments/test_backpressure.py::test_a_reader_that_was_given_up_gives_its_share_back",),
+        why_tests="it takes a disk that fails very many readers of one broker",
+    ),
 )
