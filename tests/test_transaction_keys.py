@@ -399,3 +399,52 @@ async def test_of_begins_that_wait_for_one_abort_one_begins(cluster: InProcessCl
         (begun,) = [one for one in found if isinstance(one, txnclient.Transaction)]
         assert all("one at a time" in str(one) for one in found if one is not begun)
         await begun.commit()
+
+
+async def test_k3_of_clients_that_connect_at_once_each_becomes_the_holder_and_the_last_one_stays_it(
+    cluster: InProcessCluster,
+) -> None:
+    """Who was too slow reads the epoch anew."""
+    opening = [cluster.connect(transaction_key=KEY, timeout=10.0) for _ in range(4)]
+    opened = await asyncio.gather(*opening, return_exceptions=True)
+    clients = [one for one in opened if isinstance(one, txnclient.Client)]
+    try:
+        assert {client.key_epoch for client in clients} == set(range(4))
+        for client in clients:
+            if client.key_epoch == 3:
+                await (await client.begin()).commit()
+            else:
+                with pytest.raises(ExpiredTransaction):
+                    await client.begin()
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+
+
+async def test_what_was_begun_and_given_up_is_not_the_next_transaction(cluster: InProcessCluster) -> None:
+    """Its time runs since then, which nobody has been told of; and a client with a key has one at a time."""
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    async with (
+        cluster.connect() as other,
+        cluster.connect(transaction_key=KEY, transport=transport, timeout=2.0) as client,
+    ):
+        transport.lose["new_txn_ok"] = 1_000_000
+        with pytest.raises(txnclient.Timeout):
+            await client.begin()
+        transport.lose.clear()
+        txn = await client.begin()
+        listed = (await other.admin("transactions.list"))["transactions"]
+        assert {one["txn"]: one["state"] for one in listed}.pop(str(txn.id)) == "OPEN"
+        assert sorted(one["state"] for one in listed) == ["ABORTED", "OPEN"]
+        await txn.commit()
+
+
+async def test_a_transaction_whose_time_is_up_keeps_no_client_with_a_key_from_the_next_one(
+    cluster: InProcessCluster,
+) -> None:
+    async with cluster.connect(transaction_key=KEY) as client:
+        first = await client.begin(timeout=0.2)
+        async with asyncio.timeout(20):
+            while (await client.outcomes([first.id]))[first.id] == "OPEN":
+                await asyncio.sleep(0.02)
+        second = await client.begin()
+        await second.commit()

@@ -22,6 +22,7 @@ from simulation.mutants import (
     second_tries,
     segments,
     sends,
+    several,
     space,
     spark,
     times,
@@ -63,4 +64,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *upkeep.MUTANTS,
     *waits_and_counts.MUTANTS,
     *one_of_several.MUTANTS,
+    *several.MUTANTS,
 )

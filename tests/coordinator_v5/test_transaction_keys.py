@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ from txnstore.key_transitions import read_key
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, TransactionKey
+from txnstore.store import Commit, CommitResult
 from txnstore.transitions import Decision
 from txnwire.errors import (
     ExpiredTransaction,
@@ -357,6 +359,24 @@ def test_one_transaction_at_a_time_and_the_same_begin_is_answered_alike() -> Non
     in_virtual_time(scenario)
 
 
+def test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that() -> None:
+    """It may have been on its way for long: nobody waits for it who would end what it opens."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, other = await two(etcd)
+        holder = Holder("a")
+        await holder.connect(one)
+        begun = await holder.begin(one)
+        await commit(one, begun.txn_id)
+        for process in (one, other):
+            again = await holder.begin(process, number=1)
+            assert (again.txn_id, again.decision) == (begun.txn_id, Decision(COMMITTED, 0))
+        assert open_headers(etcd) == []
+        await close(etcd, one, other)
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize("commit_first", [True, False])
 @pytest.mark.parametrize("commit_late", [True, False])
 def test_l2_a_delayed_end_never_ends_the_next_transaction_of_the_key(commit_first: bool, commit_late: bool) -> None:
@@ -493,6 +513,44 @@ def test_a_killed_coordinator_s_keyed_transaction_is_its_client_s_at_the_success
     in_virtual_time(scenario)
 
 
+def test_k7_a_transaction_whose_holder_went_before_its_begin_had_landed_ends_after_the_grace() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, other = await two(etcd)
+        holder = Holder("a")
+        await holder.connect(one)
+        await asyncio.sleep(1.0)  # its block of ids has come
+        one.fates.script.append(LOST_BEFORE)
+        beginning = asyncio.ensure_future(holder.begin(one))
+        await asyncio.sleep(0.1)
+        one.coordinator.disconnected(holder.connection)
+        begun = await beginning
+        assert open_headers(etcd) == [begun.txn_id]
+        assert 2.0 < await until(lambda: not open_headers(etcd)) < 5.0
+        await close(etcd, one, other)
+
+    in_virtual_time(scenario)
+
+
+def test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again() -> None:
+    """Its answer was lost, so no list of its client names it: nobody else would show that its client is there."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, other = await two(etcd)
+        holder = Holder("a")
+        await holder.connect(one)
+        begun = await holder.begin(one)
+        one.kill()
+        await until(lambda: other.coordinator.owned_tcids == (0, 1))
+        assert await holder.connect(other, named=-1) == 0
+        await other.coordinator.announce(holder.connection, [])
+        assert (await holder.begin(other, number=1)).txn_id == begun.txn_id
+        await asyncio.sleep(20.0)
+        assert open_headers(etcd) == [begun.txn_id]
+        await close(etcd, other)
+
+    in_virtual_time(scenario)
+
+
 # ---- delete
 
 
@@ -528,6 +586,31 @@ def test_k4_deleting_a_key_aborts_its_transaction_fences_its_holder_and_never_lo
     in_virtual_time(scenario)
 
 
+def test_k4_a_key_is_deleted_though_its_holder_begins_another_transaction_just_then() -> None:
+    """What the deletion has looked at has changed: it looks again, and aborts that one as well."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, other = await two(etcd)
+        holder = Holder("a")
+        await holder.connect(one)
+        commit_really = other.store.commit
+
+        async def overtaken(commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+            other.store.commit = commit_really  # type: ignore[method-assign]
+            await holder.begin(one)
+            return await commit_really(commit, timeout_s=timeout_s)
+
+        other.store.commit = overtaken  # type: ignore[method-assign]
+        deleted = await transaction_keys.delete(other.store, other.clock, owner="anonymous", key=KEY, epoch=0)
+        assert record_of(one) == deleted.record
+        assert deleted.record.deleted_ms
+        assert open_headers(etcd) == []
+        assert isinstance(await refusal(holder.begin(one)), ExpiredTransaction)
+        await close(etcd, one, other)
+
+    in_virtual_time(scenario)
+
+
 def test_a_full_store_lets_a_holder_fence_another_one_but_begins_and_makes_nothing_new() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         one, other = await two(etcd)
@@ -541,6 +624,24 @@ def test_a_full_store_lets_a_holder_fence_another_one_but_begins_and_makes_nothi
         assert isinstance(await refusal(commit(one, begun.txn_id)), ExpiredTransaction)
         assert isinstance(await refusal(new.begin(other)), StoreFull)
         await close(etcd, one, other)
+
+    in_virtual_time(scenario)
+
+
+def test_begins_of_a_key_that_the_store_refuses_take_no_room_from_others() -> None:
+    """Else a coordinator whose etcd was full for a while would begin nothing any more."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one = await Process(etcd, "one", replace(ONE, max_open=3)).start()
+        holder = Holder("a")
+        await holder.connect(one)
+        await asyncio.sleep(1.0)  # its block of ids has come
+        one.store._soft_limit.exceeded = lambda: True  # type: ignore[method-assign]
+        for _ in range(4):
+            assert isinstance(await refusal(holder.begin(one)), StoreFull)
+        one.store._soft_limit.exceeded = lambda: False  # type: ignore[method-assign]
+        assert (await holder.begin(one)).decision is None
+        await close(etcd, one)
 
     in_virtual_time(scenario)
 

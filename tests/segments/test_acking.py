@@ -12,8 +12,8 @@ from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from txnstore import keys, records
 from txnstore.records import Header, SubscriptionRecord
-from txnstore.store import Commit, CommitResult, Put
-from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, Timeout, TxnConflict
+from txnstore.store import Commit, CommitResult, MetadataStore, Put
+from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, StoreFull, Timeout, TxnConflict
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from watchers.outcomes import Decision
@@ -178,6 +178,83 @@ async def test_p5_a_restart_restores_pending_acks_and_finishes_decided_ones_once
     await consumer.wait(*("b" if committed else "abc"))
 
 
+@pytest.mark.parametrize("holds", ["an ack", "a write"])
+async def test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision(
+    cluster: Cluster, holds: str
+) -> None:
+    """The segment hears of decisions of transactions that it holds something of, on whichever subscription."""
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    one = await cluster.subscribe(client, segment, name="one")
+    two = await cluster.subscribe(client, segment, name="two")
+    await producer.send("m")
+    await one.wait("m")
+    await two.wait("m")
+    txn = await cluster.begin()
+    if holds == "an ack":
+        await one.ack(one.messages[0], txn=txn)
+    else:
+        await producer.send("t", txn=txn)
+    refuse_one_ack_op(node.store).set_exception(StoreFull("no more ops"))
+    with pytest.raises(StoreFull):
+        await two.ack(two.messages[0], txn=txn)
+    if holds == "an ack":
+        await cluster.abort(txn)
+        await eventually(lambda: one.rewinds)
+        await one.wait("m")
+    else:
+        await cluster.commit(txn)
+        await reader.wait("m", "t")
+    await cluster.wait_no_ops(txn)
+
+
+def refuse_one_ack_op(store: MetadataStore) -> asyncio.Future[CommitResult]:
+    """What the next one is answered with, nothing of it being sent."""
+    commit_really = store.commit_nowait
+    answer: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+
+    def refused(commit: Commit) -> asyncio.Future[CommitResult]:
+        if not is_ack_op(commit):
+            return commit_really(commit)
+        store.commit_nowait = commit_really  # type: ignore[method-assign]
+        return answer
+
+    store.commit_nowait = refused  # type: ignore[method-assign]
+    return answer
+
+
+async def test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner(cluster: Cluster) -> None:
+    """▲ They wait for the one that carries the index key: once that is refused the next one carries it."""
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn, other = await cluster.begin(), await cluster.begin()
+    answer = refuse_one_ack_op(node.store)
+    acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.messages]
+    await client.call(segment_positions=pb.SegmentPositions(segment=segment))  # the acks have arrived
+    answer.set_exception(StoreFull("no more ops"))
+    with pytest.raises(StoreFull):
+        await acking[0]
+    await asyncio.gather(*acking[1:])
+    await node.crash()
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    for position in (Position(1, 1), Position(1, 2)):
+        with pytest.raises(TxnConflict):
+            await consumer.ack(position, txn=other)
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
+    await (await cluster.subscribe(client, segment, epoch=3)).wait("a")
+
+
 async def test_p6_a_crash_between_decision_and_cursor_applies_it_once_and_never_goes_back(cluster: Cluster) -> None:
     make_store = cluster.make_store
     gate_stores(cluster)
@@ -289,6 +366,49 @@ async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster:
     await successor.wait()
     await cluster.abort(txn)
     await successor.wait(*"abcd")
+
+
+async def test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor(cluster: Cluster) -> None:
+    """▲ The end of one lets nothing out that lies behind what the other one holds."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    first, last = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=last)
+    await consumer.ack(consumer.messages[1], txn=first)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await cluster.abort(first)
+    await cluster.wait_no_ops(first)
+    await producer.send("d")
+    await successor.wait()
+    await cluster.abort(last)
+    await successor.wait(*"abcd")
+
+
+async def test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    store.hold(is_ack_op)
+    acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
+    await eventually(lambda: store.waiting)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await successor.wait()
+    await cluster.abort(txn)
+    store.open()
+    with pytest.raises(TxnConflict):
+        await acking
+    await successor.wait(*"abc")
 
 
 async def test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions(memory_cluster: Cluster) -> None:

@@ -11,7 +11,8 @@ import pytest
 from segments.shares import LEAST_BYTES
 from tests.segments.brokering import Client, Cluster, Consumer, Producer, eventually
 from tests.segments.gates import SlowDisks
-from txnwire.errors import Overloaded, SequenceGap, TxnError
+from txnwire.errors import DataCorrupt, Overloaded, SequenceGap, TxnError
+from txnwire.ids import Position
 
 VALUE = "x" * 1_000
 
@@ -83,6 +84,24 @@ async def test_sends_held_back_and_then_admitted_weigh_once_on_the_bound_over_al
     pipeline.admit_again()
     await asyncio.gather(*held)
     assert node.broker.statistics().inflight_bytes == 0
+
+
+async def test_a_reader_that_was_given_up_gives_its_share_back(memory_cluster: Cluster) -> None:
+    """Of one whose disk fails again and again each try would leave the others less."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=replace(memory_cluster.settings, tail_cache_bytes=0))
+    client = await memory_cluster.connect(node)
+    await (await client.producer(segment)).send("a")
+    served = await node.broker.segment(segment)
+
+    async def corrupt(*_: object, **__: object) -> list[tuple[Position, bytes]]:
+        raise DataCorrupt("bytes are not what was written")
+
+    served.ledgers.read = corrupt  # type: ignore[method-assign]
+    for _ in range(3):
+        reader = await client.reader(segment)
+        await eventually(lambda reader=reader: reader.closed)  # type: ignore[misc]
+    assert served.dispatcher.shares.consumers == 0
 
 
 async def test_of_sends_that_were_held_back_a_refused_one_keeps_none_behind_it(memory_cluster: Cluster) -> None:

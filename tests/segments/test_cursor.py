@@ -181,6 +181,39 @@ def test_ack_past_the_bound_is_refused_and_changes_nothing(ledgers: LedgerLength
     cursor.ack(part(3, 1))
 
 
+def test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part(ledgers: LedgerLengths) -> None:
+    """Message by message, cumulatively or around what is pending: else a subscription would be refused such acks one
+    day, for good."""
+    cursor = Cursor(ledgers, EARLIEST, max_partial=2)
+    for entry_id, finish in (
+        (1, lambda: (cursor.ack(part(1, 0b1110)), cursor.ack(whole(2)))),
+        (3, lambda: cursor.ack_around(whole(4), Kept(at(0), {(1, 0): 0b1}, []))),
+        (5, lambda: cursor.ack_cumulative(whole(6))),
+    ):
+        cursor.ack(part(entry_id, 0b0001))
+        cursor.ack(part(entry_id + 1, 0b0001))
+        with pytest.raises(Overloaded, match="2 entries"):
+            cursor.ack(part(9, 0b0001))
+        finish()
+    assert cursor.ack(part(9, 0b0001))
+
+
+def test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole(ledgers: LedgerLengths) -> None:
+    """Few large ones take what many small ones do; and held by a transaction as well, no more."""
+    cursor = Cursor(ledgers, EARLIEST, partial_bytes=2 * stored_bytes(10_000))
+    for entry_id in range(1, 8, 2):
+        pair = [AckPosition(at(one), 10_000, 0b1) for one in (entry_id, entry_id + 1)]
+        for ack in pair:
+            cursor.hold(ack)
+            cursor.ack(ack, held=True)
+        with pytest.raises(Overloaded, match="acked in part"):
+            cursor.ack(part(9, 0b0001))
+        for ack in pair:
+            cursor.unhold(ack)
+            cursor.ack(whole(ack.position.entry_id))
+    assert cursor.ack(part(9, 0b0001))
+
+
 def test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers() -> None:
     ledgers, stored = LedgerLengths({1: BLOCK_ENTRIES + 5, 2: 0, 3: 7}), Stored()
     cursor = Cursor(ledgers, EARLIEST)

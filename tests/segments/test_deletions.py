@@ -9,9 +9,10 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from segments.deletions import Deletions
+from segments.deletions import SEGMENTS_AT_ONCE, Deletions
 from segments.stream_groups import StreamGroups
 from segments.topic_users import TopicUsers
+from segments.topology import Topology
 from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, running, subscription_of
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys, records
@@ -284,6 +285,22 @@ def test_p9_a_subscription_goes_once_every_owner_has_dropped_it() -> None:
                 await a.controller.delete_subscription(TOPIC, "s", force=True)
             await a.controller.join(joining("w"), inbox)
             assert not (await subscription_of(a.store)).deleting_ms
+
+    run(scenario())
+
+
+def test_p9_of_a_topic_with_many_segments_every_owner_drops_a_deleted_subscription() -> None:
+    """What one of them kept would be the next one's of the name: its cursor, and acks that are pending."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        async with running(etcd, "a") as [a]:
+            await a.controller.create_topic(TOPIC, 2 * SEGMENTS_AT_ONCE + 1, "")
+            paths = Topology(TOPIC, topic_record(etcd)).active_paths
+            a.positions.answers = dict.fromkeys(paths, Position(1, 0))
+            await a.controller.join(joining("w"), Inbox())
+            await a.controller.delete_subscription(TOPIC, "s", force=True)
+            assert sorted(a.positions.dropped) == sorted((path, "s") for path in paths)
 
     run(scenario())
 

@@ -187,6 +187,46 @@ async def test_s7_a_child_is_not_attached_to_before_its_parent_is_drained_whatev
         await setting.client.subscribe(child, epoch=2)
 
 
+async def test_s7_a_grandchild_is_not_attached_to_while_its_grandparent_is_read_again(setting: Setting) -> None:
+    """▲ A seek goes from parents to children and may stop in between: what lies in the middle still counts as
+    drained."""
+    cluster = setting.cluster
+    async with controlling(cluster) as controller:
+        child, _ = await controller.split(setting.segment)
+        grandchild, _ = await controller.split(child)
+    await setting.consumer.ack(*setting.consumer.messages)
+    await until(cluster, drained=True)
+    await cluster.subscribe(setting.client, child, epoch=2)
+    await until(cluster, drained=True, key=keys.drained(TOPIC.path, "sub", 1))
+    await setting.seek_to_the_beginning()
+    await cluster.assign({consumer_id("c1", 7): [grandchild]}, epoch=3)
+    with pytest.raises(NotAllowed, match="has to consume segment 0 of"):
+        await setting.client.subscribe(grandchild, epoch=3)
+
+
+async def test_s7_a_merged_segment_is_not_attached_to_before_both_its_parents_are_drained(
+    memory_cluster: Cluster,
+) -> None:
+    cluster, holder = memory_cluster, consumer_id("c1", 7)
+    parents = await cluster.create_topic(segments=2)
+    client = await cluster.connect(await cluster.start())
+    await cluster.create_subscription()
+    await cluster.assign({holder: parents}, epoch=1)
+    consumers = [await client.subscribe(parent) for parent in parents]
+    for parent in parents:
+        await (await client.producer(parent)).send("m")
+    async with controlling(cluster) as controller:
+        [child] = await controller.merge(*parents)
+    await cluster.assign({holder: [*parents, child]}, epoch=2)
+    for number, consumer in enumerate(consumers):
+        with pytest.raises(NotAllowed, match=f"has to consume segment {number} of"):
+            await client.subscribe(child, epoch=2)
+        await consumer.wait("m")
+        await consumer.ack(*consumer.messages)
+        await until(cluster, drained=True, key=keys.drained(TOPIC.path, "sub", number))
+    await client.subscribe(child, epoch=2)
+
+
 async def test_an_attach_that_is_on_its_way_during_a_seek_looks_at_its_parents_again(setting: Setting) -> None:
     """▲ It has looked before the parent was sought, and would be attached behind the child's own seek."""
     cluster, store = setting.cluster, setting.store

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from segments.queue_subscription import QueueSubscription
-from tests.segments.brokering import Cluster, Consumer
+from tests.segments.brokering import Cluster, Consumer, eventually
 
 
 def counts(consumer: Consumer) -> dict[str, int]:
@@ -74,3 +74,19 @@ async def test_nobody_waits_for_delays_where_nobody_is_attached(memory_cluster: 
     again = await cluster.queue(client, segment)
     await again.wait("m")
     assert counts(again) == {"m": 1}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["closed", "lost"])
+async def test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delivers_at_once(
+    memory_cluster: Cluster, lost: bool
+) -> None:
+    """Or workers that come and go would leave the others less and less, and their broker all that they ever were."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    going, staying = await memory_cluster.connect(node), await memory_cluster.connect(node)
+    shares = (await node.broker.segment(segment)).dispatcher.shares
+    await memory_cluster.queue(staying, segment, consumer="staying")
+    consumer = await memory_cluster.queue(going, segment, consumer="going")
+    assert shares.consumers == 2
+    await (going.close() if lost else consumer.close())
+    await eventually(lambda: shares.consumers == 1)

@@ -27,7 +27,16 @@ from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean
 from txnstore import keys, records
 from txnstore.records import LedgerRecord, TopicRecord
 from txnstore.store import Commit, Compare, MetadataStore, Put, Relation, Target
-from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SegmentSealed, Timeout, TopicNotFound
+from txnwire.errors import (
+    DataCorrupt,
+    InvalidArgument,
+    NotAllowed,
+    NotOwner,
+    SegmentSealed,
+    SequenceGap,
+    Timeout,
+    TopicNotFound,
+)
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -375,6 +384,54 @@ async def test_a_change_that_is_given_up_lets_the_segment_go_on(memory_cluster: 
     await eventually(lambda: reader.ended == "sealed")
 
 
+async def test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [parent] = await cluster.create_topic()
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    client = await cluster.connect(node)
+    one, two = await client.producer(parent, "one"), await client.producer(parent, "two")
+    change = await begin(cluster, parent)
+    store.hold(seals)
+    sealing = asyncio.ensure_future((await serving(node, parent)).sealing.seal(change))
+    await eventually(lambda: store.waiting)
+    refused, held = one.send_nowait("a", sequence_id=7, previous=6), two.send_nowait("b")
+    await client.call(segment_positions=pb.SegmentPositions(segment=parent))  # the sends have arrived
+    await give_up(cluster)
+    store.open()
+    with pytest.raises(NotAllowed, match="given up"):
+        await sealing
+    with pytest.raises(SequenceGap):
+        await refused
+    await held
+
+
+async def test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [parent] = await cluster.create_topic()
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    client = await cluster.connect(node)
+    producer = await client.producer(parent)
+    served = await serving(node, parent)
+    change = await begin(cluster, parent)
+    store.hold(seals)
+    sealing = asyncio.ensure_future(served.sealing.seal(change))
+    await eventually(lambda: store.waiting)
+    held = producer.send_nowait("a")
+    await client.call(segment_positions=pb.SegmentPositions(segment=parent))  # the send has arrived
+    served.lost(NotOwner("its lease has ended"))
+    with pytest.raises(NotOwner):
+        await held
+    await asyncio.gather(sealing, return_exceptions=True)
+    assert node.broker.statistics().inflight_bytes == 0
+    store.open()
+
+
 async def test_a_seal_follows_other_changes_of_the_topics_record(memory_cluster: Cluster) -> None:
     """A policy changed meanwhile is no reason to give up."""
     cluster = memory_cluster
@@ -611,6 +668,26 @@ async def test_one_that_cannot_be_sealed_is_given_up(memory_cluster: Cluster) ->
     topology = await topology_of(cluster)
     assert topology.epoch == 1
     assert not topology.record.changes
+
+
+async def test_s10_a_change_is_given_up_though_the_record_was_changed_just_then(memory_cluster: Cluster) -> None:
+    """▲ Who asked is told once the intent is gone: left behind, it would keep the segment from any other change."""
+    cluster = memory_cluster
+    [parent] = await cluster.create_topic()
+    await cluster.start()
+    store = GatedStore(await cluster.make_store())
+    async with controlling(cluster, patience_s=0.1, store=store) as controller:  # type: ignore[arg-type]
+        controller.owners.before = _raise_not_owner
+        asking = asyncio.ensure_future(controller.split(parent))
+        await eventually(lambda: controller.owners.asked)
+        store.hold(lambda commit: any(put.key == KEY for put in commit.puts))
+        await eventually(lambda: store.waiting)
+        await touch(cluster)
+        store.open()
+        with pytest.raises(Timeout, match="given up after"):
+            await asking
+        assert not (await topology_of(cluster)).record.changes
+        assert controller.changes.statistics().given_up == 1
 
 
 # ---- roll, failure, deletion ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from txnclient import channel
 from txnwire.entry import decode_block
 from txnwire.errors import Overloaded, to_wire
 from txnwire.ids import hash_key
@@ -289,6 +290,31 @@ def test_a_producer_closed_by_the_broker_opens_again() -> None:
             server.finish_sends()
             await future
             assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0, 1]
+
+    run(scenario())
+
+
+def test_l7_what_was_under_way_when_the_broker_closed_a_producer_takes_no_room_from_what_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would send nothing any more to a segment that has changed hands often enough."""
+    monkeypatch.setattr(channel, "MAX_UNANSWERED_BYTES", 1000)
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC)
+            closed = pb.ProducerClosed(error=to_wire(txnclient.NotOwner("handed over")))
+            for number in range(6):
+                server.stall_sends = True
+                sent = producer.send_nowait(bytes(range(256)) * 2, key="k")
+                await until(lambda: server.stalled)
+                peer, closed.producer_id = list(server.producers)[-1]
+                peer.push(pb.Command(producer_closed=closed))
+                await until(lambda: server.seen["open_producer"] == number + 2)  # noqa: B023
+                server.stall_sends = False
+                server.finish_sends()
+                await sent
 
     run(scenario())
 

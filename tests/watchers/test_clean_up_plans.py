@@ -407,6 +407,29 @@ def test_ops_go_once_what_they_acked_is_stored_though_others_go_on_acking() -> N
     assert all(loaded.acked(Position(1, n)) & (1 << 5_000) - 1 == (1 << 5_000) - 1 for n in range(1, 701))
 
 
+def test_p6_ops_of_acks_that_came_amid_a_large_cursor_stay_until_those_are_stored() -> None:
+    """▲ A cursor that takes several commits is stored as it was when the first one left: what is acked since is in none
+    of them, and would be lost by a crash behind the last."""
+    acks = Acks()
+    large_acks(acks, TXNS[0], 1, 700)
+    stored: dict[bytes, bytes] = {}
+    for step in range(30):
+        plan = acks.target.plan(100.0)
+        assert plan is not None
+        if not step:
+            acks.ended(TXNS[1], 5000)
+        stored.update((put.key, put.value) for put in plan.commit.puts)
+        if ack_deletes(TXNS[1])[0] in plan.commit.deletes:
+            break
+        acks.settle(plan, revision=50 + step)
+    else:
+        raise AssertionError("its ops are not deleted")
+    assert step > 1
+    found = [KeyValue(key, value, 1, 50, 50) for key, value in stored.items()]
+    loaded = Cursor.load(LedgerLengths({1: 1_000_000}), EARLIEST, found)
+    assert loaded.acked(Position(1, 5000)) == WHOLE
+
+
 def test_what_was_to_be_written_before_a_seek_is_not_written_after_it() -> None:
     """▲ S8: acks would come back that the seek has forgotten."""
     acks = Acks()

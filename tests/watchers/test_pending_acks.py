@@ -499,6 +499,16 @@ def test_p5_restart_restores_pending_acks_and_finishes_decided_leftovers(cursor:
     assert [applied.decision.txn_id for applied in pending.clean_up_batch(5)] == [A]
 
 
+def test_p5_what_was_admitted_once_is_restored_though_the_cursor_has_no_room_for_it_now() -> None:
+    """Refused, it would keep the segment from being taken over, by anybody."""
+    cursor = Cursor(LedgerLengths({1: 20_000}), EARLIEST, max_blocks=1, max_partial=1)
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    pending.pass_over(at(5000))  # aborted, as it is not bounded either
+    pending.restore(AckOp(b"k1", A, 0, False, (whole(9000), part(1, 0b01), part(2, 0b01))))
+    pending.decided(commit(A))
+    assert [cursor.acked(at(entry_id)) for entry_id in (9000, 1, 2)] == [WHOLE, 0b01, 0b01]
+
+
 def test_p6_leftover_that_was_applied_before_the_crash_changes_nothing(cursor: Cursor) -> None:
     """The cursor got to etcd, the deletion of the op did not; newer plain acks went further meanwhile."""
     cursor.ack_cumulative(whole(5))

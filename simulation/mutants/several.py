@@ -1,0 +1,352 @@
+"""Mutants of rules about several of a kind, and about second tries: transactions of one consumer, parents of a segment,
+subscriptions in one transaction, what follows something that was refused (docs/testing.md)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
+
+ACKING = "tests/segments/test_acking.py::"
+DRAINED = "tests/segments/test_drained.py::"
+SEALING = "tests/segments/test_sealing.py::"
+KEYS = "tests/coordinator_v5/test_transaction_keys.py::"
+LET_GO = "        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):\n"
+REFUSED_ACK = f"{ACKING}test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision"
+REFUSED_FIRST = f"{ACKING}test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner"
+REFUSED_LAST = f"{ACKING}test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused"
+BY_SIZE = (
+    "tests/segments/test_cursor.py::test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole"
+)
+REPEATED = f"{KEYS}test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="acks-of-a-later-round",
+        rule="with a cursor that takes several commits go the ops of those acks alone that it held as it left (P6)",
+        section="§6",
+        file="watchers/clean_up_plans.py",
+        old="self._pending.clean_up_batch(room) if self._round.over else self._round.acks[:room]",
+        new="self._pending.clean_up_batch(room)",
+        tests=(
+            "tests/watchers/test_clean_up_plans.py::"
+            "test_p6_ops_of_acks_that_came_amid_a_large_cursor_stay_until_those_are_stored",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="successor-waits-for-one",
+        rule="a new holder waits for the acks of all transactions of its predecessor (P12)",
+        section="§6",
+        file="segments/stream_subscription.py",
+        old="        if self._held_back and not self._awaits_predecessor():\n",
+        new="        if self._held_back:\n",
+        tests=(f"{ACKING}test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="refused-ack-releases-nobody",
+        rule="a new holder begins also where the last ack that it waits for was refused (P12)",
+        section="§6",
+        file="segments/stream_subscription.py",
+        old="            self._rewind()  # delivered, and its ack will never come\n        self._release_successor()\n",
+        new="            self._rewind()  # delivered, and its ack will never come\n",
+        tests=(REFUSED_LAST,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="refused-acker-remembered",
+        rule="whose only ack was refused holds back no new holder (P12)",
+        section="§6",
+        file="segments/subscriptions.py",
+        old="            self._ackers.pop(ack.txn_id, None)\n",
+        new="",
+        tests=(REFUSED_LAST,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="let-go-beside-another-subscription",
+        rule="a segment hears of the end of a transaction that acks on some subscription of it (P4)",
+        section="§6",
+        file="segments/segment.py",
+        old=LET_GO,
+        new="        if not self.buffer.holds(txn_id):\n",
+        tests=(f"{REFUSED_ACK}[an ack]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="let-go-beside-a-write",
+        rule="a segment hears of the end of a transaction that has written to it, though an ack of it was refused",
+        section="§6",
+        file="segments/segment.py",
+        old=LET_GO,
+        new="        if not self.subscriptions.holds(txn_id):\n",
+        tests=(f"{REFUSED_ACK}[a write]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="acks-behind-a-refused-one-not-sent",
+        rule="once the ack with the index key is refused the next one carries it (P5)",
+        section="§4",
+        file="segments/subscriptions.py",
+        old="                self._send_op(waiting, first=True)\n                break\n",
+        new="                break\n",
+        tests=(REFUSED_FIRST,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="parents-alone-drained",
+        rule="a segment is attached to once all its ancestors are drained, not its parents alone (S7)",
+        section="§8",
+        file="segments/segment.py",
+        old="        return topology.ancestors(name.segment_id)\n",
+        new="        return topology.segments[name.segment_id].parents\n",
+        tests=(f"{DRAINED}test_s7_a_grandchild_is_not_attached_to_while_its_grandparent_is_read_again",),
+        why_tests="the controller assigns no such segment, but for what it has not heard of yet",
+    ),
+    Mutant(
+        name="one-ancestor-drained",
+        rule="a merged segment is attached to once both its parents are drained (S7)",
+        section="§8",
+        file="segments/subscription_table.py",
+        old="        missing = [ancestor for ancestor in ancestors if",
+        new="        missing = [ancestor for ancestor in ancestors[:1] if",
+        tests=(f"{DRAINED}test_s7_a_merged_segment_is_not_attached_to_before_both_its_parents_are_drained",),
+        why_tests="the controller assigns no such segment, but for what it has not heard of yet",
+    ),
+    Mutant(
+        name="given-up-unwritten",
+        rule="a change is given up once its intent has gone, and tried again where the record was changed (S10)",
+        section="§8",
+        file="segments/layout_changes.py",
+        old="still_held=self._leadership.still_held())):\n            self._given_up += 1\n",
+        new="still_held=self._leadership.still_held())) or True:\n            self._given_up += 1\n",
+        tests=(f"{SEALING}test_s10_a_change_is_given_up_though_the_record_was_changed_just_then",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="refused-amid-what-was-held-back",
+        rule="of what was held back while a segment was sealed a refused send keeps no other (S10)",
+        section="§8",
+        file="segments/pipeline.py",
+        old="                one.reply.failed(error)\n\n    def refuse_held",
+        new="                one.reply.failed(error)\n                return\n\n    def refuse_held",
+        tests=(f"{SEALING}test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="restored-within-the-bound",
+        rule="an ack that was admitted once is restored, however full the cursor is by then (P5)",
+        section="§6",
+        file="watchers/pending_acks.py",
+        old="        self._hold(reservation, bounded=False)\n",
+        new="        self._hold(reservation, bounded=True)\n",
+        tests=(
+            "tests/watchers/test_pending_acks.py::"
+            "test_p5_what_was_admitted_once_is_restored_though_the_cursor_has_no_room_for_it_now",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="part-stays-in-its-block",
+        rule="an entry that is acked whole takes no room of those acked in part, however it was acked (P8)",
+        section="§6",
+        file="segments/cursor.py",
+        old=(
+            "            if acked >> (entry_id - block.first_entry) & 1:\n"
+            "                self._drop_part(block, entry_id)\n"
+            "        return True\n"
+        ),
+        new="            pass\n        return True\n",
+        tests=("tests/segments/test_cursor.py::test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="bytes-of-parts-not-given-back",
+        rule="room for an entry acked in part comes back with its bytes (P8)",
+        section="§6",
+        file="segments/partial_acks.py",
+        old="        del self._taken[position]\n        self.bytes -= size\n",
+        new="        del self._taken[position]\n",
+        tests=(BY_SIZE,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="parts-unbounded-by-size",
+        rule="entries acked in part are bounded by what they take of the store (P8)",
+        section="§6",
+        file="segments/partial_acks.py",
+        old="        return len(self._taken) >= self._max_entries or self.bytes >= self._max_bytes\n",
+        new="        return len(self._taken) >= self._max_entries\n",
+        tests=(BY_SIZE,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="first-owners-drop-it",
+        rule="every owner of a topic's segments drops a deleted subscription, however many there are (P9)",
+        section="§8",
+        file="segments/deletions.py",
+        old="    for at in range(0, len(paths), limit):\n",
+        new="    for at in range(0, min(len(paths), limit), limit):\n",
+        tests=(
+            "tests/segments/test_deletions.py::"
+            "test_p9_of_a_topic_with_many_segments_every_owner_drops_a_deleted_subscription",
+        ),
+        why_tests="simulated topics have few segments",
+    ),
+    Mutant(
+        name="begun-behind-its-holder",
+        rule="a transaction whose holder went before its begin had landed ends after the grace (K7)",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="            state.sessions.taken_over(txn, state.awake_s)  #",
+        new="            pass  #",
+        tests=(f"{KEYS}test_k7_a_transaction_whose_holder_went_before_its_begin_had_landed_ends_after_the_grace",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="repeated-begin-is-of-nobody",
+        rule="a begin that is repeated at a successor makes its transaction its client's",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="                self._state.sessions.opened(txn, session, connection)\n            if txn.session is",
+        new="                pass\n            if txn.session is",
+        tests=(REPEATED,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="repeated-begin-unclaimed",
+        rule="a begin that is repeated at a successor shows that its client is there",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="            if txn.session is session:\n                self._state.sessions.claimed(txn, connection)\n",
+        new="",
+        tests=(REPEATED,),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="key-not-deleted-and-said-to-be",
+        rule="the deletion of a key that was overtaken looks again (K4)",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="        result = await store.commit(commit)\n        if result.succeeded:\n            return deleted",
+        new="        result = await store.commit(commit)\n        if result.revision:\n            return deleted",
+        tests=(f"{KEYS}test_k4_a_key_is_deleted_though_its_holder_begins_another_transaction_just_then",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="same-begin-from-memory",
+        rule="the same begin again is looked up, whatever is remembered of its key",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="        return holder.state if holder.state.record.begins < asked.number else None\n",
+        new="        return holder.state if holder.state.record.begins <= asked.number else None\n",
+        tests=(f"{KEYS}test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="slower-connect-stays-with-its-epoch",
+        rule="of two clients that connect at once the slower one reads the epoch anew (K3)",
+        section="§9",
+        file="txnclient/transaction_keys.py",
+        old='                _log.debug("somebody else was faster: %s", error)\n                self._connect = None\n',
+        new='                _log.debug("somebody else was faster: %s", error)\n',
+        tests=(
+            "tests/test_transaction_keys.py::"
+            "test_k3_of_clients_that_connect_at_once_each_becomes_the_holder_and_the_last_one_stays_it",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="given-up-begin-served",
+        rule="what a begin has made that was given up is not the client's next transaction",
+        section="§9",
+        file="txnclient/transaction_keys.py",
+        old="            if not (resumed and ok.joined):\n                return txn\n",
+        new="            if txn:\n                return txn\n",
+        tests=("tests/test_transaction_keys.py::test_what_was_begun_and_given_up_is_not_the_next_transaction",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="expired-keeps-the-key-busy",
+        rule="a transaction whose time is up keeps no client with a key from the next one",
+        section="§9",
+        file="txnclient/transaction_keys.py",
+        old="        if latest is None or latest.expires_at <= self._session.clock.monotonic():\n",
+        new="        if latest is None:\n",
+        tests=(
+            "tests/test_transaction_keys.py::"
+            "test_a_transaction_whose_time_is_up_keeps_no_client_with_a_key_from_the_next_one",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="held-back-weighs-twice",
+        rule="what is held back as its segment is lost is taken off the bound of its broker once (S10)",
+        section="§8",
+        file="segments/pipeline.py",
+        old="        self._refusal = error\n        self.refuse_held(error)\n        waiting",
+        new="        self._refusal = error\n        waiting",
+        tests=(f"{SEALING}test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="refused-begins-of-a-key-stay-open",
+        rule="a begin of a key that the store refuses takes no room from others",
+        section="§9",
+        file="coordinator_v5/transaction_keys.py",
+        old="            answer = error\n            txn.tc.remove(txn)\n",
+        new="            answer = error\n",
+        tests=(f"{KEYS}test_begins_of_a_key_that_the_store_refuses_take_no_room_from_others",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="unanswered-bytes-of-a-closed-producer",
+        rule="what was under way when the broker closed a producer counts no more against what may be (L7)",
+        section="§7",
+        file="txnclient/channel.py",
+        old="        self._generation += 1\n        self._unanswered_bytes = 0\n",
+        new="        self._generation += 1\n",
+        tests=(
+            "tests/txnclient/test_producer.py::"
+            "test_l7_what_was_under_way_when_the_broker_closed_a_producer_takes_no_room_from_what_follows",
+        ),
+        why_tests="it takes 8 MiB under way as one segment changes hands, again and again",
+    ),
+    Mutant(
+        name="gone-consumers-keep-their-share",
+        rule="a queue's consumer that is gone has no share of what its broker delivers at once (P9)",
+        section="§7",
+        file="segments/queue_subscription.py",
+        old="        self._dispatcher.shares.leave(consumer)\n",
+        new="",
+        tests=(
+            "tests/segments/test_queue_leaving.py::"
+            "test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delivers_at_once",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="lost-connection-hides-an-abort",
+        rule="behind a lost connection with acks in a named transaction, which others may end, all comes again (P1)",
+        section="§6",
+        file="txnclient/feed.py",
+        old="            self._inbox.rewound()\n        else:\n            self._inbox.drop_buffer()\n",
+        new="            self._inbox.drop_buffer()\n        else:\n            self._inbox.drop_buffer()\n",
+        tests=(
+            "tests/txnclient/test_consumer.py::"
+            "test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="failed-readers-keep-their-share",
+        rule="a reader that was given up has no share of what its broker delivers at once",
+        section="§7",
+        file="segments/dispatch.py",
+        old="            self._consumers.pop(consumer, None)\n            self.shares.leave(consumer)\n",
+        new="            self._consumers.pop(consumer, None)\n",
+        tests=("tests/segments/test_backpressure.py::test_a_reader_that_was_given_up_gives_its_share_back",),
+        why_tests="it takes a disk that fails very many readers of one broker",
+    ),
+)
