@@ -12,6 +12,7 @@ READING = "tests/segments/test_reading.py::"
 PRODUCING = "tests/segments/test_producing.py::"
 LEDGER_ENDS = "tests/segments/test_file_ledger_ends.py::"
 FOR_NOBODY = f"{LEDGER_ENDS}test_a_file_that_is_opened_for_nobody_any_more_is_closed"
+SLEEPER = "tests/segments/test_take_over.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
 TAKE_OVER = "tests/segments/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
 RECOVERY_COST = (
     "tests/segments/test_recovery_cost.py::test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_history"
@@ -437,5 +438,45 @@ MUTANTS: tuple[Mutant, ...] = (
         new='f"fencing {paths.ledger}")',
         tests=(f"{FOR_NOBODY}[fence]",),
         why_tests=NO_FILES,
+    ),
+    Mutant(
+        name="sleeper-tells-heads",
+        rule="an owner that may have lost its segment tells nobody that nothing follows (L3)",
+        section="§7",
+        file="segments/scanning.py",
+        old="    while True:\n        segment.check()\n",
+        new="    while True:\n",
+        tests=(f"{SLEEPER}[heads]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="stream-at-a-sleeper",
+        rule="nobody attaches to a stream at an owner that may have lost its segment, or has (L3)",
+        section="§7",
+        file="segments/subscription_table.py",
+        old="        self._events.check()\n        if not isinstance(found, StreamSubscription):\n",
+        new="        if not isinstance(found, StreamSubscription):\n",
+        tests=(f"{SLEEPER}[stream]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="queue-at-a-sleeper",
+        rule="nobody attaches to a queue at an owner that may have lost its segment, or has (L3)",
+        section="§7",
+        file="segments/subscription_table.py",
+        old="        self._events.check()\n        if not isinstance(found, QueueSubscription):\n",
+        new="        if not isinstance(found, QueueSubscription):\n",
+        tests=(f"{SLEEPER}[queue]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="given-up-reader-keeps-its-share",
+        rule="a reader that is given up leaves its share to the others",
+        section="§7",
+        file="segments/dispatch.py",
+        old=("            self.shares.leave(consumer)\n            consumer.sink.consumer_closed(error)\n"),
+        new="            consumer.sink.consumer_closed(error)\n",
+        tests=("tests/segments/test_shares.py::test_a_reader_that_is_given_up_gives_its_share_back",),
+        why_tests="no judge of the simulation asks how large a share is",
     ),
 )
