@@ -479,4 +479,30 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/segments/test_shares.py::test_a_reader_that_is_given_up_gives_its_share_back",),
         why_tests="no judge of the simulation asks how large a share is",
     ),
+    Mutant(
+        name="unanswered-end-told-as-lost",
+        rule="an end that is not answered in time may be asked for again (D1)",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old=(
+            '                raise Timeout(f"the end of {txn_id} was not answered within {timeout_s} s: ask again") '
+            "from error\n"
+        ),
+        new="                raise\n",
+        tests=(
+            "tests/coordinator_v5/test_begin_end.py::"
+            "test_d1_an_end_that_is_not_answered_in_time_may_be_asked_again_of_whichever_coordinator",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="latest-of-a-former-moment",
+        rule='"latest" lies behind what its reader knows to be committed (V5)',
+        section="§7",
+        file="segments/segment.py",
+        old="            await self.wait_followed(min_revision, patience_s=READER_PATIENCE_S)\n",
+        new="            pass\n",
+        tests=(f"{READING}test_v5_latest_lies_behind_what_its_reader_knows_to_be_committed",),
+        why_tests=ROW,
+    ),
 )

@@ -26,7 +26,7 @@ from txnstore.memory_store import Fate, MemoryStore
 from txnstore.name_transitions import KEEP_MS
 from txnstore.records import ABORTED, COMMITTED, TxnName
 from txnstore.store import Commit, Put, created_at
-from txnwire.errors import StoreFull, Timeout
+from txnwire.errors import NotOwner, StoreFull, Timeout
 from txnwire.ids import TxnId
 
 QUOTA_BYTES = 1 << 30
@@ -212,10 +212,13 @@ def test_ids_that_a_full_etcd_refuses_are_asked_for_again() -> None:
         for _ in range(5):
             with pytest.raises(StoreFull):
                 await process.coordinator.begin(0)
+        with pytest.raises(StoreFull):
+            await process.coordinator.begin_named(0, name="job")
         make_room(etcd)
         await until(lambda: not process.store.refuses_new, limit_s=60.0)
         for _ in range(5):
             await process.coordinator.begin(0)
+        await process.coordinator.begin_named(0, name="job")
         await process.close()
 
     in_virtual_time(scenario)
@@ -349,6 +352,27 @@ def test_d7_a_keyed_begin_that_is_answered_long_after_its_client_has_gone_is_abo
         assert len(open_headers(etcd)) == 1
         process.fates.script.clear()
         await until(lambda: not open_headers(etcd), limit_s=2 * settings.client_grace_s)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_begin_of_a_name_that_waits_for_an_id_is_told_once_its_coordinator_id_is_lost() -> None:
+    """It looks for the next owner then, and not once its time is up."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=1)).start()
+        await asyncio.sleep(1.1)
+        process.fates.script = [Fate(arrive_s=None, fail_s=0.5)] * 1000
+        begin = process.coordinator.begin_named
+        begins = [asyncio.ensure_future(begin(0, name=f"job-{number}")) for number in range(5)]  # ids for a few
+        await asyncio.sleep(0.1)
+        etcd.expire_lease(etcd.leases()[0])
+        await until(lambda: process.coordinator.owned_tcids == ())
+        with pytest.raises(NotOwner):
+            await asyncio.wait_for(begins[-1], 1.0)
+        process.fates.script.clear()
+        await asyncio.gather(*begins, return_exceptions=True)
         await process.close()
 
     in_virtual_time(scenario)
