@@ -12,6 +12,7 @@ READING = "tests/segments/test_reading.py::"
 PRODUCING = "tests/segments/test_producing.py::"
 LEDGER_ENDS = "tests/segments/test_file_ledger_ends.py::"
 FOR_NOBODY = f"{LEDGER_ENDS}test_a_file_that_is_opened_for_nobody_any_more_is_closed"
+SLEEPER = "tests/segments/test_take_over.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
 TAKE_OVER = "tests/segments/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
 RECOVERY_COST = (
     "tests/segments/test_recovery_cost.py::test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_history"
@@ -437,5 +438,71 @@ MUTANTS: tuple[Mutant, ...] = (
         new='f"fencing {paths.ledger}")',
         tests=(f"{FOR_NOBODY}[fence]",),
         why_tests=NO_FILES,
+    ),
+    Mutant(
+        name="sleeper-tells-heads",
+        rule="an owner that may have lost its segment tells nobody that nothing follows (L3)",
+        section="§7",
+        file="segments/scanning.py",
+        old="    while True:\n        segment.check()\n",
+        new="    while True:\n",
+        tests=(f"{SLEEPER}[heads]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="stream-at-a-sleeper",
+        rule="nobody attaches to a stream at an owner that may have lost its segment, or has (L3)",
+        section="§7",
+        file="segments/subscription_table.py",
+        old="        self._events.check()\n        if not isinstance(found, StreamSubscription):\n",
+        new="        if not isinstance(found, StreamSubscription):\n",
+        tests=(f"{SLEEPER}[stream]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="queue-at-a-sleeper",
+        rule="nobody attaches to a queue at an owner that may have lost its segment, or has (L3)",
+        section="§7",
+        file="segments/subscription_table.py",
+        old="        self._events.check()\n        if not isinstance(found, QueueSubscription):\n",
+        new="        if not isinstance(found, QueueSubscription):\n",
+        tests=(f"{SLEEPER}[queue]",),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="given-up-reader-keeps-its-share",
+        rule="a reader that is given up leaves its share to the others",
+        section="§7",
+        file="segments/dispatch.py",
+        old=("            self.shares.leave(consumer)\n            consumer.sink.consumer_closed(error)\n"),
+        new="            consumer.sink.consumer_closed(error)\n",
+        tests=("tests/segments/test_shares.py::test_a_reader_that_is_given_up_gives_its_share_back",),
+        why_tests="no judge of the simulation asks how large a share is",
+    ),
+    Mutant(
+        name="unanswered-end-told-as-lost",
+        rule="an end that is not answered in time may be asked for again (D1)",
+        section="§5",
+        file="coordinator_v5/ends.py",
+        old=(
+            '                raise Timeout(f"the end of {txn_id} was not answered within {timeout_s} s: ask again") '
+            "from error\n"
+        ),
+        new="                raise\n",
+        tests=(
+            "tests/coordinator_v5/test_begin_end.py::"
+            "test_d1_an_end_that_is_not_answered_in_time_may_be_asked_again_of_whichever_coordinator",
+        ),
+        why_tests=ROW,
+    ),
+    Mutant(
+        name="latest-of-a-former-moment",
+        rule='"latest" lies behind what its reader knows to be committed (V5)',
+        section="§7",
+        file="segments/segment.py",
+        old="            await self.wait_followed(min_revision, patience_s=READER_PATIENCE_S)\n",
+        new="            pass\n",
+        tests=(f"{READING}test_v5_latest_lies_behind_what_its_reader_knows_to_be_committed",),
+        why_tests=ROW,
     ),
 )

@@ -150,6 +150,24 @@ def test_d1_an_end_whose_reply_was_lost_answers_ok_and_the_opposite_is_refused(f
     in_virtual_time(scenario)
 
 
+def test_d1_an_end_that_is_not_answered_in_time_may_be_asked_again_of_whichever_coordinator() -> None:
+    """▲ `OutcomeUnknown` is for what nobody will ever tell."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        for process in (one, two):
+            txn_id = (await one.coordinator.begin(0)).txn_id
+            process.fates.script = [LOST_BEFORE] * 1000
+            with pytest.raises(Timeout):
+                await process.coordinator.end(txn_id, commit=True)
+            process.fates.script.clear()
+            assert (await process.coordinator.end(txn_id, commit=True)).state == COMMITTED
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
 def test_d1_a_commit_repeated_while_the_first_is_unanswered_gets_the_first_answer() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one").start()

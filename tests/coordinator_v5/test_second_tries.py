@@ -26,7 +26,7 @@ from txnstore.memory_store import Fate, MemoryStore
 from txnstore.name_transitions import KEEP_MS
 from txnstore.records import ABORTED, COMMITTED, TxnName
 from txnstore.store import Commit, Put, created_at
-from txnwire.errors import StoreFull
+from txnwire.errors import NotOwner, StoreFull, Timeout
 from txnwire.ids import TxnId
 
 QUOTA_BYTES = 1 << 30
@@ -212,10 +212,13 @@ def test_ids_that_a_full_etcd_refuses_are_asked_for_again() -> None:
         for _ in range(5):
             with pytest.raises(StoreFull):
                 await process.coordinator.begin(0)
+        with pytest.raises(StoreFull):
+            await process.coordinator.begin_named(0, name="job")
         make_room(etcd)
         await until(lambda: not process.store.refuses_new, limit_s=60.0)
         for _ in range(5):
             await process.coordinator.begin(0)
+        await process.coordinator.begin_named(0, name="job")
         await process.close()
 
     in_virtual_time(scenario)
@@ -305,5 +308,71 @@ def test_d6_a_commit_that_comes_while_a_zombie_sweeps_is_made_although_the_sweep
         assert txn.tc.lost
         await one.close()
         await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_lost_begin_that_was_ended_meanwhile_is_begun_anew_under_a_fresh_id() -> None:
+    """Whoever has taken it for one that nobody was told of has ended it: its client is given none that is over."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+        await one.coordinator.end((await one.coordinator.begin(0)).txn_id, commit=True)  # ids are in hand
+        one.fates.script = [Fate(arrive_s=0.001, fail_s=1.0)]
+        beginning = asyncio.ensure_future(one.coordinator.begin(0))
+        await until(lambda: len(open_headers(etcd)) == 1)
+        (lost,) = open_headers(etcd)
+        await two.coordinator.end(lost, commit=False)
+        begun = await beginning
+        assert open_headers(etcd) == [begun.txn_id]
+        assert (await one.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+        await one.close()
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_keyed_begin_that_is_answered_long_after_its_client_has_gone_is_aborted() -> None:
+    """▲ By then its session is forgotten: nobody would look at what is opened in it."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        settings = CoordinatorSettings(tcids=1)
+        process, connection = await Process(etcd, "one", settings).start(), Connection("a")
+        coordinator = process.coordinator
+        epoch = await coordinator.connect_key(0, key="k", epoch=-1, attempt=b"a", connection=connection)
+        await asyncio.sleep(1.1)  # its block of ids has come
+        process.fates.script = [Fate(arrive_s=0.001, fail_s=0.5)] * 1000
+        begin = coordinator.begin_keyed(0, key="k", epoch=epoch, number=1, timeout_ms=3_000_000, connection=connection)
+        beginning = asyncio.ensure_future(begin)
+        await asyncio.sleep(0.1)
+        coordinator.disconnected(connection)
+        with pytest.raises(Timeout):
+            await beginning
+        await until(lambda: coordinator.statistics().sessions == 0)
+        assert len(open_headers(etcd)) == 1
+        process.fates.script.clear()
+        await until(lambda: not open_headers(etcd), limit_s=2 * settings.client_grace_s)
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_d7_a_begin_of_a_name_that_waits_for_an_id_is_told_once_its_coordinator_id_is_lost() -> None:
+    """It looks for the next owner then, and not once its time is up."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=1)).start()
+        await asyncio.sleep(1.1)
+        process.fates.script = [Fate(arrive_s=None, fail_s=0.5)] * 1000
+        begin = process.coordinator.begin_named
+        begins = [asyncio.ensure_future(begin(0, name=f"job-{number}")) for number in range(5)]  # ids for a few
+        await asyncio.sleep(0.1)
+        etcd.expire_lease(etcd.leases()[0])
+        await until(lambda: process.coordinator.owned_tcids == ())
+        with pytest.raises(NotOwner):
+            await asyncio.wait_for(begins[-1], 1.0)
+        process.fates.script.clear()
+        await asyncio.gather(*begins, return_exceptions=True)
+        await process.close()
 
     in_virtual_time(scenario)

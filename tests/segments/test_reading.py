@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,11 @@ from segments.ledger import LedgerStore
 from segments.segment import Segment
 from tests.segments.brokering import TOPIC, Cluster, Consumer, eventually
 from tests.segments.gates import HeldReads
+from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import SubscriptionRecord
+from txnstore.store import MetadataStore
+from txnwire.clock import SystemClock
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, SubscriptionNotFound, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
@@ -181,6 +186,40 @@ async def test_v5_a_time_stamp_starts_at_the_first_message_not_older(cluster: Cl
         reader = await client.reader(segment, start=pb.Start(timestamp_ms=asked))
         await producer.client.call(segment_positions=pb.SegmentPositions(segment=segment))
         await reader.wait(*expected)
+
+
+class SlowWatch:
+    """Watches hear of everything late."""
+
+    delay_s = 0.0
+
+    def fate(self, request: str, client: str) -> Fate:
+        return NO_FAULT
+
+    def watch_delay_s(self, client: str) -> float:
+        return self.delay_s
+
+
+async def test_v5_latest_lies_behind_what_its_reader_knows_to_be_committed(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    """Though its owner has yet to hear of that: who has committed it is not to read it as new."""
+    cluster, slow = memory_cluster, SlowWatch()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, SystemClock(), random.Random(1), faults=slow)
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("old", txn=txn)
+    slow.delay_s = 60.0
+    revision = await cluster.commit(txn)
+    latest = await client.reader(segment, start=pb.Start(latest=True), min_revision=revision)
+    await producer.send("new")
+    await latest.wait("new")
 
 
 async def test_v5_a_reader_whose_start_is_looked_for_as_its_segment_is_lost_is_told(cluster: Cluster) -> None:

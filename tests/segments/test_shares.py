@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from segments.settings import BrokerSettings
 from segments.shares import LEAST_BYTES, CacheShares, DeliveryShares
 from segments.tail_cache import LogEntry, TailCache
+from tests.segments.brokering import Cluster, eventually
 from txnwire.ids import Position
 
 SETTINGS = BrokerSettings()
@@ -67,3 +68,16 @@ def test_caches_of_many_segments_shrink_at_once_also_those_nobody_writes_to() ->
     for number in range(200, 400):
         caches[19].add(LogEntry(Position(1, number), bytes(10_000), 1, None, 0))
     assert caches[19].bytes == 1_000_000
+
+
+async def test_a_reader_that_is_given_up_gives_its_share_back(memory_cluster: Cluster) -> None:
+    """Its connection may go on for long, and open many more."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=replace(memory_cluster.settings, follow_wait_s=0.01))
+    client = await memory_cluster.connect(node)
+    reader = await client.reader(segment, permits=0)
+    shares = node.broker.segments[segment].dispatcher.shares
+    assert shares.consumers == 1
+    reader.flow(1, min_revision=1_000_000)
+    await eventually(lambda: reader.closed)
+    assert shares.consumers == 0

@@ -328,6 +328,35 @@ async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_bef
     await (await client.reader(segment)).wait("m")
 
 
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
+@pytest.mark.parametrize("asked", ["heads", "stream", "queue"])
+async def test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster, asked: str
+) -> None:
+    """▲ That nothing follows what it knows is no answer either; nor would anybody close who attaches to it."""
+    cluster, clock = memory_cluster, SteppingClock()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, clock, random.Random(1))
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    _, client = await connected(cluster)
+    last = await (await client.producer(segment)).send("m")
+    await cluster.subscribe(client, segment)
+    await cluster.queue(client, segment)  # both are known to it
+    behind, end = (pb.Position(ledger_id=last.ledger_id, entry_id=last.entry_id + number) for number in (0, 9))
+    requests: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "heads": lambda: client.call(scan_entries=pb.ScanEntries(segment=segment, after=behind, end=end)),
+        "stream": lambda: client.subscribe(segment),
+        "queue": lambda: client.subscribe(segment, name="jobs", type=pb.SUBSCRIPTION_TYPE_QUEUE),
+    }
+    await requests[asked]()
+    clock.paused_s = 60.0
+    with pytest.raises(NotOwner):
+        await requests[asked]()
+
+
 async def test_l4_an_op_without_an_entry_does_not_keep_its_transaction(cluster: Cluster) -> None:
     cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
     [segment] = await cluster.create_topic()
