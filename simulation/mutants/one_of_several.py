@@ -282,6 +282,29 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="a simulated ledger has no hundred aborted transactions",
     ),
     Mutant(
+        name="acks-wake-no-queue",
+        rule="a queue's consumer that is at its bound goes on as it acks",
+        section="§7",
+        file="segments/queue_subscription.py",
+        old="        self._queue.settled(positions)\n        self._dispatcher.wake()\n",
+        new="        self._queue.settled(positions)\n",
+        tests=("tests/segments/test_queue_subscription.py::test_acks_alone_let_a_consumer_at_its_bound_go_on",),
+        why_tests="twenty thousand entries with one consumer are the bound",
+    ),
+    Mutant(
+        name="end-of-a-segment-told-once",
+        rule="behind a rewind the end of a sealed segment is told again (A7)",
+        section="§7",
+        file="segments/dispatch.py",
+        old="        self.read_ahead.clear()\n        self.ended = False\n",
+        new="        self.read_ahead.clear()\n",
+        tests=(
+            "tests/segments/test_drained.py::"
+            "test_a7_a_stream_is_told_of_the_end_again_behind_what_an_abort_brings_back",
+        ),
+        why_tests=UNTRIED,
+    ),
+    Mutant(
         name="one-loser-read-from-a-snapshot",
         rule="each writer of a transaction that does not count is kept in a snapshot's JSON (V5)",
         section="§10",
