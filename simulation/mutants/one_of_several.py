@@ -383,6 +383,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=COST,
     ),
     Mutant(
+        name="failed-assignment-forgotten",
+        rule="an assignment that could not be written is written once what was wrong is mended",
+        section="§8",
+        file="segments/stream_group.py",
+        old="        asyncio.get_running_loop().call_later(_SETTLE_AGAIN_S, self.refresh)\n",
+        new="",
+        tests=(
+            "tests/segments/test_controller_failover.py::"
+            "test_an_assignment_that_could_not_be_written_is_written_once_what_was_wrong_is_mended",
+        ),
+        why_tests="nobody there writes a record that is none",
+    ),
+    Mutant(
         name="one-loser-read-from-a-snapshot",
         rule="each writer of a transaction that does not count is kept in a snapshot's JSON (V5)",
         section="§10",
