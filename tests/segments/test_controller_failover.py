@@ -25,7 +25,7 @@ from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
 from txnstore.records import Drained, Registration, TopicRecord, decode, encode
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Delete, Put
 from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -360,6 +360,27 @@ def test_an_unreadable_assignment_stops_neither_the_take_over_nor_other_subscrip
             await b.controller.join(joining("w", subscription="good"), Inbox())
             with pytest.raises(DataCorrupt, match=f"/assignment/{TOPIC.path}/bad"):
                 await b.controller.join(joining("w", subscription="bad"), Inbox())
+
+    run(scenario())
+
+
+def test_an_assignment_that_could_not_be_written_is_written_once_what_was_wrong_is_mended() -> None:
+    """Though nobody comes or goes meanwhile: its segments would have no consumer."""
+
+    async def scenario() -> None:
+        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+            key = keys.assignment(TOPIC.path, "sub")
+            await a.controller.create_topic(TOPIC, 2, "")
+            await a.controller.join(joining("one", subscription="sub"), Inbox())
+            await a.store.commit(Commit(puts=(Put(key, b"garbage"),)))
+            two = Inbox()
+            with pytest.raises(DataCorrupt):
+                await a.controller.join(joining("two", subscription="sub"), two)
+            await asyncio.sleep(3.0)
+            await a.store.commit(Commit(deletes=(Delete(key),)))
+            await asyncio.sleep(3.0)
+            assert two.pushed, "it is a member, and hears of its segments"
+            assert len(two.pushed[-1].segments) == 1
 
     run(scenario())
 

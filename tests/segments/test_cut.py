@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,8 +20,8 @@ from txnstore import keys, records
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryStore
 from txnstore.records import GcHorizon, Header, Owner
-from txnstore.store import Commit, KeyValue, Put
-from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, Timeout, TopicNotFound
+from txnstore.store import Commit, Delete, KeyValue, Put
+from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, StoreUnavailable, Timeout, TopicNotFound
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot
@@ -188,10 +190,10 @@ class Asked:
         self.revisions: list[int] = []
         self.refused = 0
 
-    async def own(self) -> None:
+    async def own(self, paths: Sequence[str]) -> None:
         owner = records.encode(Owner(broker="b", address="b:1"))
-        puts = tuple(Put(keys.owner(path), owner) for path in (LEFT, RIGHT))
-        puts += tuple(Put(keys.ledger(path), b"{}") for path in (LEFT, RIGHT))
+        puts = tuple(Put(keys.owner(path), owner) for path in paths)
+        puts += tuple(Put(keys.ledger(path), b"{}") for path in paths)
         self.epoch = (await self.store.commit(Commit(puts=puts))).revision
 
     async def resolved(self, segment: str) -> Resolved:
@@ -207,12 +209,12 @@ class Asked:
         return Tail(self.epoch, Position(1, 0))
 
 
-async def _asked() -> tuple[MemoryEtcd, Asked, Snapshots]:
+async def _asked(topology: Topology = TOPOLOGY) -> tuple[MemoryEtcd, Asked, Snapshots]:
     etcd = MemoryEtcd(LoopClock())
     store = MemoryStore(etcd, LoopClock(), random.Random(0))
-    await store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), records.encode(TOPOLOGY.record)),)))
+    await store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), records.encode(topology.record)),)))
     asked = Asked(store)
-    await asked.own()
+    await asked.own(list(topology.paths.values()))
     return etcd, asked, Snapshots(store, asked, LoopClock(), random.Random(0))
 
 
@@ -312,6 +314,7 @@ def test_a_split_between_the_first_question_and_the_revision_costs_no_more_than_
             assert [snapshot.segments[path] for path in children] == [SegmentBounds(EARLIEST, EARLIEST)] * 2
             assert asked.revisions == [snapshot.revision] * 2
             assert snapshots.statistics().started_over == 0
+        await asked.store.close()
         await asked.store.close()
 
     run(scenario())
@@ -547,3 +550,41 @@ def test_a_segment_on_its_way_out_of_the_graph_is_not_asked() -> None:
     """Nobody serves it, and nothing is left in it."""
     going = Topology(TOPIC, msgspec.structs.replace(SPLIT.record, pruning=[0]))
     assert read_layouts([TOPIC], [topic_record(going)]).segments == (RIGHT, *CHILDREN)
+
+
+def test_of_a_segment_that_is_settled_not_even_the_owner_need_be_there() -> None:
+    """What a cut asks does not grow with a topic's history, and what nobody serves for a while holds up none."""
+
+    async def scenario() -> None:
+        _, asked, snapshots = await _asked(SPLIT)
+        first = await snapshots.take([TOPIC], timeout_s=5.0)
+        assert len(asked.revisions) == 4
+        await asked.store.commit(Commit(deletes=(Delete(keys.owner(LEFT)),)))
+        again = await snapshots.take([TOPIC], timeout_s=5.0)
+        assert len(asked.revisions) == 4 + 3
+        assert again.topics == first.topics
+        await asked.store.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("answered", range(4))
+def test_a_cut_is_begun_again_whichever_question_the_store_does_not_answer(
+    answered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        _, asked, snapshots = await _asked()
+        get_many, calls = asked.store.get_many, itertools.count()
+
+        async def away(*wanted: Any, **options: Any) -> Any:
+            if next(calls) == answered:
+                raise StoreUnavailable("etcd is away")
+            return await get_many(*wanted, **options)
+
+        monkeypatch.setattr(asked.store, "get_many", away)
+        snapshot = await snapshots.take([TOPIC], timeout_s=5.0)
+        assert snapshot.segments[LEFT].end == Position(1, 0)
+        assert snapshots.statistics().started_over == (1 if answered < 3 else 0)
+        await asked.store.close()
+
+    run(scenario())

@@ -395,6 +395,26 @@ class Done:
     drained = True
 
 
+async def test_a7_a_stream_is_told_of_the_end_again_behind_what_an_abort_brings_back(memory_cluster: Cluster) -> None:
+    """▲ Pieces of a value that was cut off by the seal come again, too: only the end says that they make no whole, and
+    until they are acked away the segment is not drained."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    await producer.send("a")
+    await consumer.wait("a")
+    async with controlling(cluster) as controller:
+        await controller.split(segment)
+    await eventually(lambda: consumer.ended == "sealed")
+    consumer.ended, txn = None, await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await cluster.abort(txn)
+    await eventually(lambda: consumer.rewinds == 1)
+    await consumer.wait("a")
+    await eventually(lambda: consumer.ended == "sealed")
+
+
 async def test_only_the_owner_says_drained_and_only_of_the_subscription_it_knows(memory_store: MemoryStore) -> None:
     """▲ Not a former owner that wakes up, nor of a subscription that was made anew under the name."""
     segment, sub = f"{TOPIC.path}/0000-ffff-0", keys.subscription(TOPIC.path, "sub")

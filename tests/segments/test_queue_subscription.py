@@ -548,6 +548,23 @@ async def test_a_queue_has_room_for_acks_as_far_as_it_reads(memory_cluster: Clus
         subscription.cursor.ack(AckPosition(Position(3, 5), 1))
 
 
+async def test_acks_alone_let_a_consumer_at_its_bound_go_on(memory_cluster: Cluster) -> None:
+    """It has permits enough: nothing else need happen."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, queue_unacked_entries=2)
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    for value in "abcdef":
+        await producer.send(value)
+    await consumer.wait(*"ab")
+    await consumer.ack(*consumer.take())
+    await consumer.wait(*"cd")
+    txn = await cluster.begin()
+    await consumer.ack(*consumer.take(), txn=txn)
+    await consumer.wait(*"ef")
+
+
 async def test_a_queue_goes_on_behind_a_take_over_around_the_same_open_transaction(memory_cluster: Cluster) -> None:
     """V8 across R1: what was acked stays so, what is open is set aside anew, what was unacked comes again."""
     cluster = memory_cluster

@@ -75,6 +75,51 @@ async def test_a_seek_back_while_a_footer_is_written_is_not_trimmed(memory_clust
     await consumer.wait(*VALUES)
 
 
+async def test_a_seek_back_by_part_while_a_footer_is_written_keeps_that_part(memory_cluster: Cluster) -> None:
+    """▲ What stands before it may go all the same, and no more than that."""
+    cluster = memory_cluster
+    made: list[SlowFooters] = []
+
+    def make(data_dir: Path) -> SlowFooters:
+        made.append(SlowFooters(data_dir))
+        return made[-1]
+
+    cluster.make_ledgers = make
+    segment, node, client = await drained(cluster)
+    [ledgers] = made
+    ledgers.slow = True
+    served = node.broker.segments[segment]
+    third = next(info.ledger_id for info in served.ledgers.record.ledgers[2:])
+    keeping = asyncio.ensure_future(served.keep(Retention(ms=-1)))
+    await eventually(lambda: ledgers.waiting)
+    start = pb.Start(segment=segment, ledger_id=third, entry_id=0, index=0)
+    async with asyncio.timeout(CALL_S):
+        await client.call(seek=pb.Seek(segment=segment, subscription="sub", start=start))
+    ledgers.go_on.set()
+    await keeping
+    assert served.ledgers.trimmed_below == Position(third, 0)
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    await consumer.wait(*VALUES[2:])
+
+
+async def test_what_is_trimmed_counts_as_consumed_by_each_subscription(memory_cluster: Cluster) -> None:
+    """Or one of them would never be done with the segment once that is sealed, and never be given what came of it."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    client = await cluster.connect(node)
+    producer, served = await client.producer(segment), node.broker.segments[segment]
+    for name in ("one", "two", "three"):
+        await cluster.subscribe(client, segment, name=name, permits=0)
+    for value in VALUES:
+        await producer.send(value)
+        await served.roll()
+    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await served.keep(Retention(ms=-1, undrained=True))
+    assert served.ledgers.trimmed_through == served.last_confirmed
+    assert [one.consumed >= served.last_confirmed for one in served.subscriptions] == [True] * 3
+
+
 async def test_a_seek_back_waits_for_a_trim_that_is_being_written(memory_cluster: Cluster) -> None:
     """▲ It would be answered, and what it went back for trimmed: so it finds what is left."""
     cluster = memory_cluster

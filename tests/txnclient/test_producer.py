@@ -641,3 +641,40 @@ def test_a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_
             assert isinstance(sent[0].exception(), txnclient.Timeout)
 
     run(scenario())
+
+
+def test_what_gathers_leaves_with_the_answer_to_what_is_under_way_however_long_it_might_linger() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=20_000)
+            server.stall_sends = True
+            sent = [producer.send_nowait(b"0", key="k")]
+            await until(lambda: server.stalled == 1)
+            sent += [producer.send_nowait(b"%d" % number, key="k") for number in (1, 2)]
+            server.stall_sends = False
+            server.finish_sends()
+            async with asyncio.timeout(1.0):
+                await asyncio.gather(*sent)
+            assert server.seen["send"] == 2
+
+    run(scenario())
+
+
+def test_l10_what_gathers_as_a_producer_is_fenced_is_told_as_well() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, linger_ms=20_000)
+            server.stall_sends = True
+            sent = [producer.send_nowait(b"0", key="k")]
+            await until(lambda: server.stalled == 1)
+            sent.append(producer.send_nowait(b"1", key="k"))
+            (peer, producer_id), *_ = server.producers
+            closed = pb.ProducerClosed(producer_id=producer_id, error=to_wire(txnclient.ProducerFenced("a newer one")))
+            peer.push(pb.Command(producer_closed=closed))
+            async with asyncio.timeout(1.0):
+                answers = await asyncio.gather(*sent, return_exceptions=True)
+            assert [type(answer) for answer in answers] == [txnclient.ProducerFenced] * 2
+
+    run(scenario())

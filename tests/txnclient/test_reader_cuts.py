@@ -90,6 +90,25 @@ def test_a_snapshot_that_fails_fails_for_all_who_share_it_and_the_next_one_does_
     run(scenario())
 
 
+def test_a_snapshot_that_fails_keeps_none_waiting_who_asked_since_it_was_begun() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            server.refuse["take_snapshot"] = [txnclient.DataCorrupt("a record")]
+            gate = server.hold["take_snapshot"] = asyncio.Event()
+            first = asyncio.ensure_future(opened(client))
+            await until(lambda: server.seen["take_snapshot"] == 1)
+            second = asyncio.ensure_future(opened(client))
+            await asyncio.sleep(0.1)
+            gate.set()
+            with pytest.raises(txnclient.DataCorrupt):
+                await first
+            async with asyncio.timeout(1.0):
+                assert await second
+
+    run(scenario())
+
+
 def test_closing_the_client_ends_what_waits_for_a_snapshot() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):
