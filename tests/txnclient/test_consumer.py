@@ -237,19 +237,12 @@ def test_p1_after_an_abort_everything_unacked_is_delivered_again_from_behind_the
     run(scenario())
 
 
-<<<<<<< HEAD
 def test_who_comes_back_for_an_abort_says_so_until_it_is_attached() -> None:
     """Or what the broker has counted by itself as delivered again would be counted twice."""
-=======
-def test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer() -> None:
-    """▲ Of a named transaction that somebody else aborts the broker's rewind tells, which was lost, perhaps, with the
-    connection: so all that is not acked comes again, also what the application holds."""
->>>>>>> wt-rows2
 
     async def scenario() -> None:
         async with connected() as (cluster, client):
             server, consumer = await attached(cluster, client)
-<<<<<<< HEAD
             server.deliver(LEFT, 0, b"a")
             message = await consumer.receive()
             txn = await client.begin()
@@ -264,7 +257,17 @@ def test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything
             await until(lambda: server.seen["subscribe"] == seen + 4)
             subscribed = [command.subscribe for command in server.commands if command.HasField("subscribe")]
             assert [one.after_abort for one in subscribed[-2:]] == [False, False]
-=======
+
+    run(scenario())
+
+
+def test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer() -> None:
+    """▲ Of a named transaction that somebody else aborts the broker's rewind tells, which was lost, perhaps, with the
+    connection: so all that is not acked comes again, also what the application holds."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
             for number in range(2):
                 server.deliver(LEFT, number, b"%d" % number)
             acked, held = await consumer.receive(), await consumer.receive()
@@ -276,7 +279,6 @@ def test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything
             assert [(await consumer.receive()).value for _ in range(3)] == [b"0", b"1", b"2"]
             with pytest.raises(txnclient.TxnConflict, match="delivered again"):
                 await consumer.ack(held, txn=await client.begin())
->>>>>>> wt-rows2
 
     run(scenario())
 
