@@ -25,6 +25,7 @@ WAITED_FOR = {
     "txnwire/tasks.py restarted": "here it is",
     "txnwire/tasks.py vital": "here it is",
     "txnwire/tasks.py errand": "here it is",
+    "txnwire/tasks.py all_of": "awaited there; the first failure ends the others and is raised",
     "txnstore/election.py Leadership.wait_lost": "awaited there; the end of either is the loss",
     "txnstore/etcd/hedging.py first_answer": "awaited there",
     "segments/broker.py Broker._wait_change": "awaited there",

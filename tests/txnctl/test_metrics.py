@@ -205,7 +205,7 @@ async def test_readiness_says_why_and_metrics_are_of_this_moment() -> None:
         assert "txnstore_answer 1.0" in (await ask(endpoint, "/metrics"))[1]
         assert (await ask(endpoint, "/"))[0] == 404
     finally:
-        endpoint.close()
+        await endpoint.close()
 
 
 async def test_a_loop_that_does_not_turn_is_not_alive() -> None:
@@ -227,4 +227,4 @@ async def test_a_loop_that_does_not_turn_is_not_alive() -> None:
         assert [code for code, _ in await asking] == [503, 503]
         assert await ask(endpoint, "/healthz") == (200, "alive\n")
     finally:
-        endpoint.close()
+        await endpoint.close()
