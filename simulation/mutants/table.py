@@ -28,6 +28,7 @@ from simulation.mutants import (
     times,
     transaction_keys,
     turns,
+    unnoticed_by_clients,
     upkeep,
     waits_and_counts,
     watching,
@@ -65,4 +66,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *waits_and_counts.MUTANTS,
     *one_of_several.MUTANTS,
     *several.MUTANTS,
+    *unnoticed_by_clients.MUTANTS,
 )

@@ -65,7 +65,10 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a watch waits until it knows the layout of its snapshot",
         section="§10",
         file=WATCH,
-        old="        await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S))\n",
+        old=(
+            "        await self._wait_known("
+            "cut, self._session.deadline(MOVE_TIMEOUT_S if timeout is None else timeout))\n"
+        ),
         new="",
         tests=(WATCHED + "test_a_snapshot_of_another_layout_is_watched_at_once",),
         why_tests=NO_WATCH,
@@ -135,8 +138,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="where a watch does not see all, a cut is taken each second",
         section="§10",
         file=IDLE,
-        old="        return self._fallback_s if self._watch is not None and self._watch.sees_all else LONGEST_PAUSE_S",
-        new="        return self._fallback_s if self._watch is not None else LONGEST_PAUSE_S",
+        old="            sees_all = self._watch is not None and self._watch.sees_all\n",
+        new="            sees_all = self._watch is not None\n",
         tests=(AT_REST + "test_of_several_transactions_the_ends_are_looked_for",),
         why_tests=NO_SPARK,
     ),

@@ -193,6 +193,8 @@ class ScriptedServer:
         self.commands: list[pb.Command] = []
         self.lose_replies: Counter[str] = Counter()
         """So many requests of a kind are carried out, and then the connection is cut instead of answering."""
+        self.cut_behind: Counter[str] = Counter()
+        """So many replies of a kind are the last thing that comes over their connection."""
         self.ignore: Counter[str] = Counter()
         """So many requests of a kind are never answered."""
         self.refuse: dict[str, list[TxnError]] = {}
@@ -295,6 +297,11 @@ class ScriptedServer:
                 peer.disconnect(ConnectionLost("cut by the test"))
             return None
         reply: pb.Command | None = handler(peer, command)
+        if reply is not None and self.cut_behind[kind]:
+            self.cut_behind[kind] -= 1
+            peer.reply(command.request_id, reply)
+            peer.disconnect(ConnectionLost("cut by the test"))
+            return None
         return reply
 
     def push_news(self) -> None:

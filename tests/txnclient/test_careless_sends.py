@@ -624,6 +624,27 @@ def test_a_flush_raises_what_has_waited_for_room_in_vain() -> None:
     run(scenario())
 
 
+def test_a_flush_raises_what_has_waited_for_room_in_vain_where_all_else_is_stored() -> None:
+    async def scenario() -> None:
+        async with connected(timeout=3.0) as (cluster, client):
+            server = cluster.servers["broker:1"]
+            producer = await client.producer(TOPIC, **SMALL)
+            server.stall_sends = True
+            sends = [asyncio.ensure_future(producer.send(bytes(900), key="k")) for _ in range(3)]
+            await asyncio.sleep(0)
+            flushing = asyncio.ensure_future(producer.flush(timeout=10.0))
+            await asyncio.sleep(2.9)
+            server.finish_sends()  # the second has its room, and the third no time
+            await until(sends[2].done)
+            _go_on(server)
+            with pytest.raises(txnclient.Timeout, match="room"):
+                await flushing
+            await asyncio.wait(sends)
+            assert [one.exception() is None for one in sends] == [True, True, False]
+
+    run(scenario())
+
+
 def test_a_flush_waits_for_sends_whose_futures_were_cancelled() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client):

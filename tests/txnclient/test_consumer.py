@@ -659,6 +659,28 @@ def test_closing_fails_acks_under_way_and_terminates() -> None:
     run(scenario())
 
 
+def test_closing_fails_acks_that_have_not_left_yet() -> None:
+    """Those of the same turn of the loop are gathered still."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server, consumer = await attached(cluster, client)
+            server.deliver(LEFT, 0, b"a", b"b")
+            first, second = await consumer.receive(), await consumer.receive()
+            txn = await client.begin()
+            acking = asyncio.gather(consumer.ack(first), consumer.ack(second, txn=txn), return_exceptions=True)
+            async with asyncio.timeout(10.0):
+                _, outcomes = await asyncio.gather(consumer.close(), acking)
+                for outcome in outcomes:
+                    assert isinstance(outcome, txnclient.InvalidArgument)
+                    assert "was closed before" in str(outcome)
+                with pytest.raises(txnclient.InvalidArgument, match="was closed before"):
+                    await txn.commit()
+            assert not acks(server)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     "options",
     [

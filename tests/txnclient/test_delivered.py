@@ -120,6 +120,22 @@ def test_p2_what_a_seek_has_passed_is_lost_to_no_transaction_but_what_a_rewind_b
     order.check_nothing_lost(10, begun_s=0.0)
 
 
+def test_p2_what_is_lost_again_does_not_hide_what_was_lost_before() -> None:
+    """It was handed out before the other segment's message, whatever it has come again behind."""
+    order = DeliveryOrder()
+    inbox, other = (Inbox(100, keeps_holds=True, delivered=Delivered(order, name)) for name in "ab")
+    inbox.arrived(entry(0), b"")
+    inbox.take(1)
+    other.arrived(entry(0), b"")
+    (between,) = other.take(1)
+    inbox.rewound()
+    inbox.arrived(entry(0), b"")
+    assert len(inbox.take(1)) == 1
+    inbox.rewound()
+    with pytest.raises(txnclient.TxnConflict, match="segment://a"):
+        order.check_nothing_lost(place_of(between), begun_s=0.0)
+
+
 @pytest.mark.parametrize("broker_first", [True, False])
 def test_p2_what_an_abort_brings_back_is_lost_to_transactions_of_before_and_to_no_later_one(broker_first: bool) -> None:
     """Two transactions at a time may have processed it; the next one receives it anew. The broker's rewind may come

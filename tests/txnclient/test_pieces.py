@@ -220,6 +220,16 @@ def test_incomplete_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         arrive(inbox, *begun)
 
 
+def test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces_module, "MAX_INCOMPLETE_BYTES", 1000)
+    inbox = stream()
+    for number in range(20):
+        arrive(inbox, large(number * 10, bytes(100), b"", chunk_id=number)[0])
+        arrive(inbox, *large(number * 10 + 5, b"%d" % number, bytes(100), chunk_id=100 + number))
+    assert values_of(take_all(inbox)) == [b"%d" % number + bytes(100) for number in range(20)]
+    assert len(inbox.take_passed()) == 20, "of each given-up value its first piece"
+
+
 class _Log:
     """A segment's entries: values of several producers and ordinary messages, as they were interleaved."""
 

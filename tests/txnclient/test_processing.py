@@ -157,6 +157,20 @@ async def test_it_ends_when_idle_and_when_told_to_stop(client: txnclient.Client)
         assert (await asyncio.wait_for(running, 10)).messages in (0, 1)
 
 
+async def test_what_a_queue_s_handler_refuses_counts_among_the_messages_asked_for(client: txnclient.Client) -> None:
+    await prepared(client, 4, segments=1)
+    handled: list[bytes] = []
+
+    def handler(message: txnclient.Message) -> None:
+        handled.append(message.value)
+        if len(handled) <= 2:
+            raise ZeroDivisionError
+
+    async with await client.consumer(SOURCE, "job", type="queue", redelivery_delay=60.0) as consumer:
+        done = await txnclient.process(consumer, handler, batch_messages=1, max_messages=2)
+    assert (len(handled), done.messages, done.nacked) == (2, 0, 2)
+
+
 async def test_batches_are_sent_by_their_handler_and_acked_for_it(client: txnclient.Client) -> None:
     await prepared(client, 50)
     async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:

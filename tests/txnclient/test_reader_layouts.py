@@ -328,6 +328,18 @@ def test_a_message_id_leaves_out_what_its_segment_came_from() -> None:
     run(scenario())
 
 
+def test_a_message_id_leaves_out_what_its_segment_came_from_over_several_changes() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, server, client):
+            cluster.become(MERGED)
+            async with client.reader(TOPIC, start=MessageId(AGAIN, Position(1, 3), 0)):
+                await until(lambda: server.consumers)
+                await settle()
+                assert set(attached(server)) == {AGAIN}, "all of the root too was stored before it"
+
+    run(scenario())
+
+
 def test_a_segment_that_retention_has_emptied_ends_and_its_children_follow() -> None:
     async def scenario() -> None:
         async with connected() as (cluster, server, client), client.reader(TOPIC) as reader:

@@ -210,6 +210,27 @@ async def test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end(
     await asyncio.to_thread(work)
 
 
+@pytest.mark.parametrize("look", ["result", "exception"])
+async def test_c4_who_did_not_wait_for_a_send_to_fail_has_not_been_told_of_it(
+    cluster: InProcessCluster, look: str
+) -> None:
+    async with cluster.connect() as client:
+        await client.create_topic(TOPIC)
+    await cluster.stop_server("broker")  # so nothing is ever stored
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url, timeout=0.3) as client, client.producer(TOPIC) as producer:
+            lost = producer.send_nowait(b"lost")
+            with pytest.raises(TimeoutError) as early:
+                getattr(lost, look)(timeout=0)
+            assert not isinstance(early.value, txnclient.Timeout), "it has failed already"
+            assert list(wait([lost], 10).done) == [lost]
+            with pytest.raises(txnclient.Timeout, match="sending"):
+                producer.flush()
+
+    await asyncio.to_thread(work)
+
+
 async def test_a_send_s_future_is_cancelled_and_ends_for_who_waits(cluster: InProcessCluster) -> None:
     def work() -> None:
         with txnclient.sync.connect(cluster.url) as client:

@@ -385,6 +385,28 @@ def test_open_transactions_are_announced_on_every_new_connection_to_their_coordi
     run(scenario())
 
 
+def test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_is_announced() -> None:
+    """▲ The end of that connection came before there was anything to announce, and the cluster is followed at another
+    server: nothing else connects to its coordinator within the grace."""
+
+    async def scenario() -> None:
+        async with connected("broker:1", "broker:2") as (cluster, client):
+            home = client._session.directory.home()
+            assert home is not None
+            (away,) = cluster.servers.keys() - {home.address}
+            cluster.coordinators = {0: away}
+            cluster.announce()
+            await asyncio.sleep(0.1)
+            await (await client.begin()).abort()
+            server = cluster.servers[away]
+            server.cut_behind["new_txn"] = 1
+            txn = await client.begin()
+            assert txn.link.closed
+            await until(lambda: [txn.id] in server.announced, within_s=5.0)
+
+    run(scenario())
+
+
 def test_open_transactions_are_announced_where_their_tcid_has_moved() -> None:
     async def scenario() -> None:
         async with connected("broker:1", "broker:2") as (cluster, client):
