@@ -293,6 +293,17 @@ def test_idle_producers_expire_connected_and_busy_ones_never(dedup: Dedup[str]) 
     assert dedup.last_sequence_id("gone", 0xABC) == -1
 
 
+def test_l7_a_producer_that_has_reconnected_is_known_however_long_it_is_silent_then(dedup: Dedup[str]) -> None:
+    """Forgotten while it is connected, a send of it whose answer is lost would be stored a second time."""
+    before = Producer(dedup)
+    dedup.stored(before.new(0, -1), at(0), NOW_S)
+    dedup.disconnect(before.connected.token, NOW_S)
+    silent = Producer(dedup)
+    assert dedup.expire(NOW_S + IDLE_S + 1) == 0
+    dedup.stored(silent.new(1, 0), at(1), NOW_S + IDLE_S + 1)
+    assert Producer(dedup).send(1, 0)[0] is Verdict.STORED
+
+
 def test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten(dedup: Dedup[str]) -> None:
     busy, gone = (Producer(dedup, name) for name in ("busy", "gone"))
     for one in (busy, gone):
