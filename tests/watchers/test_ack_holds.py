@@ -106,6 +106,15 @@ def test_cumulative_acks_of_one_entry_that_count_its_messages_differently_are_jo
     assert kept == Kept(place, {}, [ack_position(place, MORE, 0b10001)])
 
 
+def test_p8_a_cumulative_ack_that_ends_inside_an_entry_is_kept_off_by_no_ack_of_what_follows_there() -> None:
+    """They name different messages: neither transaction is in the way of the other."""
+    holds, place, other = AckHolds(), PLACES[1], TxnId(0, 2)
+    holds.add(Reservation(TXN, 0, (ack_position(place, MESSAGES, 0b110),), cumulative=False))
+    assert holds.other_up_to(other, ack_position(place, MESSAGES, 0b001)) is None
+    assert holds.other_up_to(other, ack_position(place, MESSAGES, 0b011)) == (place, TXN)
+    assert holds.other_up_to(other, ack_position(PLACES[2], MESSAGES, 0b001)) == (place, TXN)
+
+
 def test_a_cumulative_ack_over_the_ends_of_a_block_and_a_ledger_acks_all_behind_what_is_held() -> None:
     held, *behind = [Position(1, EDGE), Position(1, EDGE + 1), Position(1, EDGE + 2), Position(2, 0)]
     cursor = Cursor(LedgerLengths({1: BLOCK_ENTRIES + 1, 2: 2}), Position(1, EDGE - 1))
