@@ -28,8 +28,8 @@ from txnstore.collection_transitions import block_of, read_horizon, read_outcome
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import Fate
 from txnstore.op_transitions import plan_ack_op
-from txnstore.records import ABORTED, COMMITTED, AbortedRecord, Op
-from txnstore.store import Commit, Delete, EventKind, KeyValue, Put, RangeResult
+from txnstore.records import ABORTED, COMMITTED, AbortedRecord, GcHorizon, Op
+from txnstore.store import Commit, CommitResult, Delete, EventKind, KeyValue, Put, RangeResult
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 from txnwire.turns import turns_divided_by
@@ -152,6 +152,30 @@ def test_what_a_round_that_is_interrupted_has_not_come_to_stays_in_line() -> Non
         process.store.range = fails_once  # type: ignore[method-assign]
         await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [held], limit_s=75)
         assert failed == 1
+        await process.close()
+
+    in_virtual_time(scenario)
+
+
+def test_what_others_refuse_again_and_again_by_raising_the_horizon_is_collected_in_the_next_round() -> None:
+    """Coordinators of other ids collect at the same time: a few refusals in a row are no reason to forget headers."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one").start()
+        decided = await run_transactions(process, 20)
+        send, raised = process.store.commit, list[int]()
+
+        async def overtaken(commit: Commit, **options: Any) -> CommitResult:
+            if len(raised) < 3 and any(put.key == keys.GC_HORIZON for put in commit.puts):
+                raised.append(len(raised) + 1)
+                horizon = records.encode(GcHorizon(revision=raised[-1]))
+                etcd.mvcc.commit([Commit(puts=(Put(keys.GC_HORIZON, horizon),))])
+            return await send(commit, **options)
+
+        process.store.commit = overtaken  # type: ignore[method-assign]
+        await until(lambda: not headers(etcd), limit_s=75)
+        assert raised == [1, 2, 3]
+        await check_outcomes(process, decided)
         await process.close()
 
     in_virtual_time(scenario)
