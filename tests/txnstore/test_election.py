@@ -108,6 +108,27 @@ def test_a_cancelled_claim_leaves_no_key_behind_even_if_it_lands_later() -> None
     run(scenario())
 
 
+def test_a_claim_that_was_overtaken_leaves_no_lease_behind() -> None:
+    """It would be kept alive for as long as its process lives: one for each election that was lost by a hair."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        slow = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(Fate(arrive_s=1.0, answer_s=1.0)))
+        quick = MemoryStore(etcd, LoopClock(), random.Random(1))
+        overtaken = asyncio.create_task(election(slow, "a").campaign())
+        await asyncio.sleep(0.5)
+        leadership = await election(quick, "b").campaign()
+        await asyncio.sleep(20.0)
+        assert not overtaken.done()
+        assert elected_leases(etcd) == [leadership.lease_id]
+        overtaken.cancel()
+        await asyncio.gather(overtaken, return_exceptions=True)
+        await slow.close()
+        await quick.close()
+
+    run(scenario())
+
+
 def test_of_many_candidates_one_holds_the_key_at_a_time() -> None:
     async def scenario() -> None:
         etcd = MemoryEtcd(LoopClock())
