@@ -22,6 +22,7 @@ from txnstore.maintenance import CompactionPlan, Maintenance, worth_defragmentin
 from txnstore.memory_etcd import MemoryEtcd
 from txnstore.memory_store import MemoryBackend
 from txnstore.mvcc import Mvcc
+from txnstore.records import Pin, decode
 from txnstore.store import (
     Commit,
     Compacted,
@@ -222,6 +223,24 @@ def test_a_short_pin_costs_nothing() -> None:
         assert store.oldest_pin() is None
         await asyncio.sleep(60)
         assert etcd.mvcc.revision == 1
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_long_pin_is_reported_however_many_were_over_before_it() -> None:
+    """Or from then on every read of this process that takes longer than a minute is compacted away."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd)
+        for _ in range(2):
+            with store.pin(1):
+                await asyncio.sleep(pins.REPORT_AFTER_S + 2)
+                (record,) = etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
+                assert decode(Pin, record.value, key=record.key) == Pin(revision=1)
+            await asyncio.sleep(pins.REPORT_AFTER_S + 2)
+            assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
         await store.close()
 
     run(scenario())
