@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import msgspec
 import pytest
@@ -79,3 +80,10 @@ def test_bulk_and_single_messages_keep_their_order(plain: list[bool]) -> None:
     found = list(runs(messages))
     assert [message for run in found for message in run] == messages
     assert all(len(run) == 1 or all(message.plain for message in run) for run in found)
+
+
+@pytest.mark.parametrize("more", [{"properties": {"a": "b"}}, {"event_time_ms": 0}], ids=["properties", "event time"])
+def test_a_message_with_more_than_key_and_value_is_sent_alone(more: dict[str, Any]) -> None:
+    """In bulk go keys and values: whatever else it has would be lost on the way."""
+    plain, special = Outgoing(b"k", b"v"), Outgoing(b"k", b"v", **more)
+    assert list(runs([plain, plain, special, special, plain])) == [[plain, plain], [special], [special], [plain]]
