@@ -28,6 +28,7 @@ from simulation.mutants import (
     times,
     transaction_keys,
     turns,
+    unnoticed,
     unnoticed_by_clients,
     upkeep,
     waits_and_counts,
@@ -67,4 +68,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *one_of_several.MUTANTS,
     *several.MUTANTS,
     *unnoticed_by_clients.MUTANTS,
+    *unnoticed.MUTANTS,
 )
