@@ -6,7 +6,8 @@
 - Deadlines: no transaction is open for more than `SWEPT_S` past its deadline. Excused is the time in which no
   coordinator could work: until `AFTERMATH_S` behind the end of the last fault, and behind the last change of the owner
   of its TCID. A coordinator that took it over gives it its grace, and counts the deadline anew where wall clocks
-  differ, never for longer than the transaction was given.
+  differ, never for longer than the transaction was given. Where nobody stamped the cluster's clock for so long that it
+  was set forth, what was open has that time back, but never more than there was no stamp.
 - Clean-up: no op record is there for more than `CLEANED_S` after its transaction's decision, with the same excuse, and
   until its segment's owner has had it for as long.
 """
@@ -22,7 +23,7 @@ from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.picture import picture_of
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
-from txnstore.records import OPEN, Header, decode
+from txnstore.records import OPEN, ClockStamp, Header, decode
 from txnstore.store import Event, EventKind
 from txnwire.ids import TxnId
 
@@ -70,6 +71,10 @@ class Invariants:
         self._coordinated: dict[int, float] = {}
         """TCID → since when it has had its owner"""
         self._owned: dict[str, float] = {}
+        self._stamped = 0.0
+        self._leaps: tuple[tuple[int, int], ...] = ()
+        self._given_back: list[tuple[float, float]] = []
+        """When the cluster's clock was set forth, and by how many seconds at most"""
         self._next_revision = EVERY_REVISIONS
         self.pictures = 0
 
@@ -89,6 +94,8 @@ class Invariants:
                 self._op(event)
             elif key.startswith(keys.TC):
                 _moved(self._coordinated, int(key[len(keys.TC) :], 16), at, event)
+            elif key == keys.CLOCK and event.kind is EventKind.PUT:
+                self._clock(at, decode(ClockStamp, event.record.value, key=key))
             elif key.startswith(keys.OWNER):
                 _moved(self._owned, key[len(keys.OWNER) :].decode(), at, event)
         if self._etcd.mvcc.revision >= self._next_revision or self._random.random() < AT_RANDOM:
@@ -107,6 +114,11 @@ class Invariants:
             self._open[txn_id] = _Open(at + lasts_s, lasts_s)
         elif self._open.pop(txn_id, None) is not None:
             self._decided[txn_id] = at
+
+    def _clock(self, at: float, stamp: ClockStamp) -> None:
+        if stamp.leaps != self._leaps:
+            self._given_back.append((at, min(stamp.leaps[-1][1] / 1000, at - self._stamped)))
+        self._leaps, self._stamped = stamp.leaps, at
 
     def _op(self, event: Event) -> None:
         txn_id, segment, subscription = keys.op_parts(event.record.key)
@@ -135,8 +147,10 @@ class Invariants:
             since = self._coordinated.get(txn_id.tcid)
             if since is None:
                 continue
-            due = max(txn.due, calm, since + GRACE_S)  # ▲ who takes it over never gives it less than the grace
-            if self._clocks_differ() and since > txn.due - txn.lasts_s:
+            opened = txn.due - txn.lasts_s
+            back_s = sum(by_s for set_forth, by_s in self._given_back if opened < set_forth)
+            due = max(txn.due + back_s, calm, since + GRACE_S)  # ▲ who takes it over never gives it less than the grace
+            if self._clocks_differ() and since > opened:
                 due += txn.lasts_s  # ▲ whoever took it over may have counted all of it from then on
             if at > due + SWEPT_S:
                 self._broken(at, f"{txn_id} is open past its deadline at {txn.due:.1f}")

@@ -13,7 +13,7 @@ from simulation.settling import LIMITS_S, Settling
 from txnctl.checking.picture import Picture
 from txnstore import keys
 from txnstore.memory_etcd import MemoryEtcd
-from txnstore.records import ABORTED, OPEN, Header, Op, Owner, Pin, Registration, TxnSeq, encode
+from txnstore.records import ABORTED, OPEN, ClockStamp, Header, Op, Owner, Pin, Registration, TxnSeq, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.ids import TxnId
 
@@ -96,6 +96,19 @@ def test_d6_with_clocks_that_differ_a_successor_may_count_all_of_it_anew_and_no_
     store.put(5.0, (keys.tc(0), Registration(id="control-2", address="b")))
     assert store.findings_at(AFTERMATH_S + LASTS_S + SWEPT_S) == []
     assert len(store.findings_at(LASTS_S + max(5.0, LASTS_S) + SWEPT_S + 0.1)) == 1
+
+
+def test_d6_what_a_clock_that_was_set_forth_took_is_given_back_and_no_more_than_nobody_stamped() -> None:
+    quiet_s = 6.0
+    for by_s, back_s in ((4.0, 4.0), (60.0, quiet_s)):
+        store = Watched()
+        store.put(1.0, (keys.CLOCK, ClockStamp(ms=1000)))
+        store.begin(at=2.0)
+        leap = (int((1.0 + quiet_s) * 1000), int(by_s * 1000))
+        store.put(1.0 + quiet_s, (keys.CLOCK, ClockStamp(ms=leap[0], leaps=(leap,))))
+        store.put(2.0 + quiet_s, (keys.CLOCK, ClockStamp(ms=leap[0] + 1000, leaps=(leap,))))
+        assert store.findings_at(2.0 + LASTS_S + back_s + SWEPT_S) == []
+        assert len(store.findings_at(2.0 + LASTS_S + back_s + SWEPT_S + 0.1)) == 1
 
 
 def test_op_records_past_the_decision_are_found_once_their_segment_has_an_owner() -> None:
