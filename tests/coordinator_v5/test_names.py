@@ -377,7 +377,7 @@ def test_what_was_joined_and_ended_elsewhere_before_its_begin_was_answered_is_no
 # ---- many
 
 
-def test_a_block_of_ids_that_cannot_be_taken_is_told_and_begins_nothing() -> None:
+def test_names_that_wait_for_blocks_of_ids_get_one_id_each() -> None:
     async def scenario(etcd: MemoryEtcd) -> None:
         process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=2)).start()
         await asyncio.sleep(0.5)
