@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -26,8 +26,9 @@ class Sink:
     closed = False
     pending_bytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, on_delivery: Callable[[], None] = lambda: None) -> None:
         self.segment: Segment | None = None
+        self.on_delivery = on_delivery
         self.turn = 0
         self.delivered: list[Position] = []
         self.told: list[tuple[Position, Position, int]] = []
@@ -38,6 +39,7 @@ class Sink:
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         self.delivered += [one.position for one in deliveries]
+        self.on_delivery()
 
     def passed(self, through: Position) -> None:
         assert self.segment is not None
@@ -77,9 +79,12 @@ async def a_gap(cluster: Cluster, entries: int) -> tuple[Client, Producer, Segme
 
 
 async def attach(
-    segment: Segment, isolation: Isolation = Isolation.READ_COMMITTED, end: Position | None = None
+    segment: Segment,
+    isolation: Isolation = Isolation.READ_COMMITTED,
+    end: Position | None = None,
+    on_delivery: Callable[[], None] = lambda: None,
 ) -> Sink:
-    sink = Sink()
+    sink = Sink(on_delivery)
     sink.segment = segment
     consumer = await segment.attach_reader(
         sink, start=Start.from_wire(pb.Start(earliest=True)), end=end, min_revision=0, isolation=isolation
@@ -119,12 +124,14 @@ async def test_readers_that_are_in_a_gap_together_share_the_turns(
             await asyncio.sleep(0)
             for sink in sinks:
                 sink.turn += 1
-            if not shares and any(sink.delivered for sink in sinks):
-                shares.extend(len(sink.told) for sink in sinks)
+
+    def take_shares() -> None:
+        if not shares:
+            shares.extend(len(sink.told) for sink in sinks)
 
     counting = asyncio.create_task(count_turns())
     for _ in range(8):
-        sinks.append(await attach(segment))
+        sinks.append(await attach(segment, on_delivery=take_shares))
     await eventually(lambda: all(sink.delivered == [visible] for sink in sinks))
     counting.cancel()
     turns = [turn + sinks[0].turn - sink.turn for sink in sinks for _, _, turn in sink.told]
