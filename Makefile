@@ -118,7 +118,7 @@ $(VENV)/mutation/.installed: $(VENV)/.installed
 	@$(VENV)/mutation/bin/pip install -q --disable-pip-version-check 'cosmic-ray==8.7.0'
 	@touch $@
 
-mutate: setup $(VENV)/mutation/.installed ## changes of the pure cores, each shown to its module's tests: make mutate [FILES="segments/cursor.py …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [WRITE=1]
+mutate: setup $(VENV)/mutation/.installed ## changes of the pure cores, each shown to its module's tests: make mutate [FILES="segments/subscription/cursor.py …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [WRITE=1]
 	@PYTHONPATH=$(CURDIR) $(VENV)/mutation/bin/python -P -m tools.mutation $(FILES) -n $(N) --seed $(SEED) --jobs $(JOBS) --minutes $(MINUTES) $(if $(WRITE),--write)
 
 bench: setup     ## the numbers; prints a table and writes bench.json

@@ -23,15 +23,15 @@ import txnclient
 from benchmarks.machine import peak_resident_bytes
 from benchmarks.result import Result, at_most
 from benchmarks.scale import Scale
-from segments.file_ledger import FileLedgerStore
-from segments.ledgers import SegmentLedgers
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.log.ledgers import SegmentLedgers
 from txnctl.commands.asking import asking
-from txnctl.probe import wait_cluster_ready
+from txnctl.launch.probe import wait_cluster_ready
 from txnstore import keys, records
-from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
-from txnstore.etcd_store import EtcdSettings, EtcdStore
-from txnstore.lifetime import tied_to_parent
-from txnstore.paging import in_parts
+from txnstore.access.paging import in_parts
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd.lifetime import tied_to_parent
 from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Op, Owner, TxnName, TxnSeq
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock, SystemRandom

@@ -12,7 +12,7 @@ from pathlib import Path
 import txnclient
 from benchmarks.machine import EtcdMetrics, cpu_seconds, peak_resident_bytes, resident_bytes
 from txnctl.commands.asking import asking
-from txnctl.dev import DevCluster, DevSettings
+from txnctl.launch.dev import DevCluster, DevSettings
 
 TOPIC = "topic://public/bench/load"
 

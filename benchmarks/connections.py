@@ -17,7 +17,7 @@ from benchmarks.cluster import TOPIC, bench_cluster
 from benchmarks.load import VALUE, Timings, one_transaction
 from benchmarks.result import Result, percentile
 from benchmarks.scale import Scale
-from txnstore.lifetime import tied_to_parent
+from txnstore.etcd.lifetime import tied_to_parent
 
 OTHERS = "topic://public/bench/others"
 SUBSCRIPTIONS = 20

@@ -19,12 +19,12 @@ from typing import Final
 from benchmarks.result import Result, at_least, percentile
 from benchmarks.scale import Scale
 from txnstore import keys
-from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnstore.access.group_commit import MAX_IN_FLIGHT
 from txnstore.etcd.backend import EtcdBackend
 from txnstore.etcd.connection import Connection
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.etcd.settings import EtcdSettings
-from txnstore.etcd_store import EtcdStore
-from txnstore.group_commit import MAX_IN_FLIGHT
 from txnstore.records import Op, encode
 from txnstore.store import Commit, Put, absent, created_at, version_is
 from txnwire.clock import SystemClock, SystemRandom

@@ -25,13 +25,13 @@ from benchmarks.load import VALUE
 from benchmarks.machine import cpu_seconds
 from benchmarks.result import Result, at_most, percentile
 from benchmarks.scale import Scale
-from segments.controller import ControllerSettings
-from segments.file_ledger import FileLedgerStore
-from segments.settings import BrokerSettings
-from txnctl.probe import wait_cluster_ready
-from txnctl.server import Server
-from txnctl.settings import ServerSettings
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from segments.controller.controller import ControllerSettings
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.log.settings import BrokerSettings
+from txnctl.launch.probe import wait_cluster_ready
+from txnctl.process.server import Server
+from txnctl.process.settings import ServerSettings
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import hash_key

@@ -19,7 +19,7 @@ from benchmarks.load import VALUE, Timings, one_transaction
 from benchmarks.recovery import stats_of_the_next_owner
 from benchmarks.result import Result, at_most, percentile
 from benchmarks.scale import Scale
-from txnstore.lifetime import tied_to_parent
+from txnstore.etcd.lifetime import tied_to_parent
 
 TIMEOUT_S = 3000.0
 SETTLE_S = 5.0

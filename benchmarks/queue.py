@@ -17,7 +17,7 @@ import txnclient
 from benchmarks.cluster import bench_cluster
 from benchmarks.result import Result, at_most, percentile
 from benchmarks.scale import Scale
-from txnstore.lifetime import tied_to_parent
+from txnstore.etcd.lifetime import tied_to_parent
 
 TOPIC = "topic://public/bench/jobs"
 SUBSCRIPTION = "workers"

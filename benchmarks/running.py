@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks import machine, result
 from benchmarks.result import Result
 from benchmarks.scale import Scale
-from txnctl import logs
+from txnctl.process import logs
 
 Benchmark = Callable[[Scale], Awaitable[list[Result]]]
 TIMEOUT_S = 1800.0

@@ -24,7 +24,7 @@ from benchmarks.load import VALUE
 from benchmarks.machine import cpu_seconds
 from benchmarks.result import Result, at_most, percentile
 from benchmarks.scale import Scale
-from txnclient.topic_layout import TopicLayout
+from txnclient.connection.topic_layout import TopicLayout
 from txnwire.ids import hash_key
 
 TOPICS = [f"topic://public/bench/wide-{number}" for number in range(4)]

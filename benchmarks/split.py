@@ -16,7 +16,7 @@ from benchmarks.cluster import TOPIC, bench_cluster
 from benchmarks.load import VALUE
 from benchmarks.result import Result, at_most, percentile
 from benchmarks.scale import Scale
-from txnclient.topic_layout import TopicLayout
+from txnclient.connection.topic_layout import TopicLayout
 
 PRODUCERS = 20
 KEYS = 64

@@ -9,7 +9,7 @@ from benchmarks.load import Timings, at_once, at_rate, one_transaction
 from benchmarks.machine import cpu_seconds
 from benchmarks.result import Result, at_least, at_most, percentile
 from benchmarks.scale import Scale
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Watch
 from txnwire.clock import SystemClock, SystemRandom
 

@@ -17,7 +17,7 @@ from benchmarks.cluster import TOPIC, bench_cluster
 from benchmarks.load import Timings, at_rate
 from benchmarks.result import Result, at_most, percentile
 from benchmarks.scale import Scale
-from txnstore.lifetime import tied_to_parent
+from txnstore.etcd.lifetime import tied_to_parent
 
 RATE = 1250.0
 WARM_UP_S = 10.0

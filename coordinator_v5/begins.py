@@ -17,7 +17,7 @@ from coordinator_v5.state import State
 from coordinator_v5.transactions import BeginReply, BeginRequest, OwnedTcid, Phase, Transaction
 from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header
 from txnstore.store import Commit, CommitResult
-from txnstore.transitions import plan_begin, plan_seq, read_begin_verdict, read_seq_verdict
+from txnstore.writes.transitions import plan_begin, plan_seq, read_begin_verdict, read_seq_verdict
 from txnwire.errors import NotOwner, Overloaded, Timeout, TxnError
 from txnwire.ids import TxnId
 

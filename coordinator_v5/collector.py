@@ -17,7 +17,8 @@ import structlog
 from coordinator_v5.state import UNREADABLE, State
 from coordinator_v5.transactions import OwnedTcid, Seen
 from txnstore import keys
-from txnstore.collection_transitions import (
+from txnstore.access.paging import in_pages
+from txnstore.writes.collection_transitions import (
     Collectable,
     Horizon,
     Leftover,
@@ -35,9 +36,8 @@ from txnstore.collection_transitions import (
     read_horizon,
     read_outcomes,
 )
-from txnstore.op_transitions import Rewrite
-from txnstore.paging import in_pages
-from txnstore.transitions import Decision, decision_of
+from txnstore.writes.op_transitions import Rewrite
+from txnstore.writes.transitions import Decision, decision_of
 from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import TxnId
 from txnwire.turns import in_turns

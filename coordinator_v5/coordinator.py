@@ -28,10 +28,10 @@ from coordinator_v5.takeover import Takeover
 from coordinator_v5.transaction_keys import KeyConnection, TransactionKeys
 from coordinator_v5.transactions import EndReply, OwnedTcid, Phase, Transaction
 from txnstore.cluster_clock import ClusterClock
-from txnstore.name_transitions import KEPT_BY_DEFAULT, Keep
 from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, Registration
 from txnstore.store import MetadataStore
-from txnstore.transitions import Decision
+from txnstore.writes.name_transitions import KEPT_BY_DEFAULT, Keep
+from txnstore.writes.transitions import Decision
 from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, TxnError
 from txnwire.ids import TxnId
 from txnwire.names import validate_transaction_key, validate_txn_name

@@ -15,8 +15,6 @@ import structlog
 from coordinator_v5.state import State
 from coordinator_v5.transactions import EndReply, EndRequest, OwnedTcid, Phase, Transaction
 from txnstore import keys
-from txnstore.collection_transitions import block_of, read_outcomes
-from txnstore.name_transitions import outcome_by_name
 from txnstore.records import (
     COMMITTED,
     REASON_CLIENT,
@@ -27,7 +25,9 @@ from txnstore.records import (
     decode,
 )
 from txnstore.store import Commit, CommitResult
-from txnstore.transitions import Decision, check_end, decide, decision_of, plan_end, read_end_verdict, read_seq
+from txnstore.writes.collection_transitions import block_of, read_outcomes
+from txnstore.writes.name_transitions import outcome_by_name
+from txnstore.writes.transitions import Decision, check_end, decide, decision_of, plan_end, read_end_verdict, read_seq
 from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 from txnwire.ids import TxnId
 

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 
 from txnstore import keys
-from txnstore.name_transitions import Expired, NameRetention, plan_expire_name
-from txnstore.paging import in_pages, in_parts
+from txnstore.access.paging import in_pages, in_parts
 from txnstore.store import Compare, KeyValue, MetadataStore
+from txnstore.writes.name_transitions import Expired, NameRetention, plan_expire_name
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ports import Clock
 from txnwire.tasks import all_of

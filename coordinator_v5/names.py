@@ -16,7 +16,9 @@ from coordinator_v5.ends import Ends
 from coordinator_v5.state import State
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys, records
-from txnstore.name_transitions import (
+from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header, TxnName
+from txnstore.store import Commit, CommitResult, KeyValue
+from txnstore.writes.name_transitions import (
     Keep,
     NamedVerdict,
     NameState,
@@ -24,9 +26,7 @@ from txnstore.name_transitions import (
     read_begin_named_verdict,
     read_name,
 )
-from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header, TxnName
-from txnstore.store import Commit, CommitResult, KeyValue
-from txnstore.transitions import Decision
+from txnstore.writes.transitions import Decision
 from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 

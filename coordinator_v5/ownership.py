@@ -19,7 +19,7 @@ from txnstore import keys, records
 from txnstore.former_selves import FormerSelves
 from txnstore.records import Registration
 from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
-from txnstore.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
+from txnstore.writes.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import MAX_TCID
 from txnwire.tasks import all_of

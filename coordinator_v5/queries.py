@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from txnstore import keys, records
-from txnstore.collection_transitions import block_of, read_outcomes
-from txnstore.name_transitions import KEEP_MS, Keep, outcome_by_name
-from txnstore.paging import in_pages, in_parts
+from txnstore.access.paging import in_pages, in_parts
 from txnstore.records import OPEN, Header, Op, TransactionKey, TxnName
 from txnstore.store import KeyValue, MetadataStore
-from txnstore.transitions import Decision, decision_of
+from txnstore.writes.collection_transitions import block_of, read_outcomes
+from txnstore.writes.name_transitions import KEEP_MS, Keep, outcome_by_name
+from txnstore.writes.transitions import Decision, decision_of
 from txnwire.ids import TxnId
 
 

@@ -11,10 +11,10 @@ from functools import partial
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.names import Begun
 from coordinator_v5.sessions import ANNOUNCED_AT_ONCE
-from txnstore.name_transitions import Keep
 from txnstore.records import COMMITTED
-from txnstore.transitions import Decision
-from txnstore.writer_lists import MAX_WRITERS, pack
+from txnstore.writes.name_transitions import Keep
+from txnstore.writes.transitions import Decision
+from txnstore.writes.writer_lists import MAX_WRITERS, pack
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MAX_TCID, TxnId

@@ -18,10 +18,16 @@ from coordinator_v5.state import State
 from coordinator_v5.takeover import deadline_of
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys
-from txnstore.paging import in_pages
+from txnstore.access.paging import in_pages
 from txnstore.records import ABORTED, REASON_SESSION, REASON_TIMEOUT
 from txnstore.store import CommitResult, KeyValue
-from txnstore.transitions import Indexed, decision_of, plan_drop_deadline, plan_late_index, read_late_index_verdict
+from txnstore.writes.transitions import (
+    Indexed,
+    decision_of,
+    plan_drop_deadline,
+    plan_late_index,
+    read_late_index_verdict,
+)
 from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import TxnId
 from txnwire.tasks import all_of

@@ -20,10 +20,10 @@ from coordinator_v5.ends import saw_final
 from coordinator_v5.state import UNREADABLE, State
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys, records
-from txnstore.paging import in_pages, in_parts
+from txnstore.access.paging import in_pages, in_parts
 from txnstore.records import Header
 from txnstore.store import KeyValue
-from txnstore.transitions import decision_of, read_seq
+from txnstore.writes.transitions import decision_of, read_seq
 from txnwire.errors import TxnError
 from txnwire.ids import MAX_COUNTER, TxnId
 from txnwire.turns import in_turns

@@ -19,7 +19,9 @@ from coordinator_v5.state import State
 from coordinator_v5.statistics import HeldKey
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from txnstore import keys
-from txnstore.key_transitions import (
+from txnstore.records import ABORTED, OPEN, REASON_FENCED, Header
+from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
+from txnstore.writes.key_transitions import (
     Earlier,
     KeyedBegin,
     KeyedVerdict,
@@ -34,9 +36,7 @@ from txnstore.key_transitions import (
     read_begin_keyed_verdict,
     read_key,
 )
-from txnstore.records import ABORTED, OPEN, REASON_FENCED, Header
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
-from txnstore.transitions import Decision
+from txnstore.writes.transitions import Decision
 from txnwire.errors import ExpiredTransaction, NotAllowed, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 from txnwire.ports import Clock

@@ -13,9 +13,9 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from txnstore.collection_transitions import Collectable
 from txnstore.records import Header
-from txnstore.transitions import Decision, TcSeq
+from txnstore.writes.collection_transitions import Collectable
+from txnstore.writes.transitions import Decision, TcSeq
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from pyspark_txnstore import batch_names, first_batch
-from pyspark_txnstore.offset_codec import Isolation, decode_offset
-from txnclient.snapshot import Snapshot
+from pyspark_txnstore.shared.offset_codec import Isolation, decode_offset
+from pyspark_txnstore.sink import batch_names
+from pyspark_txnstore.source import first_batch
+from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")

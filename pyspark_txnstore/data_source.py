@@ -7,13 +7,13 @@ import os
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_txnstore.columns import check_schema, schema_of
-from pyspark_txnstore.options import SinkOptions, SourceOptions, columns_option
-from pyspark_txnstore.runs import mark_of
-from pyspark_txnstore.sink import BatchSink, StreamSink, batch_sink, stream_sink
-from pyspark_txnstore.source import BatchReader
-from pyspark_txnstore.stream import StreamReader
-from pyspark_txnstore.tables import check_columns, refuse_no_options, refuse_table
+from pyspark_txnstore.shared.options import SinkOptions, SourceOptions, columns_option
+from pyspark_txnstore.sink.runs import mark_of
+from pyspark_txnstore.sink.sink import BatchSink, StreamSink, batch_sink, stream_sink
+from pyspark_txnstore.sink.tables import check_columns, refuse_no_options, refuse_table
+from pyspark_txnstore.source.columns import check_schema, schema_of
+from pyspark_txnstore.source.source import BatchReader
+from pyspark_txnstore.source.stream import StreamReader
 
 
 class DefaultSource(DataSource):

@@ -2,7 +2,7 @@
 
     newest_per_key(spark.read.format("txnstore").option("compacted", "true")….load())      the state of a keyed topic
 
-Why (segment id, position, sequence id) is the order of a key's messages: see `pyspark_txnstore.compacted`.
+Why (segment id, position, sequence id) is the order of a key's messages: see `pyspark_txnstore.source.compacted`.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from simulation import guards
-from simulation.faults import BadSchedule
+from simulation.faults.faults import BadSchedule
 from simulation.fresh import first_seed
-from simulation.job import WORK_S, Job, Result, perform, schedule_for
-from simulation.runner import Failure, commit, run_all, to_reduce
-from simulation.totals import Totals
-from simulation.workers import Worker
+from simulation.running.job import WORK_S, Job, Result, perform, schedule_for
+from simulation.running.runner import Failure, commit, run_all, to_reduce
+from simulation.running.totals import Totals
+from simulation.running.workers import Worker
+from simulation.world import guards
 
 HANG_S = 300.0
 QUIET_PROGRESS_S = 30.0

@@ -13,7 +13,7 @@ import sys
 
 import msgspec
 
-from simulation import guards
+from simulation.world import guards
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     guards.install_guard()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever is printed by accident must not stand among the answers
-    from simulation.job import Job, perform
+    from simulation.running.job import Job, perform
 
     for line in sys.stdin.buffer:
         result = perform(msgspec.json.decode(line, type=Job))

@@ -1,4 +1,5 @@
-"""After each test everything that it opened is closed, and has left nothing: `simulation.leftovers` is the judge.
+"""After each test everything that it opened is closed, and has left nothing: `simulation.judges.leftovers` is the
+judge.
 
 A test that leaves something on purpose says what by `@pytest.mark.leaves("tasks", "why")`, of the kinds below.
 """
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 
 from coordinator_v5.coordinator import Coordinator
-from segments.broker import Broker
-from segments.controller import Controller
-from segments.file_ledger import FileLedgerStore
-from simulation.leftovers import files_left, left_in, tasks_left
+from segments.broker.broker import Broker
+from segments.controller.controller import Controller
+from segments.ledger.file_ledger import FileLedgerStore
+from simulation.judges.leftovers import files_left, left_in, tasks_left
 from txnclient.client import Client
-from txnctl.server import Server
+from txnctl.process.server import Server
 
 KINDS = ("tasks", "files", "budgets")
 JUDGED = (Server, Broker, Controller, Coordinator, Client, FileLedgerStore)

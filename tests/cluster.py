@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import txnclient
-from segments.file_ledger import FileLedgerStore
-from segments.ledger import LedgerStore
-from txnctl.probe import wait_cluster_ready
-from txnctl.server import Server
-from txnctl.settings import ServerSettings
-from txnstore.embedded_etcd import free_port
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.ledger import LedgerStore
+from txnctl.launch.probe import wait_cluster_ready
+from txnctl.process.server import Server
+from txnctl.process.settings import ServerSettings
+from txnstore.etcd.embedded_etcd import free_port
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.grpc_transport import GrpcTransport
 
@@ -63,7 +63,7 @@ class InProcessCluster:
     def url(self) -> str:
         return f"txn://{self.servers['control'].server.address}"
 
-    def connect(self, **options: Any) -> txnclient.opening.Opening[txnclient.Client]:
+    def connect(self, **options: Any) -> txnclient.connection.opening.Opening[txnclient.Client]:
         return txnclient.connect(self.url, **options)
 
     async def start(self) -> None:

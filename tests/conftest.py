@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port, wait_etcd_ready
-from txnstore.etcd_store import EtcdSettings, EtcdStore
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port, wait_etcd_ready
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 
 _CHUNK = 64 * 1024
 

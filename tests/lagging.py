@@ -14,7 +14,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
-from txnctl.probe import wait_cluster_ready
+from txnctl.launch.probe import wait_cluster_ready
 from txnstore import keys
 from txnstore.store import WatchBatch
 from txnwire.ids import TxnId

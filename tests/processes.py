@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import txnclient
-from txnctl.dev import DevCluster, DevSettings
+from txnctl.launch.dev import DevCluster, DevSettings
 
 FLAGS = ("--client-grace-s", "2", "--header-retention-s", "2", "--lease-ttl-s", "5")
 

@@ -8,17 +8,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("txnstore", "watchers", "segments", "coordinator_v5", "txnctl")
-NO_READERS = ("txnstore/mvcc.py", "txnstore/memory_store.py", "txnstore/store_client.py", "txnstore/store.py")
+NO_READERS = (
+    "txnstore/memory/mvcc.py",
+    "txnstore/memory/memory_store.py",
+    "txnstore/access/store_client.py",
+    "txnstore/store.py",
+)
 """What the reads are made of."""
 
 BOUNDED = {
     "txnstore/maintenance.py Maintenance._oldest_pin": "a key for each process that reads at a revision",
-    "txnstore/paging.py in_pages": "here it is",
-    "segments/housekeeping.py Housekeeping.forgotten": "asks for one",
-    "segments/subscription_table.py SubscriptionTable._check_ancestors": "keys of at most 4 096 segments",
-    "segments/ledger_list.py read_list": "a list is needed whole: 0.5 KB a ledger",
-    "segments/erasing.py _erase": "has a limit",
-    "segments/directory.py Directory._load": "a table is needed whole, at one revision",
+    "txnstore/access/paging.py in_pages": "here it is",
+    "segments/log/housekeeping.py Housekeeping.forgotten": "asks for one",
+    "segments/subscription/subscription_table.py SubscriptionTable._check_ancestors": "keys of at most 4 096 segments",
+    "segments/log/ledger_list.py read_list": "a list is needed whole: 0.5 KB a ledger",
+    "segments/log/erasing.py _erase": "has a limit",
+    "segments/layout/directory.py Directory._load": "a table is needed whole, at one revision",
     "coordinator_v5/queries.py describe_transaction": "has a limit",
     "coordinator_v5/ownership.py TcidOwnership._hold": "a key for each coordinator id",
     "coordinator_v5/ownership.py TcidOwnership._wait_name_free": "likewise",

@@ -22,8 +22,8 @@ from tests.cluster import InProcessCluster, running_cluster
 from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import Kind
-from txnctl.settings import ServerSettings, load
-from txnstore.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
+from txnctl.process.settings import ServerSettings, load
+from txnstore.access.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnwire.ids import hash_key
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,16 +10,24 @@ import pytest
 import txnclient
 import txnctl.commands.asking as asking
 from coordinator_v5.settings import CoordinatorSettings
-from segments import acks_around, layout_service, layout_transitions, membership, topics, topology
-from segments.cursor import Cursor
-from segments.settings import BrokerSettings
+from segments.controller import membership
+from segments.layout import layout_service, layout_transitions, topics, topology
+from segments.log.settings import BrokerSettings
+from segments.subscription import acks_around
+from segments.subscription.cursor import Cursor
 from tests.test_documentation import ROOT
-from txnclient import channel, client, coordinators, cuts, links, outgoing, pieces, producer
-from txnclient import membership as client_membership
-from txnctl import admin_arguments, founding
+from txnclient import client
+from txnclient.connection import links
+from txnclient.consuming import membership as client_membership
+from txnclient.consuming import pieces
+from txnclient.producing import channel, outgoing, producer
+from txnclient.reading import cuts
+from txnclient.transactions import coordinators
+from txnctl.admin import admin_arguments
 from txnctl.commands import lines
-from txnctl.settings import ServerSettings
-from txnstore import writer_lists
+from txnctl.process import founding
+from txnctl.process.settings import ServerSettings
+from txnstore.writes import writer_lists
 from txnwire import bounds, compression, names, protocol
 from txnwire.errors import InvalidArgument
 

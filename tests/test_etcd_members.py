@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from simulation import workload
-from simulation.checker import check
-from simulation.recorder import Recorder
-from simulation.workload import ClientLife, Drain, Plan
+from simulation.judges.checker import check
+from simulation.workloads import workload
+from simulation.workloads.recorder import Recorder
+from simulation.workloads.workload import ClientLife, Drain, Plan
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.process.chaos.works import real_ports

@@ -12,13 +12,13 @@ import google_crc32c
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from segments.file_ledger import FileLedgerStore
+from segments.ledger.file_ledger import FileLedgerStore
 from tests.segments.brokering import Client, Consumer, Producer, eventually
 from tests.segments.memory_transport import MemoryTransport
-from txnctl.server import Server
-from txnctl.settings import ServerSettings
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
+from txnctl.process.server import Server
+from txnctl.process.settings import ServerSettings
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnwire.bounds import ASKED, MAX_ACK_POSITIONS
 from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom

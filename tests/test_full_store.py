@@ -15,7 +15,7 @@ from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.processes import read_all
 from txnstore import keys
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.maintenance import Maintenance, MaintenanceSettings
 from txnwire.clock import SystemClock, SystemRandom
 
@@ -81,7 +81,7 @@ async def test_e3_a_store_that_transactions_have_filled_is_emptied_by_their_ends
 ) -> None:
     """To the alarm: nothing begins, what is open is ended all the same, and nobody else makes room."""
     seldom = MaintenanceSettings(every_s=5.0, keep_s=1.0, cooldown_s=1.0, pressing_cooldown_s=1.0)
-    monkeypatch.setattr("txnctl.sweeper.Maintenance", partial(Maintenance, settings=seldom))
+    monkeypatch.setattr("txnctl.process.sweeper.Maintenance", partial(Maintenance, settings=seldom))
     etcd = EtcdMembers(tmp_path / "etcd", size=1, quota_bytes=QUOTA)
     await etcd.start()
     cluster = InProcessCluster(etcd.urls[0], "/e3", tmp_path / "data", etcd_options={"quota_bytes": QUOTA})

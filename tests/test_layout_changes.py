@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 import txnclient
-from segments.layout_transitions import SPLIT, Wanted, normalize, plan_intent, read_topology
+from segments.layout.layout_transitions import SPLIT, Wanted, normalize, plan_intent, read_topology
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.test_deletion import files_of, findings, keys_naming
 from txnstore import keys
-from txnstore.deletion_transitions import present
+from txnstore.writes.deletion_transitions import present
 from txnwire.errors import InvalidArgument, TopicNotFound
 
 TOPIC = "topic://public/nyc/flights"

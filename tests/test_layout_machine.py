@@ -24,14 +24,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import txnclient
-from simulation.guards import forbidden
-from simulation.loop import SimLoop
-from simulation.servers import broker_settings, serve, server_settings
-from simulation.sim_transport import SimTransport
-from simulation.world import SimClock, World
-from txnclient.consumer import Consumer
-from txnclient.message import Message
-from txnclient.transaction import Transaction
+from simulation.world.guards import forbidden
+from simulation.world.loop import SimLoop
+from simulation.world.servers import broker_settings, serve, server_settings
+from simulation.world.sim_transport import SimTransport
+from simulation.world.world import SimClock, World
+from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.message import Message
+from txnclient.transactions.transaction import Transaction
 from txnwire.errors import InvalidArgument, NotAllowed, Timeout
 
 T = TypeVar("T")

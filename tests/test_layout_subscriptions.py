@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 import txnclient
-from segments.layout_transitions import read_topology
+from segments.layout.layout_transitions import read_topology
 from tests.cluster import InProcessCluster
-from txnclient.message import Message
+from txnclient.consuming.message import Message
 from txnstore import keys
 from txnstore.records import TopicRecord, decode, encode
 from txnstore.store import Commit, KeyValue, Put

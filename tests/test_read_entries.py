@@ -18,7 +18,7 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster, running_cluster
 from txnclient import EntryHead, Snapshot, WholeEntry, WholeHeads
-from txnclient.snapshot import Span
+from txnclient.reading.snapshot import Span
 from txnwire.errors import DataTrimmed, InvalidArgument
 from txnwire.ids import EARLIEST, Position
 from txnwire.protocol import MIB
@@ -272,7 +272,7 @@ EXPECTED = [number for number in range(400) if number // 20 % 3]
 async def test_a_read_and_a_scan_go_on_at_a_new_owner(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txnclient.entries.SCAN_ENTRIES", 20)
+    monkeypatch.setattr("txnclient.reading.entries.SCAN_ENTRIES", 20)
     async with cluster.connect() as client:
         path, cut = await fill(client)
         end = cut.segments[path].end
@@ -307,7 +307,7 @@ async def test_a_read_gets_over_more_than_one_turn_of_aborted_entries(
     cluster: InProcessCluster, client: txnclient.Client, monkeypatch: pytest.MonkeyPatch, moves: bool
 ) -> None:
     """To a snapshot, and without one; also where its owner leaves in the midst of them."""
-    monkeypatch.setattr("segments.dispatch.BATCH_ENTRIES", 10)
+    monkeypatch.setattr("segments.subscription.dispatch.BATCH_ENTRIES", 10)
     await client.create_topic(ORDERS, segments=1)
     async with client.producer(ORDERS, batch_bytes=1) as producer:
         await producer.send(b"first")

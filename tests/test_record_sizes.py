@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segments.cursor import BLOCK_ENTRIES, PARTIAL_BYTES, Cursor
-from segments.layout_transitions import MAX_SEGMENTS, SPLIT, Wanted, most_segments, plan_intent
-from segments.membership import MAX_CONSUMERS
-from segments.partial_acks import stored_bytes
-from segments.topics import MAX_LIMIT
-from segments.topology import ACTIVE, SEALED
+from segments.controller.membership import MAX_CONSUMERS
+from segments.layout.layout_transitions import MAX_SEGMENTS, SPLIT, Wanted, most_segments, plan_intent
+from segments.layout.topics import MAX_LIMIT
+from segments.layout.topology import ACTIVE, SEALED
+from segments.subscription.cursor import BLOCK_ENTRIES, PARTIAL_BYTES, Cursor
+from segments.subscription.partial_acks import stored_bytes
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
-from txnstore.backend import GROUP_BYTES
+from txnstore.access.backend import GROUP_BYTES
+from txnstore.access.grouping import GroupPlanner, Member
 from txnstore.cluster_clock import MOST_LEAPS
 from txnstore.etcd import wire
-from txnstore.grouping import GroupPlanner, Member
-from txnstore.memory_etcd import DEFAULT_REQUEST_BYTES
+from txnstore.memory.memory_etcd import DEFAULT_REQUEST_BYTES
 from txnstore.store import MAX_COMMIT_BYTES, Commit, KeyValue, Put, absent
-from txnstore.writer_lists import MAX_LISTED, MAX_WRITERS
+from txnstore.writes.writer_lists import MAX_LISTED, MAX_WRITERS
 from txnwire.bounds import MAX_ID, MAX_TIME_MS
 from txnwire.errors import InvalidArgument, NotAllowed
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -162,8 +162,8 @@ ELSEWHERE = {
     records.SegmentEntry: "part of the topic's record",
     records.LayoutChange: "part of the topic's record",
     records.LedgerInfo: "part of the ledger list",
-    records.LedgerRecord: "a head of at most 320 ledgers: tests/segments/test_ledger_pages.py",
-    records.LedgerPage: "256 ledgers: tests/segments/test_ledger_pages.py",
+    records.LedgerRecord: "a head of at most 320 ledgers: tests/segments/log/test_ledger_pages.py",
+    records.LedgerPage: "256 ledgers: tests/segments/log/test_ledger_pages.py",
     records.CursorBlock: "made by the cursor, below",
     records.Owner: "made of settings",
     records.Registration: "made of settings",

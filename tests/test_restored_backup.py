@@ -17,11 +17,11 @@ from tests.etcd_members import EtcdMembers
 from tests.processes import read_all
 from tests.txnctl.command_line import txnctl
 from txnctl.checking.everything import Checked, check_everything
-from txnctl.settings import ServerSettings
-from txnctl.store_mark import StoreMark
+from txnctl.process.settings import ServerSettings
+from txnctl.process.store_mark import StoreMark
 from txnstore import keys
-from txnstore.etcd_store import EtcdSettings, EtcdStore
-from txnstore.lineage import StoreUnfit
+from txnstore.access.lineage import StoreUnfit
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.ids import TxnId, hash_key
 

@@ -14,9 +14,9 @@ from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from txnctl.bench.load import Load
 from txnctl.commands.asking import asking
-from txnstore.etcd_store import EtcdStore
+from txnstore.access.soft_limit import FILE_LIMIT_SHARE
+from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.maintenance import Maintenance, MaintenanceSettings
-from txnstore.soft_limit import FILE_LIMIT_SHARE
 from txnwire.clock import SystemClock
 
 SECONDS = float(os.environ.get("SUSTAINED_SECONDS", "10"))
@@ -45,7 +45,7 @@ async def test_e7_transactions_at_a_fixed_rate_pass_through_a_real_etcd_s_small_
 ) -> None:
     """None is refused, the file stays below the quota, and in the end nothing of them is left."""
     often = MaintenanceSettings(every_s=0.3, keep_s=1.0, cooldown_s=1.0, pressing_cooldown_s=1.0)
-    monkeypatch.setattr("txnctl.sweeper.Maintenance", partial(Maintenance, settings=often))
+    monkeypatch.setattr("txnctl.process.sweeper.Maintenance", partial(Maintenance, settings=often))
     etcd = EtcdMembers(tmp_path / "etcd", size=1, quota_bytes=QUOTA)
     await etcd.start()
     options = {"quota_bytes": QUOTA}

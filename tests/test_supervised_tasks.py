@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnctl")
-NO_SERVERS = ("txnctl/bench", "txnctl/commands", "txnctl/demo", "txnctl/dev.py", "txnctl/supervisor.py")
+NO_SERVERS = ("txnctl/bench", "txnctl/commands", "txnctl/demo", "txnctl/launch/dev.py", "txnctl/launch/supervisor.py")
 """What runs beside servers, or starts them: commands and their tools, which end with what they do."""
 
 WAITED_FOR = {
@@ -28,12 +28,12 @@ WAITED_FOR = {
     "txnwire/tasks.py all_of": "awaited there; the first failure ends the others and is raised",
     "txnstore/election.py Leadership.wait_lost": "awaited there; the end of either is the loss",
     "txnstore/etcd/hedging.py first_answer": "awaited there",
-    "segments/broker.py Broker._wait_change": "awaited there",
+    "segments/broker/broker.py Broker._wait_change": "awaited there",
     "coordinator_v5/coordinator.py Coordinator._running_until": "awaited there",
     "coordinator_v5/coordinator.py Coordinator._run": "a task group, whose failure ends the vital task it is in",
     "coordinator_v5/ownership.py TcidOwnership._hold": "awaited there; the end of any raises",
-    "txnctl/serve.py _serve_until": "awaited there; the end of any ends the process",
-    "txnctl/serve.py wait_stopped_or_failed": "awaited there; the end of any ends the process",
+    "txnctl/process/serve.py _serve_until": "awaited there; the end of any ends the process",
+    "txnctl/process/serve.py wait_stopped_or_failed": "awaited there; the end of any ends the process",
 }
 
 

@@ -14,7 +14,7 @@ from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnclient.test_with_cluster import receive
 from tests.txnctl.command_line import done, txnctl
 from txnclient import ExpiredTransaction, InvalidArgument, InvalidTxnState, TransactionState, TxnConflict
-from txnctl import admin_keys
+from txnctl.admin import admin_keys
 from txnctl.metrics.catalogue import families
 from txnstore import keys
 from txnstore.store import Commit, Put

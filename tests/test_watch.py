@@ -11,7 +11,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
-from txnclient.watch import MOVE_TIMEOUT_S
+from txnclient.reading.watch import MOVE_TIMEOUT_S
 from txnwire.errors import InvalidArgument, Timeout, TopicNotFound
 
 TOPIC = "topic://acme/orders/placed"

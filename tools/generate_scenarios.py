@@ -84,7 +84,7 @@ def _files(counts: Mapping[str, int]) -> str:
 
 def counts() -> str:
     """Mutants by what they are about and what catches them, and kinds of faults by layer."""
-    from simulation import disk_faults, etcd_faults, nemesis, network_faults, process_faults, term_faults
+    from simulation.faults import disk_faults, etcd_faults, nemesis, network_faults, process_faults, term_faults
     from simulation.mutants.table import MUTANTS
 
     layers = {

@@ -34,7 +34,7 @@ class Source:
 SOURCES = (
     Source(
         "Transaction",
-        ("transaction",),
+        ("transactions.transaction",),
         internal=(
             "aborting",
             "ask_again",
@@ -54,7 +54,7 @@ SOURCES = (
     ),
     Source(
         "Producer",
-        ("producer",),
+        ("producing.producer",),
         generic=True,
         internal=(
             "take_sequence_ids",
@@ -79,13 +79,13 @@ SOURCES = (
     ),
     Source(
         "Consumer",
-        ("consumer",),
+        ("consuming.consumer",),
         generic=True,
         internal=("open", "ack_nowait", "receive_batch", "has_buffered", "session"),
         attributes={"name": "str", "subscription": "str", "topics": "list[str]", "type": "str"},
     ),
-    Source("Reader", ("reader",), generic=True, internal=("open",), attributes={"topics": "list[str]"}),
-    Source("Watch", ("watch",)),
+    Source("Reader", ("reading.reader",), generic=True, internal=("open",), attributes={"topics": "list[str]"}),
+    Source("Watch", ("reading.watch",)),
     Source("Client", ("openers", "client")),
 )
 FACES = {source.name for source in SOURCES}
@@ -294,7 +294,7 @@ def face(source: Source, names: Names) -> str:
     parts = [f"class {source.name}({bases}):\n"]
     special: set[str] = set()
     for module_name in source.modules:
-        path = ROOT / "txnclient" / f"{module_name}.py"
+        path = ROOT / "txnclient" / f"{module_name.replace('.', '/')}.py"
         module = ast.parse(path.read_text())
         imports = imports_of(module, f"txnclient.{module_name}")
         for node in (node for node in module.body if isinstance(node, ast.ClassDef)):
@@ -330,7 +330,7 @@ def attribute(name: str, kind: str) -> str:
 
 
 FOOT = """
-def _inner_of(txn: Transaction | None) -> txnclient.transaction.Transaction | None:
+def _inner_of(txn: Transaction | None) -> txnclient.transactions.transaction.Transaction | None:
     return txn._inner if isinstance(txn, Transaction) else txn  # what is none is refused there
 
 
@@ -347,11 +347,11 @@ def generate() -> str:
     names = Names()
     faces = [face(source, names) for source in SOURCES]
     fixed = {
-        "import txnclient.client", "import txnclient.consumer", "import txnclient.producer", "import txnclient.reader",
-        "import txnclient.transaction", "from collections.abc import Generator, Iterator",
+        *(f"import txnclient.{source.modules[-1]}" for source in SOURCES),
+        "from collections.abc import Generator, Iterator",
         "from concurrent.futures import Future",
         "from contextlib import closing, contextmanager", "from typing import Any, Generic, overload",
-        "from txnclient.bulk import runs_no_code", "from txnclient.message import Message",
+        "from txnclient.producing.bulk import runs_no_code", "from txnclient.consuming.message import Message",
         "from txnclient.serializers import V",
         "from txnclient.sync.bridge import Face, closed_behind, opened", "from txnwire.errors import InvalidArgument",
         "from txnwire.ids import TxnId",

@@ -14,19 +14,19 @@ The library logs through `logging`, to the logger `txnclient` and those below it
 import logging
 
 from txnclient.client import Client, connect
-from txnclient.consumer import Consumer
-from txnclient.entries import WholeEntry
-from txnclient.entry_heads import EntryHead, WholeHeads
+from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
+from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.message import Message
 from txnclient.handlers import Output
-from txnclient.message import Message
 from txnclient.processing import ProcessStatistics, process, process_batches
-from txnclient.producer import Producer
-from txnclient.reader import EndOfStream, Reader
+from txnclient.producing.producer import Producer
+from txnclient.reading.entries import WholeEntry
+from txnclient.reading.entry_heads import EntryHead, WholeHeads
+from txnclient.reading.reader import EndOfStream, Reader
+from txnclient.reading.snapshot import SegmentBounds, Snapshot, TopicBounds
+from txnclient.reading.watch import Watch
 from txnclient.serializers import Serializer
-from txnclient.snapshot import SegmentBounds, Snapshot, TopicBounds
-from txnclient.topic_layout import SegmentInfo, TopicLayout
-from txnclient.transaction import CommitResult, Transaction, TransactionState
-from txnclient.watch import Watch
+from txnclient.transactions.transaction import CommitResult, Transaction, TransactionState
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import (
     CallerError,

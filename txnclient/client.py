@@ -10,25 +10,26 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from txnclient import seeking, topic_changes
-from txnclient.address import parse_url
-from txnclient.coordinators import Coordinators
-from txnclient.cuts import SharedCuts, check_at_least, take_cut
-from txnclient.dead_letters import Services
-from txnclient.deadlines import Deadline
-from txnclient.directory import Directory
-from txnclient.links import Link, Links
+from txnclient.connection import topic_changes
+from txnclient.connection.address import parse_url
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.directory import Directory
+from txnclient.connection.links import Link, Links
+from txnclient.connection.opening import Closable, Opening, closed_behind
+from txnclient.connection.registrations import Registrations
+from txnclient.connection.session import Session
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.connection.topic_changes import UNCHANGED, Unchanged, policies_json
+from txnclient.connection.topic_layout import TopicLayout
+from txnclient.consuming import seeking
+from txnclient.consuming.dead_letters import Services
+from txnclient.consuming.starts import StartArgument, topics_of
 from txnclient.openers import Openers
-from txnclient.opening import Closable, Opening, closed_behind
-from txnclient.producer import Producer
-from txnclient.registrations import Registrations
-from txnclient.session import Session
-from txnclient.snapshot import Snapshot
-from txnclient.starts import StartArgument, topics_of
-from txnclient.tasks import OwnedTasks
-from txnclient.topic_changes import UNCHANGED, Unchanged, policies_json
-from txnclient.topic_layout import TopicLayout
-from txnclient.transaction import Transaction
+from txnclient.producing.producer import Producer
+from txnclient.reading.cuts import SharedCuts, check_at_least, take_cut
+from txnclient.reading.snapshot import Snapshot
+from txnclient.transactions.coordinators import Coordinators
+from txnclient.transactions.transaction import Transaction
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidArgument, InvalidTxnState, TxnError
 from txnwire.grpc_transport import GrpcTransport

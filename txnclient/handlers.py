@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from types import AsyncGeneratorType, EllipsisType, GeneratorType
 from typing import Any
 
-from txnclient.consumer import Consumer
-from txnclient.deadlines import Backoff
-from txnclient.message import Message
-from txnclient.producer import Producer
+from txnclient.connection.deadlines import Backoff
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.message import Message
+from txnclient.producing.producer import Producer
 from txnclient.serializers import V
-from txnclient.tasks import OwnedTasks
-from txnclient.transaction import Transaction, TransactionState
+from txnclient.transactions.transaction import Transaction, TransactionState
 from txnwire.entry import OutgoingMessage
 from txnwire.errors import CallerError, InvalidArgument, InvalidTxnState, NotAllowed, TxnError
 

@@ -7,23 +7,23 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from txnclient import entries
-from txnclient.consumer import Consumer
-from txnclient.cuts import SharedCuts
-from txnclient.dead_letters import DeadLetterPolicy, Services
-from txnclient.entries import WholeEntry
-from txnclient.entry_heads import EntryHead
-from txnclient.opening import Closable, Opening
+from txnclient.connection.opening import Closable, Opening
+from txnclient.connection.registrations import Registrations
+from txnclient.connection.session import Session
+from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.dead_letters import DeadLetterPolicy, Services
+from txnclient.consuming.reader_ends import starts_by_time
+from txnclient.consuming.starts import StartArgument, start_to_wire, topics_of
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
-from txnclient.producer import Producer
-from txnclient.reader import Reader
-from txnclient.reader_ends import starts_by_time
-from txnclient.registrations import Registrations
+from txnclient.producing.producer import Producer
+from txnclient.reading import entries
+from txnclient.reading.cuts import SharedCuts
+from txnclient.reading.entries import WholeEntry
+from txnclient.reading.entry_heads import EntryHead
+from txnclient.reading.reader import Reader
+from txnclient.reading.snapshot import Snapshot, Span
+from txnclient.reading.watch import Watch
 from txnclient.serializers import Serializer, V, serializer_of
-from txnclient.session import Session
-from txnclient.snapshot import Snapshot, Span
-from txnclient.starts import StartArgument, start_to_wire, topics_of
-from txnclient.watch import Watch
 from txnwire.errors import InvalidArgument, for_good
 from txnwire.ids import Position
 from txnwire.names import TopicName

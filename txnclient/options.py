@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from txnclient.snapshot import Snapshot
-from txnclient.starts import StartArgument
+from txnclient.consuming.starts import StartArgument
+from txnclient.reading.snapshot import Snapshot
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnclient.consumer import Consumer, share_bytes
-from txnclient.deadlines import Backoff
+from txnclient.connection.deadlines import Backoff
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.consuming.consumer import Consumer, share_bytes
+from txnclient.consuming.message import Message
 from txnclient.handlers import (
     BatchHandler,
     BatchWork,
@@ -32,10 +34,8 @@ from txnclient.handlers import (
     passes,
     producers_by_name,
 )
-from txnclient.message import Message
 from txnclient.serializers import V
-from txnclient.tasks import OwnedTasks
-from txnclient.transaction import Transaction
+from txnclient.transactions.transaction import Transaction
 from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TxnError
 
 _log = logging.getLogger("txnclient")

@@ -10,11 +10,11 @@ import structlog
 import typer
 import uvloop
 
-from txnctl import logs
 from txnctl.commands import bench, brokers, check, keys, piping, snapshots, spark, subscriptions, topics, transactions
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
-from txnctl.settings import ServerSettings, effective, load, unknown_in_environment
+from txnctl.process import logs
+from txnctl.process.settings import ServerSettings, effective, load, unknown_in_environment
 
 app = typer.Typer(
     help="txnstore: transactions for streams that live in metadata, not in the data.",
@@ -85,7 +85,7 @@ def serve(
     ] = None,
 ) -> None:
     """One server process. Settings: --config file, then environment TXN_…, then flags; see `txnctl settings`."""
-    from txnctl.serve import serve as serve_until_stopped
+    from txnctl.process.serve import serve as serve_until_stopped
 
     given = {name: value for name, value in locals().items() if name in ServerSettings.model_fields}
     settings = load(config, **given)
@@ -121,7 +121,7 @@ def dev(
     brokers: Annotated[int, typer.Option(min=1, help="broker processes")] = 1,
 ) -> None:
     """A whole cluster on one machine, with its own etcd. Prints one line when ready; Ctrl-C stops everything."""
-    from txnctl.dev import DevSettings, run_until_cancelled
+    from txnctl.launch.dev import DevSettings, run_until_cancelled
 
     logs.configure("warning")
     settings = DevSettings(data_dir=data_dir, listen=listen, admin=admin, etcd_port=etcd_port, brokers=brokers)

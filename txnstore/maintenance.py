@@ -14,9 +14,9 @@ import msgspec
 import structlog
 
 from txnstore import keys
-from txnstore.backend import StoreStatus
+from txnstore.access.backend import StoreStatus
+from txnstore.access.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnstore.records import CompactionMark, Pin, decode, encode
-from txnstore.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnstore.store import Compare, KeyValue, RangeResult
 from txnwire.errors import NotOwner, StoreFull, TxnError
 from txnwire.ports import Clock

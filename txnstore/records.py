@@ -32,8 +32,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """`/txn/<txnId>`. Written once OPEN, once decided: `version == 1` *is* OPEN (DESIGN §5).
 
     `timeout_ms`, `created_ms`, `finalized_ms`: absolute epoch milliseconds. `attempt`: hex, the identity under which a
-    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writer_lists`). `note`: what the
-    commit of a named one has noted, None also in records of earlier versions."""
+    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writes.writer_lists`). `note`: what
+    the commit of a named one has noted, None also in records of earlier versions."""
 
     v: int = 1
     state: str
@@ -214,7 +214,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
     """`/ledger-page/<segment>/<ledger id>`: closed ledgers, oldest first, that the head gave up
-    (`segments.ledger_pages`)."""
+    (`segments.log.ledger_pages`)."""
 
     v: int = 1
     ledgers: list[LedgerInfo]
@@ -341,8 +341,8 @@ class GcHorizon(msgspec.Struct, frozen=True, kw_only=True):
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """`/incarnation`: a random id the store got when it was first used, and a new one with every repair; ledgers carry
     it (DESIGN §4, last rule). `raft_lead`: by how much etcd's log was ahead of its revision then, at least, None where
-    that is not known (`txnstore.lineage`); `generation`: how often it was repaired; `former`: its earlier ids, oldest
-    first; `repair`: why it must be repaired before anybody works with it, empty where it is fit."""
+    that is not known (`txnstore.access.lineage`); `generation`: how often it was repaired; `former`: its earlier ids,
+    oldest first; `repair`: why it must be repaired before anybody works with it, empty where it is fit."""
 
     v: int = 1
     id: str

@@ -1,7 +1,7 @@
 """The small interfaces through which all I/O reaches the code: clock, randomness, transport (DESIGN §2).
 
-`MetadataStore` stands in `txnstore.store`, `LedgerStore` in `segments.ledger`: in the lowest package that needs them.
-Everything else gets its time, its chance and its network from here, so that the production code itself can run
+`MetadataStore` stands in `txnstore.store`, `LedgerStore` in `segments.ledger.ledger`: in the lowest package that needs
+them. Everything else gets its time, its chance and its network from here, so that the production code itself can run
 inside the deterministic simulation. Sleeping goes through the event loop, which the simulation replaces.
 """
 

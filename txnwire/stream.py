@@ -20,7 +20,7 @@ from txnwire.protocol import MIB
 
 _log = logging.getLogger("txnclient.wire")
 """The client library runs this, so it logs through `logging`, below the library's own logger. A server shows it, too
-(`txnctl.logs`)."""
+(`txnctl.process.logs`)."""
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """For sending what is queued and for the other end's goodbye, together."""

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from txnstore import keys, records
-from txnstore.op_transitions import (
+from txnstore.records import Watermark
+from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitResult, KeyValue
+from txnstore.writes.op_transitions import (
     Rewrite,
     aborted_rewrite,
     clean_up_revisions,
@@ -19,8 +21,6 @@ from txnstore.op_transitions import (
     read_clean_up_verdict,
     watermark_rewrite,
 )
-from txnstore.records import Watermark
-from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitResult, KeyValue
 from txnwire.errors import TxnError
 from txnwire.ids import Position
 from watchers.pending_acks import AppliedAcks, BlockWrite, PendingAcks

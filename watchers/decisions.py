@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from txnstore import keys, records
-from txnstore.paging import in_parts
+from txnstore.access.paging import in_parts
 from txnstore.records import Header
 from txnstore.store import Event, KeyValue, MetadataStore, Watch, WatchBatch
 from txnwire.errors import DataCorrupt, InternalError, StoreUnavailable, Timeout, TxnError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from txnstore import records, writer_lists
+from txnstore import records
 from txnstore.records import NO_WRITER as NO_WRITER
 from txnstore.records import Header
+from txnstore.writes import writer_lists
 from txnwire.errors import DataCorrupt, ExpiredTransaction, TxnConflict
 from txnwire.ids import TxnId
 

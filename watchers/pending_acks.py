@@ -59,7 +59,7 @@ class BlockWrite(NamedTuple):
 
 
 class CursorView(Protocol):
-    """What pending acks and clean-up need of `segments.cursor.Cursor`, which documents it."""
+    """What pending acks and clean-up need of `segments.subscription.cursor.Cursor`, which documents it."""
 
     @property
     def mark_delete(self) -> Position: ...

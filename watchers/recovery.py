@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnstore import keys, records
-from txnstore.paging import in_pages, in_parts
+from txnstore.access.paging import in_pages, in_parts
 from txnstore.records import AbortedRecord, Header, Op, Watermark
 from txnstore.store import Compacted, KeyValue, MetadataStore
 from txnwire.errors import NotOwner, Timeout

@@ -18,9 +18,9 @@ from benchmarks.load import VALUE
 from benchmarks.result import Result, at_most
 from benchmarks.scale import Scale
 from benchmarks.spark.session import finished, in_thread, spark_session
-from pyspark_txnstore.offsets import encode_offset
-from txnclient.snapshot import Snapshot
-from txnctl.dev import DEFAULT_TCIDS
+from pyspark_txnstore.shared.offsets import encode_offset
+from txnclient.reading.snapshot import Snapshot
+from txnctl.launch.dev import DEFAULT_TCIDS
 from txnwire.ids import TxnId
 
 HELD = "topic://public/bench/held"

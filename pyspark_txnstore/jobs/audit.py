@@ -39,7 +39,7 @@ from pyspark_txnstore.jobs.command_line import (
 )
 from pyspark_txnstore.jobs.export_folder import ExportFolder
 from pyspark_txnstore.jobs.judgement import FINDING, KINDS
-from txnclient.snapshot import Snapshot
+from txnclient.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

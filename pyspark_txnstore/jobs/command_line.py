@@ -26,9 +26,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import txnclient.sync
-from pyspark_txnstore.process_client import DEFAULT_TIMEOUT_S, client_of
-from txnclient.address import parse_url
-from txnclient.snapshot import Snapshot
+from pyspark_txnstore.shared.process_client import DEFAULT_TIMEOUT_S, client_of
+from txnclient.connection.address import parse_url
+from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.names import TopicName
 

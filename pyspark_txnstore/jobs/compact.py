@@ -24,9 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 
-from pyspark_txnstore.columns import SCHEMA
-from pyspark_txnstore.compacted import Manifest, Step, gap_after, next_step
-from pyspark_txnstore.compacted_files import Generations, data_files
 from pyspark_txnstore.jobs.command_line import (
     CLEAN,
     JobFailed,
@@ -43,7 +40,10 @@ from pyspark_txnstore.jobs.command_line import (
     spark_session,
 )
 from pyspark_txnstore.newest import newest_per_key
-from pyspark_txnstore.versioned_folder import folder_of
+from pyspark_txnstore.shared.versioned_folder import folder_of
+from pyspark_txnstore.source.columns import SCHEMA
+from pyspark_txnstore.source.compacted import Manifest, Step, gap_after, next_step
+from pyspark_txnstore.source.compacted_files import Generations, data_files
 from txnwire.protocol import MIB
 from txnwire.snapshot import Snapshot
 

@@ -37,7 +37,7 @@ from pyspark_txnstore.jobs.command_line import (
     spark_session,
 )
 from pyspark_txnstore.jobs.export_folder import ExportFolder, Increment
-from txnclient.snapshot import Snapshot
+from txnclient.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

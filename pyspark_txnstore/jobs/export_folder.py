@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_txnstore.versioned_folder import VersionedFolder, folder_of
-from txnclient.snapshot import Snapshot
+from pyspark_txnstore.shared.versioned_folder import VersionedFolder, folder_of
+from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 VERSION: Final = 1

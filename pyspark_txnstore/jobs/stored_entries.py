@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_txnstore.jobs.judgement import KNOWN, STORED, TOLD
-from pyspark_txnstore.process_client import client_of
-from txnclient.snapshot import Snapshot
+from pyspark_txnstore.shared.process_client import client_of
+from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import TxnNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName

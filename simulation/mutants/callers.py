@@ -6,15 +6,15 @@ from simulation.mutants.mutant import Mutant
 
 CANCELLED = "tests/txnclient/test_cancelled_calls.py::"
 BELONGING = "tests/txnclient/test_belonging.py::"
-MALFORMED = "tests/txnclient/test_malformed.py::"
-DEAD_LETTERS = "tests/txnclient/test_dead_letters.py::"
+MALFORMED = "tests/txnclient/producing/test_malformed.py::"
+DEAD_LETTERS = "tests/txnclient/consuming/test_dead_letters.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="begin-without-caller",
         rule="what a begin has made whose caller was cancelled is aborted as soon as its id is known (C5)",
         section="§6",
-        file="txnclient/coordinators.py",
+        file="txnclient/transactions/coordinators.py",
         old=(
             "                    self.settling.undo("
             "lambda: self._begun_late(command, answer, link, began + timeout_s))\n"
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="keyed-begin-without-caller",
         rule="what a begin under a transaction key has made whose caller was cancelled is aborted (C5)",
         section="§9",
-        file="txnclient/transaction_keys.py",
+        file="txnclient/transactions/transaction_keys.py",
         old="            if self._attempt:\n                self._undoing",
         new="            if self._attempt == b'':\n                self._undoing",
         tests=(
@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commit-behind-its-caller",
         rule="a commit that was cancelled is an abort, unless it is decided already (C1, C5)",
         section="§6",
-        file="txnclient/transaction.py",
+        file="txnclient/transactions/transaction.py",
         old="        if self.name is None and self._state in (_OPEN, TransactionState.COMMITTING):",
         new="        if self.name is None and self._state is _OPEN:",
         tests=(CANCELLED + "test_c5_a_commit_that_was_cancelled_before_it_was_asked_for_is_an_abort",),
@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="outcome-nobody-asks-for",
         rule="the outcome of a commit, or abort, that was cancelled on its way is found out (C5)",
         section="§6",
-        file="txnclient/transaction.py",
+        file="txnclient/transactions/transaction.py",
         old="            self._settling = True\n            self._ender.settle(self)\n",
         new="            self._settling = True\n",
         tests=(CANCELLED + "test_c5_the_outcome_of_a_commit_that_was_cancelled_on_its_way_is_found_out",),
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-consumer-spins",
         rule="whoever calls on although told that nothing will come does not stop the loop (C6)",
         section="§8",
-        file="txnclient/receiver.py",
+        file="txnclient/consuming/receiver.py",
         old="            await self._pause(timeout_s)\n            raise error",
         new="            raise error",
         tests=(BELONGING + "test_c6_failed_and_closed_things_let_the_loop_live",),
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failure-that-is-not-fatal",
         rule="what an object has failed with is fatal (C6)",
         section="§8",
-        file="txnclient/receiver.py",
+        file="txnclient/consuming/receiver.py",
         old="None if self._failure is None else for_good(self._failure)",
         new="self._failure",
         tests=(BELONGING + "test_c6_a_loop_ends_with_what_its_consumer_failed_with",),
@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="called-from-elsewhere",
         rule="calls from another event loop, thread or process are refused at once (C7)",
         section="§8",
-        file="txnclient/session.py",
+        file="txnclient/connection/session.py",
         old="        if asyncio.events._get_running_loop() is not self.loop:\n            raise self.elsewhere()",
         new="        if asyncio.events._get_running_loop() is None:\n            raise self.elsewhere()",
         tests=(BELONGING + "test_c7_every_call_in_a_second_loop_says_that_the_first_one_has_ended",),
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="malformed-in-company",
         rule="a message that cannot be encoded is refused at its call (C9)",
         section="§8",
-        file="txnclient/outgoing.py",
+        file="txnclient/producing/outgoing.py",
         old="        event_time_ms = _checked_time(event_time_ms)\n",
         new="        pass\n",
         tests=(MALFORMED + "test_c9_a_malformed_message_is_refused_at_its_call_and_its_neighbours_are_stored",),
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="too-large-in-company",
         rule="a message that no entry holds is refused at its call (C9)",
         section="§8",
-        file="txnclient/outgoing.py",
+        file="txnclient/producing/outgoing.py",
         old="    check_size(size)\n    return OutgoingMessage(value, key, properties or None, event_time_ms), size",
         new="    return OutgoingMessage(value, key, properties or None, event_time_ms), size",
         tests=(MALFORMED + "test_c9_the_largest_message_fits_its_entry_and_one_more_byte_is_refused",),
@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dead-letters-found-too-late",
         rule="a dead-letter topic that cannot be is refused when the consumer is opened",
         section="§8",
-        file="txnclient/consumer.py",
+        file="txnclient/consuming/consumer.py",
         old="            dead_letters.check(self.topics, self.subscription)\n",
         new="            pass\n",
         tests=(DEAD_LETTERS + "test_a_dead_letter_topic_that_cannot_be_is_refused_when_the_consumer_is_opened",),
@@ -150,11 +150,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="child-of-the-current-folder",
         rule="our Pythons take no module from the current folder",
         section="§2",
-        file="txnctl/dev.py",
+        file="txnctl/launch/dev.py",
         old='[sys.executable, "-P", "-m", "txnctl", "serve"',
         new='[sys.executable, "-m", "txnctl", "serve"',
         tests=(
-            "tests/txnctl/test_dev.py::test_folders_of_the_current_directory_do_not_take_the_place_of_our_packages",
+            "tests/txnctl/launch/test_dev.py::test_folders_of_the_current_directory_do_not_take_the_place_of_our_packages",
         ),
         why_tests="it starts no processes",
     ),

@@ -6,16 +6,16 @@ from simulation.mutants.mutant import Mutant
 
 TERMS = "term unheard of"
 
-USERS = "tests/segments/test_topic_users.py::"
+USERS = "tests/segments/controller/test_topic_users.py::"
 NO_JUDGE = "the simulation deletes without force once everything has healed, when brokers and controller know all users"
-STANDBYS = "tests/segments/test_standbys.py::"
+STANDBYS = "tests/segments/controller/test_standbys.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="stranger-not-told",
         rule="a consumer that a new term does not know is told so, and joins again",
         section="§8",
-        file="segments/stream_group.py",
+        file="segments/controller/stream_group.py",
         old="                links.pop(consumer).push(pb.Command(assignment=gone))\n",
         new="                del links[consumer]\n",
         faults=TERMS,
@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="queues-not-taken-up",
         rule="queue consumers that are connected since an earlier term hear of layouts in the next one",
         section="§8",
-        file="segments/controller.py",
+        file="segments/controller/controller.py",
         old="            _tell_unassigned,\n",
         new="",
         faults=TERMS,
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unsent-producers-not-counted",
         rule="a topic with a producer that has sent nothing yet is not deleted without force",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="else self._users.producers(topic_path, use.created_at)",
         new="else 0",
         faults="none",
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="idle-members-not-counted",
         rule="what has members that no broker knows of is not deleted without force",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="return producers, self._users.consumers(topic_path, use.subscription)",
         new="return producers, 0",
         tests=(USERS + "test_a_member_that_no_broker_knows_of_keeps_topic_and_subscription",),
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ownerless-is-unused",
         rule="a topic of which a segment has no owner is not deleted without force",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="        if ownerless:\n            # ▲",
         new="        if not ownerless:\n            pass\n        elif False:\n            # ▲",
         tests=(USERS + "test_what_a_segment_without_owner_is_used_by_is_not_guessed",),
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="new-controller-knows-nobody",
         rule="a controller deletes nothing without force before its users could register again",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="use.created_at < self._leadership.epoch and left_s > 0",
         new="False",
         tests=(USERS + "test_another_controller_waits_for_users_to_come",),
@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="comes-before-the-mark",
         rule="who registers while a topic is being marked is told so, and not that it is in",
         section="§8",
-        file="segments/controller.py",
+        file="segments/controller/controller.py",
         old="            try:\n                await self._users.wait_marked(topic.path)\n",
         new="            try:\n",
         tests=(USERS + "test_who_comes_while_the_mark_is_on_its_way_is_told_that_the_topic_is_gone",),
@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="standby-not-told",
         rule="whoever is connected to a subscription that was deleted while another process led is told",
         section="§8",
-        file="segments/stream_groups.py",
+        file="segments/controller/stream_groups.py",
         old="for key in [key for key in self._links if key not in self._groups]:",
         new="for key in ():",
         tests=(STANDBYS + "test_a_standby_hears_of_a_deletion_under_another_controller_from_the_first_one",),
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="member-of-the-next-life",
         rule="who was a member of a deleted subscription does not go on in the next one of its name",
         section="§8",
-        file="segments/stream_groups.py",
+        file="segments/controller/stream_groups.py",
         old="again and life not in (0, self._lives[key])",
         new="False",
         faults="none",
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="deletion-ends-the-next-group",
         rule="the last attempt of a deletion leaves alone what bears the name by then",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="        if record is None or not _marked(record, SubscriptionRecord):\n            return True",
         new=(
             "        if record is None or not _marked(record, SubscriptionRecord):\n"
@@ -122,17 +122,17 @@ MUTANTS: tuple[Mutant, ...] = (
         name="deletion-ends-at-damage",
         rule="a deletion that damage has stopped goes on once that is mended, in the same term",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="            if not task.cancelled() and isinstance(task.exception(), DataCorrupt):\n",
         new="            if False:\n",
-        tests=("tests/segments/test_deletions.py::test_a_deletion_goes_on_once_what_was_damaged_is_mended",),
+        tests=("tests/segments/controller/test_deletions.py::test_a_deletion_goes_on_once_what_was_damaged_is_mended",),
         why_tests="a subscription of a damaged segment is seldom deleted before its controller changes",
     ),
     Mutant(
         name="member-not-told-of-a-deletion",
         rule="every member of a subscription that is deleted is told so, also before any broker has taken it in",
         section="§8",
-        file="segments/stream_groups.py",
+        file="segments/controller/stream_groups.py",
         old="            link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))\n",
         new="            del consumer, link\n",
         work_s=30.0,
@@ -142,11 +142,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="members-not-told-at-a-new-term",
         rule="members that have stayed connected are told what the last term wrote without an answer",
         section="§8",
-        file="segments/stream_group.py",
+        file="segments/controller/stream_group.py",
         old="        self._tell()\n        self.refresh()\n",
         new="        self.refresh()\n",
         tests=(
-            "tests/segments/test_controller_terms.py::"
+            "tests/segments/controller/test_controller_terms.py::"
             "test_what_the_last_term_wrote_without_an_answer_is_told_by_the_next_one",
         ),
         why_tests="two in some hundreds of seeds showed it",

@@ -12,13 +12,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="later-count-replaces",
         rule="of two who count a fenced ledger the first count stands",
         section="§6",
-        file="segments/ledger_files.py",
+        file="segments/ledger/ledger_files.py",
         old="    create_once(paths.count, _encode_fence(Fence(entries=entries)))",
         new="    replace_file(paths.count, _encode_fence(Fence(entries=entries)))",
         tests=(
-            "tests/segments/test_file_ledger.py::"
+            "tests/segments/ledger/test_file_ledger.py::"
             "TestContract::test_of_two_successors_that_count_at_once_the_first_count_stands",
-            "tests/segments/test_file_ledger.py::test_a_failed_sync_does_not_shorten_what_a_successor_has_counted",
+            "tests/segments/ledger/test_file_ledger.py::test_a_failed_sync_does_not_shorten_what_a_successor_has_counted",
         ),
         why_tests=REAL_FILES,
     ),
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="folder-of-others-trusted",
         rule="a directory is synced into its parent before anything in it counts, whoever made it",
         section="§7",
-        file="segments/ledger_files.py",
+        file="segments/ledger/ledger_files.py",
         old=(
             "    if not path.is_dir():\n"
             "        make_directories(path.parent)\n"
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "    try:\n"
         ),
         tests=(
-            "tests/segments/test_file_ledger.py::"
+            "tests/segments/ledger/test_file_ledger.py::"
             "test_a_folder_that_somebody_else_has_just_made_is_synced_before_a_ledger_in_it_counts",
         ),
         why_tests=REAL_FILES,
@@ -50,11 +50,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="gone-folder-is-empty",
         rule="what is not found in a data folder that has gone was not never made (C12)",
         section="§7",
-        file="segments/ledger_files.py",
+        file="segments/ledger/ledger_files.py",
         old="(found := read_mark(root)) != mark:",
         new="(found := read_mark(root) or mark) != mark:",
         tests=(
-            "tests/segments/test_file_ledger.py::"
+            "tests/segments/ledger/test_file_ledger.py::"
             "TestContract::test_c12_what_is_not_there_because_the_place_has_gone_was_not_never_made",
         ),
         why_tests=REAL_FILES,
@@ -63,11 +63,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="moved-ledger-goes-on",
         rule="a writer whose file was moved away acks nothing more: it sees no fence (C12)",
         section="§7",
-        file="segments/file_ledger_writer.py",
+        file="segments/ledger/file_ledger_writer.py",
         old="    if fenced is None:\n",
         new="    if fenced is None and fd < 0:\n",
         tests=(
-            "tests/segments/test_file_ledger.py::"
+            "tests/segments/ledger/test_file_ledger.py::"
             "TestContract::test_c12_a_writer_whose_place_has_gone_acks_nothing_more",
         ),
         why_tests=REAL_FILES,
@@ -76,22 +76,22 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lost-ledger-is-empty",
         rule="a ledger that was made and is not there is no empty one (C12)",
         section="§6",
-        file="segments/ledger_evidence.py",
+        file="segments/ledger/ledger_evidence.py",
         old="    if not found.present and made == ledger_id:",
         new="    if not found.present and made == -1:",
-        tests=("tests/segments/test_ledgers.py::test_c12_a_ledger_that_was_made_and_is_not_there_is_no_empty_one",),
+        tests=("tests/segments/log/test_ledgers.py::test_c12_a_ledger_that_was_made_and_is_not_there_is_no_empty_one",),
         why_tests="no ledger of the simulation is lost without its folder",
     ),
     Mutant(
         name="end-not-recorded",
         rule="where a failed sync's bound cannot be kept beside the ledger it goes to /ledger (L5)",
         section="§7",
-        file="segments/ledgers.py",
+        file="segments/log/ledgers.py",
         old="        if writer is None or end is None:",
         new="        if writer is None or end is None or end.entries >= 0:",
         tests=(
-            "tests/segments/test_ledgers.py::test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_list",
-            "tests/segments/test_take_over.py::"
+            "tests/segments/log/test_ledgers.py::test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_list",
+            "tests/segments/owner/test_take_over.py::"
             "test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up",
         ),
         why_tests="it takes another broker as successor, and a power failure behind that: few seeds have both",
@@ -100,11 +100,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="end-not-remembered",
         rule="a process that could not record a ledger's end does not count further itself (L5)",
         section="§7",
-        file="segments/file_ledger.py",
+        file="segments/ledger/file_ledger.py",
         old="        self._ends[segment, ledger_id] = entries\n",
         new="        self._ends.pop((segment, ledger_id), None)\n",
         tests=(
-            "tests/segments/test_file_ledger.py::"
+            "tests/segments/ledger/test_file_ledger.py::"
             "TestContract::test_l5_a_writer_tells_its_end_where_the_disk_does_not_take_it",
         ),
         why_tests=REAL_FILES,
@@ -113,11 +113,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unwritten-pages-kept",
         rule="behind a failed sync nobody reads from the page cache what is not on the disk (L5)",
         section="§7",
-        file="segments/file_ledger_writer.py",
+        file="segments/ledger/file_ledger_writer.py",
         old="        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)",
         new="        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)",
         tests=(
-            "tests/segments/test_file_ledger.py::test_behind_a_failed_sync_the_kernel_is_told_to_drop_what_it_holds",
+            "tests/segments/ledger/test_file_ledger.py::test_behind_a_failed_sync_the_kernel_is_told_to_drop_what_it_holds",
         ),
         why_tests=REAL_FILES,
     ),
@@ -125,12 +125,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="beyond-its-ledger-served",
         rule="a segment whose watermark lies beyond its ledger is not served, nor its length written down (C12)",
         section="§6",
-        file="segments/ledgers.py",
+        file="segments/log/ledgers.py",
         old="            await expect_evidence(self._store, self._segment, closed)\n",
         new="            pass\n",
         tests=(
-            "tests/segments/test_ledgers.py::test_c12_a_folder_that_lacks_what_was_decided_is_not_believed",
-            "tests/txnctl/test_older_folder.py::"
+            "tests/segments/log/test_ledgers.py::test_c12_a_folder_that_lacks_what_was_decided_is_not_believed",
+            "tests/txnctl/checking/test_older_folder.py::"
             "test_c12_a_segment_that_lacks_what_was_decided_is_refused_and_check_says_so",
         ),
         why_tests=PUT_BACK,
@@ -139,10 +139,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="shorter-closed-ledger-served",
         rule="a segment whose last closed ledger is shorter than it was is not served (C12)",
         section="§6",
-        file="segments/ledger_evidence.py",
+        file="segments/ledger/ledger_evidence.py",
         old="    if entries < (info.closed_length or 0):",
         new="    if entries < 0:",
-        tests=("tests/segments/test_ledgers.py::test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served",),
+        tests=(
+            "tests/segments/log/test_ledgers.py::test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served",
+        ),
         why_tests=PUT_BACK,
     ),
     Mutant(
@@ -153,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="header.state == COMMITTED and picture.header_revisions.get(txn_id, 0) > folder_revision",
         new="header.state == COMMITTED and picture.header_revisions.get(txn_id, 0) < 0 * folder_revision",
         tests=(
-            "tests/txnctl/test_older_folder.py::"
+            "tests/txnctl/checking/test_older_folder.py::"
             "test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_the_rest",
         ),
         why_tests=PUT_BACK,
@@ -166,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                if lost or position > decided or txn_id in self._dropping.dropped:",
         new="                if lost or position > decided:",
         tests=(
-            "tests/txnctl/test_older_folder.py::"
+            "tests/txnctl/checking/test_older_folder.py::"
             "test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_the_rest",
         ),
         why_tests=PUT_BACK,
@@ -179,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                if lost or position > decided or txn_id in self._dropping.dropped:",
         new="                if position > decided or txn_id in self._dropping.dropped:",
         tests=(
-            "tests/txnctl/test_older_folder.py::test_c12_what_a_lost_ledger_or_sidecar_had_listed_as_aborted_stays_so",
+            "tests/txnctl/checking/test_older_folder.py::test_c12_what_a_lost_ledger_or_sidecar_had_listed_as_aborted_stays_so",
         ),
         why_tests=PUT_BACK,
     ),
@@ -191,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if header.reason == REASON_LOST",
         new='if header.reason == "nobody"',
         tests=(
-            "tests/txnctl/test_older_folder.py::"
+            "tests/txnctl/checking/test_older_folder.py::"
             "test_c12_a_repair_drops_transactions_that_lost_a_part_whole_and_keeps_the_rest",
         ),
         why_tests=PUT_BACK,
@@ -200,21 +202,21 @@ MUTANTS: tuple[Mutant, ...] = (
         name="mark-at-a-bare-mount-point",
         rule="where a data folder has gone no mark is written in its place (C12)",
         section="§7",
-        file="txnctl/store_mark.py",
+        file="txnctl/process/store_mark.py",
         old="        if before is None and again:",
         new="        if before is None and again is None:",
-        tests=("tests/txnctl/test_store_mark.py::test_c12_nothing_is_written_where_a_data_folder_was",),
+        tests=("tests/txnctl/process/test_store_mark.py::test_c12_nothing_is_written_where_a_data_folder_was",),
         why_tests=REAL_FILES,
     ),
     Mutant(
         name="create-once-dir-unsynced",
         rule="a fence or count that is found is made durable before anybody goes by it (L3)",
         section="§7",
-        file="segments/ledger_files.py",
+        file="segments/ledger/ledger_files.py",
         old="    sync_directory(target.parent)  # ▲ whoever gave it its name may have died before this\n",
         new="",
         tests=(
-            "tests/segments/test_file_ledger_ends.py::"
+            "tests/segments/ledger/test_file_ledger_ends.py::"
             "test_a_fence_or_count_that_is_found_is_durable_before_anybody_goes_by_it",
         ),
         why_tests=REAL_FILES,
@@ -223,11 +225,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="fence-end-forgotten-on-error",
         rule="an end that the disk has not taken is known here until a fence has counted by it (L5)",
         section="§7",
-        file="segments/file_ledger.py",
+        file="segments/ledger/file_ledger.py",
         old="segment, self._ends.get((segment, ledger_id)))",
         new="segment, self._ends.pop((segment, ledger_id), None))",
         tests=(
-            "tests/segments/test_file_ledger_ends.py::"
+            "tests/segments/ledger/test_file_ledger_ends.py::"
             "test_l5_a_fence_that_fails_forgets_no_end_that_the_disk_has_not_taken",
         ),
         why_tests=REAL_FILES,

@@ -87,11 +87,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="one-loser-in-a-sidecar",
         rule="a sidecar holds every losing writer of a transaction (R3)",
         section="§6",
-        file="segments/sidecars.py",
+        file="segments/ledger/sidecars.py",
         old="        for (txn_id, writer), position in aborted.items()\n",
         new="        for (txn_id, writer), position in {key[0]: (key, at) for key, at in aborted.items()}.values()\n",
         tests=(
-            "tests/segments/test_sidecars.py::"
+            "tests/segments/ledger/test_sidecars.py::"
             "test_r3_each_loser_of_a_transaction_stands_in_it_and_writer_0_is_not_the_whole_transaction",
         ),
         why_tests=FEW,

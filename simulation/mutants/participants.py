@@ -283,11 +283,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="op-gate-stops-at-failed-claim",
         rule="behind a refused first op a claim that has failed meanwhile holds up no other (L8)",
         section="§4",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old="                    self._send_op(live, txn_id, first=True)\n                    break\n",
         new="                    self._send_op(live, txn_id, first=True)\n                break\n",
         tests=(
-            "tests/segments/test_refusals.py::"
+            "tests/segments/broker/test_refusals.py::"
             "test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_holds_up_no_other",
         ),
         why_tests="not looked for with seeds: of three writers of one transaction two have to fail, each its own way",
@@ -296,21 +296,23 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-ack-wakes-nobody",
         rule="a seek goes on once no ack is pending, also where the last one was refused",
         section="§8",
-        file="segments/subscriptions.py",
+        file="segments/subscription/subscriptions.py",
         old="        self._fewer_pending.set()\n        self._refused(",
         new="        self._refused(",
-        tests=("tests/segments/test_seek.py::test_a_seek_goes_on_as_the_only_ack_it_waits_for_is_refused",),
+        tests=(
+            "tests/segments/subscription/test_seek.py::test_a_seek_goes_on_as_the_only_ack_it_waits_for_is_refused",
+        ),
         why_tests="not looked for with seeds: a seek that is told `Timeout` may be repeated",
     ),
     Mutant(
         name="queue-end-with-kept-pieces",
         rule="a queue's consumer is told no end while pieces of a value are kept for it (A7)",
         section="§8",
-        file="segments/queue.py",
+        file="segments/subscription/queue.py",
         old="        if consumer.kept:\n            return True\n",
         new="",
         tests=(
-            "tests/segments/test_queue.py::test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete",
+            "tests/segments/subscription/test_queue.py::test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete",
         ),
         why_tests="not looked for with seeds: a consumer out of permits amid a value at the end of a sealed segment",
     ),

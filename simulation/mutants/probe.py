@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from simulation import guards
+from simulation.world import guards
 
 
 def main() -> int:
@@ -17,10 +17,10 @@ def main() -> int:
     work_s, faults = float(sys.argv[4]), sys.argv[5]
     parent = os.getppid()
     guards.install_guard()
-    import txnstore.transitions
-    from simulation import job, scenario
+    import txnstore.writes.transitions
+    from simulation.running import job, scenario
 
-    for module in (scenario, txnstore.transitions):
+    for module in (scenario, txnstore.writes.transitions):
         # ▲ An installed package would be the code without the mutant, and every mutant would survive.
         if not Path(str(module.__file__)).resolve().is_relative_to(root):
             print(f"{module.__name__} comes from {module.__file__}, not from {root}", file=sys.stderr)

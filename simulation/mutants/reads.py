@@ -9,7 +9,7 @@ MUTANTS = (
         name="latest-without-a-cut",
         rule="a read to latest over several segments ends at one revision in all of them",
         section="§10",
-        file="txnclient/reader.py",
+        file="txnclient/reading/reader.py",
         old='if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:',
         new='if self._end == "latest" and self._isolation != self._isolation:',
         tests=(
@@ -21,11 +21,11 @@ MUTANTS = (
         name="older-than-asked-for",
         rule="a cut is not from before the revision that its asker was told of",
         section="§10",
-        file="segments/snapshots.py",
+        file="segments/controller/snapshots.py",
         old="while revision < at_least:",
         new="while revision < 0:",
         tests=(
-            "tests/segments/test_cut.py::test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for",
+            "tests/segments/controller/test_cut.py::test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for",
         ),
         why_tests="its clients hand each other no revisions",
     ),
@@ -33,11 +33,11 @@ MUTANTS = (
         name="cut-older-than-its-asker",
         rule="readers share a cut only if it is begun after each of them has asked",
         section="§10",
-        file="txnclient/cuts.py",
+        file="txnclient/reading/cuts.py",
         old="cut = self._next.get(over)",
         new="cut = self._next.get(over) or self._begun.get(over)",
         tests=(
-            "tests/txnclient/test_reader_cuts.py::"
+            "tests/txnclient/reading/test_reader_cuts.py::"
             "test_readers_that_open_together_share_a_snapshot_that_is_begun_after_they_asked",
         ),
         why_tests="no two of its readers of one client open at once",
@@ -46,12 +46,12 @@ MUTANTS = (
         name="deliveries-forgotten",
         rule="what a client opens is no older than what it was delivered",
         section="§10",
-        file="txnclient/feed.py",
+        file="txnclient/consuming/feed.py",
         old="        self._session.told(deliver.revision)\n",
         new="        self._session.told(0 * deliver.revision)\n",
         tests=(
             "tests/test_reader_cuts.py::test_what_a_client_was_delivered_is_in_whatever_it_opens_next",
-            "tests/txnclient/test_reader_cuts.py::"
+            "tests/txnclient/reading/test_reader_cuts.py::"
             "test_a_delivery_and_a_revision_handed_over_count_for_what_is_opened_next",
         ),
         why_tests="its readers begin at the earliest: what they miss at first comes in the end",
@@ -60,10 +60,12 @@ MUTANTS = (
         name="trim-through-empty-ledger",
         rule="a read that ended at the last entry that was trimmed has missed nothing",
         section="§8",
-        file="segments/ledgers.py",
+        file="segments/log/ledgers.py",
         old="if one.ledger_id < first_kept and one.closed_length]",
         new="if one.ledger_id < first_kept]",
-        tests=("tests/segments/test_trimming.py::test_an_empty_ledger_behind_what_is_trimmed_is_not_counted_as_lost",),
+        tests=(
+            "tests/segments/log/test_trimming.py::test_an_empty_ledger_behind_what_is_trimmed_is_not_counted_as_lost",
+        ),
         why_tests="not looked for with seeds: an owner has to be restarted with nothing sent, and all of it trimmed",
     ),
 )

@@ -7,21 +7,24 @@ from simulation.mutants.mutant import Edit, Mutant
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
 NO_FILES = "a simulated disk has no files that are open"
 
-ACKING = "tests/segments/test_acking.py::"
-READING = "tests/segments/test_reading.py::"
-PRODUCING = "tests/segments/test_producing.py::"
-LEDGER_ENDS = "tests/segments/test_file_ledger_ends.py::"
+ACKING = "tests/segments/subscription/test_acking.py::"
+READING = "tests/segments/subscription/test_reading.py::"
+PRODUCING = "tests/segments/owner/test_producing.py::"
+LEDGER_ENDS = "tests/segments/ledger/test_file_ledger_ends.py::"
 FOR_NOBODY = f"{LEDGER_ENDS}test_a_file_that_is_opened_for_nobody_any_more_is_closed"
-SLEEPER = "tests/segments/test_take_over.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
-TAKE_OVER = "tests/segments/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
+SLEEPER = (
+    "tests/segments/owner/test_take_over.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
+)
+TAKE_OVER = "tests/segments/owner/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
 RECOVERY_COST = (
-    "tests/segments/test_recovery_cost.py::test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_history"
+    "tests/segments/owner/test_recovery_cost.py::"
+    "test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_history"
 )
 EVERY_BIT = (
-    "tests/segments/test_ledger_format.py::"
+    "tests/segments/ledger/test_ledger_format.py::"
     "test_l5_each_bit_of_a_small_file_is_missed_and_told_of_by_where_its_group_begins"
 )
-DELETIONS = "txnstore/deletion_transitions.py"
+DELETIONS = "txnstore/writes/deletion_transitions.py"
 FORGOTTEN = "    for prefix in (keys.SUBSCRIPTION, keys.ASSIGNMENT, keys.DRAINED, keys.CURSOR, keys.LOAD):"
 NOTHING_LEFT = "tests/test_deletion.py::test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everything"
 FULL = "tests/test_full_store.py::test_e3_a_store_that_transactions_have_filled_is_emptied_by_their_ends"
@@ -41,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="abort-wakes-nobody",
         rule="a read that is parked at an open transaction goes on by its end alone (V4)",
         section="§7",
-        file="segments/segment.py",
+        file="segments/owner/segment.py",
         old="        self._shared.clean_up.wake(self._writes)\n        self.dispatcher.wake()\n\n    def confirmed",
         new="        self._shared.clean_up.wake(self._writes)\n\n    def confirmed",
         tests=(f"{READING}test_v4_a_read_that_is_parked_filters_what_the_abort_lets_through",),
@@ -51,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="queue-judges-before-its-read",
         rule="what a queue reads from the disk is judged when it has come (V4)",
         section="§7",
-        file="segments/queue.py",
+        file="segments/subscription/queue.py",
         old=(
             "            if self._outcomes.is_aborted(txn_id, entry.writer):\n"
             "                self._pass_over(position, entry.messages)\n"
@@ -65,11 +68,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="aborted-hidden-from-uncommitted",
         rule="READ_UNCOMMITTED shows what was aborted, also to who comes behind the abort (V7)",
         section="§7",
-        file="segments/dispatch.py",
+        file="segments/subscription/dispatch.py",
         old="            and consumer.isolation is not Isolation.READ_UNCOMMITTED\n",
         new="",
         tests=(
-            "tests/segments/test_isolation.py::"
+            "tests/segments/subscription/test_isolation.py::"
             "test_v7_who_comes_behind_the_end_of_a_transaction_reads_it_uncommitted_all_the_same",
         ),
         why_tests=ROW,
@@ -78,47 +81,53 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ack-of-a-closed-consumer",
         rule="an ack by a consumer that was replaced is refused (K6)",
         section="§7",
-        file="segments/consuming.py",
+        file="segments/broker/consuming.py",
         old=(
             "        if consuming.sink.error is not None:\n"
             "            raise consuming.sink.error\n"
             "        return consuming"
         ),
         new="        return consuming",
-        tests=("tests/segments/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",),
+        tests=(
+            "tests/segments/controller/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",
+        ),
         why_tests=ROW,
     ),
     Mutant(
         name="attached-beside-another",
         rule="whoever attaches to a segment of a stream closes who was attached (K6)",
         section="§7",
-        file="segments/stream_subscription.py",
+        file="segments/subscription/stream_subscription.py",
         old=(
             '        self.close(NotAllowed(f"{consumer.holder} now reads {self._segment} for subscription '
             '{self.name}"))\n'
         ),
         new="",
-        tests=("tests/segments/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",),
+        tests=(
+            "tests/segments/controller/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",
+        ),
         why_tests=ROW,
     ),
     Mutant(
         name="holder-of-an-older-assignment",
         rule="who is not assigned a segment any more is closed, before its successor comes (K6)",
         section="§7",
-        file="segments/subscription_table.py",
+        file="segments/subscription/subscription_table.py",
         old=(
             '            found.close(NotAllowed(f"{self._segment} of {subscription} is no longer assigned to '
             '{found.holder}"))'
         ),
         new="            pass",
-        tests=("tests/segments/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",),
+        tests=(
+            "tests/segments/controller/test_replaced_consumers.py::test_k6_acks_of_a_replaced_consumer_are_refused",
+        ),
         why_tests=ROW,
     ),
     Mutant(
         name="scan-from-the-beginning",
         rule="a take-over scans the tail, not the history (R6)",
         section="§6",
-        file="segments/take_over.py",
+        file="segments/owner/take_over.py",
         old="_headers(ledgers, min(watermark, covered))",
         new="_headers(ledgers, EARLIEST)",
         tests=(RECOVERY_COST,),
@@ -128,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="oldest-footer",
         rule="dedup is taken up from the newest footer (R6)",
         section="§6",
-        file="segments/ledgers.py",
+        file="segments/log/ledgers.py",
         old=("        for info in reversed(self._record.ledgers):\n            if self.writer is not None and"),
         new="        for info in self._record.ledgers:\n            if self.writer is not None and",
         tests=(RECOVERY_COST,),
@@ -138,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closed-ledgers-fenced",
         rule="only the ledger that is listed as open is fenced (R6)",
         section="§6",
-        file="segments/ledgers.py",
+        file="segments/log/ledgers.py",
         old="        if info.closed_length is not None:\n            return info\n        recovered",
         new="        recovered",
         tests=(RECOVERY_COST,),
@@ -207,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="loser-is-not-told-of-the-deadline",
         rule="who has lost to the deadline is told that it was the deadline (D2)",
         section="§5",
-        file="txnstore/transitions.py",
+        file="txnstore/writes/transitions.py",
         old="    return Decision(header.state, record.mod_revision, header.reason, writers, header.note)",
         new="    return Decision(header.state, record.mod_revision, None, writers, header.note)",
         tests=(
@@ -220,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="group-header-unchecked",
         rule="any bit of a ledger file that has flipped is noticed (L5)",
         section="§8",
-        file="segments/ledger_format.py",
+        file="segments/ledger/ledger_format.py",
         old="    if found.marker != marker or found.header_crc != _crc(raw[: -_CRC.size]):",
         new="    if found.marker != marker:",
         tests=(EVERY_BIT,),
@@ -230,7 +239,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="group-body-unchecked",
         rule="any bit of a ledger file that has flipped is noticed (L5)",
         section="§8",
-        file="segments/ledger_format.py",
+        file="segments/ledger/ledger_format.py",
         old="        if group is None or len(body) < group.body_bytes or _crc(body) != group.body_crc:",
         new="        if group is None or len(body) < group.body_bytes:",
         tests=(EVERY_BIT,),
@@ -240,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ledger-header-half-checked",
         rule="any bit of a ledger file that has flipped is noticed (L5)",
         section="§8",
-        file="segments/ledger_format.py",
+        file="segments/ledger/ledger_format.py",
         old=(
             "    if crc != _crc(raw[: -_CRC.size]):\n"
             '        raise DataCorrupt(f"{where}: the checksum of the ledger header'
@@ -256,7 +265,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cursors-of-a-deleted-topic",
         rule="of a deleted topic no cursor is left (S8)",
         section="§5",
-        file="segments/erasing.py",
+        file="segments/log/erasing.py",
         old="    await _erase(store, segment, epoch, keys.cursors(segment), _plain)\n",
         new="",
         more=(Edit(DELETIONS, FORGOTTEN, FORGOTTEN.replace(" keys.CURSOR,", "")),),
@@ -267,7 +276,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cursor-of-a-deleted-subscription",
         rule="of a deleted subscription no cursor is left (S8)",
         section="§5",
-        file="segments/erasing.py",
+        file="segments/log/erasing.py",
         old="    await _erase(store, segment, epoch, keys.cursor_blocks(segment, subscription), _plain)\n",
         new="",
         tests=(NOTHING_LEFT,),
@@ -320,7 +329,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-before-its-op-stays-in-flight",
         rule="an entry that fails before its op was sent is in flight no more (L8)",
         section="§6",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old=("        for _ in range(len(items) - len(live)):\n            self._op_settled(txn_id, recorded=False)\n"),
         new="",
         tests=(f"{PRODUCING}test_l8_what_fails_before_its_op_was_sent_holds_no_reader_back",),
@@ -330,7 +339,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="op-behind-a-failed-entry-stays-in-flight",
         rule="an op that lands once its entry has failed is in flight no more (L8)",
         section="§6",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old=(
             "            if item.admitted.failed:\n"
             "                self._op_settled(txn_id, recorded=True)  # an op without an entry: it goes when the "
@@ -354,17 +363,17 @@ MUTANTS: tuple[Mutant, ...] = (
         name="on-its-way-refused-on-a-full-disk",
         rule="a repeat of what is on its way shares its outcome, also where there is no room for anything new (L9)",
         section="§7",
-        file="segments/dedup.py",
+        file="segments/log/dedup.py",
         old="        return producer is not None and sequence_id <= producer.tail\n",
         new="        return producer is not None and sequence_id <= producer.last\n",
-        tests=("tests/segments/test_dedup.py::test_l9_repeat_of_an_entry_on_its_way_is_known_as_one",),
+        tests=("tests/segments/log/test_dedup.py::test_l9_repeat_of_an_entry_on_its_way_is_known_as_one",),
         why_tests=ROW,
     ),
     Mutant(
         name="reader-of-a-lost-segment",
         rule="a reader whose start was looked for while its segment was lost is told (V5)",
         section="§7",
-        file="segments/segment.py",
+        file="segments/owner/segment.py",
         old=("        point = await resolve_start(start, self.path, self.ledgers, latest)\n        self.check()\n"),
         new="        point = await resolve_start(start, self.path, self.ledgers, latest)\n",
         tests=(f"{READING}test_v5_a_reader_whose_start_is_looked_for_as_its_segment_is_lost_is_told",),
@@ -374,11 +383,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commit-asked-of-its-own-coordinator-only",
         rule="any coordinator ends any transaction: another one is asked where its own does not answer (D4)",
         section="§9",
-        file="txnclient/coordinators.py",
+        file="txnclient/transactions/coordinators.py",
         old="        return await self._session.links.get(addresses[tries % len(addresses)], deadline)\n",
         new="        return await self._session.links.get(addresses[0], deadline)\n",
         tests=(
-            "tests/txnclient/test_transactions.py::"
+            "tests/txnclient/transactions/test_transactions.py::"
             "test_d4_a_commit_is_made_by_another_coordinator_where_its_own_does_not_answer",
         ),
         why_tests=ROW,
@@ -387,14 +396,14 @@ MUTANTS: tuple[Mutant, ...] = (
         name="perhaps-committed-told-as-not",
         rule="a commit that may have been made is never told as one that was not (D1)",
         section="§9",
-        file="txnclient/coordinators.py",
+        file="txnclient/transactions/coordinators.py",
         old=(
             "            # An earlier attempt may have been carried out although the last one was not.\n"
             '            raise deadline.expired(f"ending transaction {txn.id}", error) from error\n'
         ),
         new="            raise\n",
         tests=(
-            "tests/txnclient/test_transactions.py::"
+            "tests/txnclient/transactions/test_transactions.py::"
             "test_d1_a_commit_that_may_have_been_made_is_never_told_as_one_that_was_not",
         ),
         why_tests=ROW,
@@ -403,7 +412,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="uncounted-ledger-stays-open",
         rule="a fence whose count finds no room leaves no file open",
         section="§7",
-        file="segments/file_ledger.py",
+        file="segments/ledger/file_ledger.py",
         old="    except BaseException:\n        ledger.file.release()\n        raise\n    if counted",
         new="    except BaseException:\n        raise\n    if counted",
         tests=(f"{LEDGER_ENDS}test_a_fence_whose_count_finds_no_room_leaves_no_file_open",),
@@ -413,7 +422,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failure-told-to-the-first-alone",
         rule="a repeat of what is on its way hears of its failure too (L9)",
         section="§7",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old="            for waiter in failed.waiters:\n                waiter.failed(why)\n",
         new="            failed.waiters[0].failed(why)\n",
         tests=(f"{PRODUCING}test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[refused]",),
@@ -423,7 +432,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="loss-told-to-the-first-alone",
         rule="a repeat of what is on its way hears that the segment is lost, too (L9)",
         section="§7",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old="            for waiter in item.admitted.waiters:\n                waiter.failed(error)\n",
         new="            item.admitted.waiters[0].failed(error)\n",
         tests=(f"{PRODUCING}test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[lost]",),
@@ -433,7 +442,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="fenced-for-nobody-stays-open",
         rule="a ledger that is fenced behind the back of who has given that up is closed",
         section="§7",
-        file="segments/file_ledger.py",
+        file="segments/ledger/file_ledger.py",
         old='f"fencing {paths.ledger}", discard=_release)',
         new='f"fencing {paths.ledger}")',
         tests=(f"{FOR_NOBODY}[fence]",),
@@ -443,7 +452,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="sleeper-tells-heads",
         rule="an owner that may have lost its segment tells nobody that nothing follows (L3)",
         section="§7",
-        file="segments/scanning.py",
+        file="segments/owner/scanning.py",
         old="    while True:\n        segment.check()\n",
         new="    while True:\n",
         tests=(f"{SLEEPER}[heads]",),
@@ -453,7 +462,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="stream-at-a-sleeper",
         rule="nobody attaches to a stream at an owner that may have lost its segment, or has (L3)",
         section="§7",
-        file="segments/subscription_table.py",
+        file="segments/subscription/subscription_table.py",
         old="        self._events.check()\n        if not isinstance(found, StreamSubscription):\n",
         new="        if not isinstance(found, StreamSubscription):\n",
         tests=(f"{SLEEPER}[stream]",),
@@ -463,7 +472,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="queue-at-a-sleeper",
         rule="nobody attaches to a queue at an owner that may have lost its segment, or has (L3)",
         section="§7",
-        file="segments/subscription_table.py",
+        file="segments/subscription/subscription_table.py",
         old="        self._events.check()\n        if not isinstance(found, QueueSubscription):\n",
         new="        if not isinstance(found, QueueSubscription):\n",
         tests=(f"{SLEEPER}[queue]",),
@@ -473,10 +482,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="given-up-reader-keeps-its-share",
         rule="a reader that is given up leaves its share to the others",
         section="§7",
-        file="segments/dispatch.py",
+        file="segments/subscription/dispatch.py",
         old=("            self.shares.leave(consumer)\n            consumer.sink.consumer_closed(error)\n"),
         new="            consumer.sink.consumer_closed(error)\n",
-        tests=("tests/segments/test_shares.py::test_a_reader_that_is_given_up_gives_its_share_back",),
+        tests=("tests/segments/subscription/test_shares.py::test_a_reader_that_is_given_up_gives_its_share_back",),
         why_tests="no judge of the simulation asks how large a share is",
     ),
     Mutant(
@@ -499,7 +508,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="latest-of-a-former-moment",
         rule='"latest" lies behind what its reader knows to be committed (V5)',
         section="§7",
-        file="segments/segment.py",
+        file="segments/owner/segment.py",
         old="            await self.wait_followed(min_revision, patience_s=READER_PATIENCE_S)\n",
         new="            pass\n",
         tests=(f"{READING}test_v5_latest_lies_behind_what_its_reader_knows_to_be_committed",),

@@ -162,21 +162,21 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ledger-store-closes-with-its-disk",
         rule="a disk that answers nothing does not keep a process from closing",
         section="§7",
-        file="segments/file_ledger.py",
+        file="segments/ledger/file_ledger.py",
         old="timeout=CLOSE_TIMEOUT_S)",
         new="timeout=None)",
-        tests=("tests/segments/test_hung_disk.py",),
+        tests=("tests/segments/ledger/test_hung_disk.py",),
         why_tests=REAL_DISK,
     ),
     Mutant(
         name="busy-producer-blocks-the-idle",
         rule="a producer that was idle for longest and is busy keeps no other from being forgotten",
         section="§7",
-        file="segments/dedup.py",
+        file="segments/log/dedup.py",
         old="  # something of it is on its way\n                continue\n",
         new="\n                break\n",
         tests=(
-            "tests/segments/test_dedup.py::"
+            "tests/segments/log/test_dedup.py::"
             "test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten",
         ),
         why_tests=SELDOM,
@@ -185,27 +185,31 @@ MUTANTS: tuple[Mutant, ...] = (
         name="delays-behind-the-first-forgotten",
         rule="one timer serves all delays of a queue: it is set anew behind each",
         section="§7",
-        file="segments/queue_subscription.py",
+        file="segments/subscription/queue_subscription.py",
         old="        self._queue.expire(self._clock.monotonic())\n        self._set_timer()\n",
         new="        self._queue.expire(self._clock.monotonic())\n",
-        tests=("tests/segments/test_queue_subscription.py::test_nacks_that_wait_for_different_times_all_come_again",),
+        tests=(
+            "tests/segments/subscription/test_queue_subscription.py::test_nacks_that_wait_for_different_times_all_come_again",
+        ),
         why_tests=SELDOM,
     ),
     Mutant(
         name="lingering-behind-the-first-forgotten",
         rule="one timer serves all batches that linger: it is set anew behind each",
         section="§9",
-        file="txnclient/lingering.py",
+        file="txnclient/producing/lingering.py",
         old="        if self._later:\n            self._timer =",
         new="        if False:\n            self._timer =",
-        tests=("tests/txnclient/test_producer.py::test_lingering_ends_for_each_of_several_segments_in_its_time",),
+        tests=(
+            "tests/txnclient/producing/test_producer.py::test_lingering_ends_for_each_of_several_segments_in_its_time",
+        ),
         why_tests=SELDOM,
     ),
     Mutant(
         name="doomed-behind-one-that-is-not",
         rule="an entry whose time is up is taken out wherever it stands",
         section="§9",
-        file="txnclient/outbox.py",
+        file="txnclient/producing/outbox.py",
         old=(
             "        out = [entry for entry in self._waiting if doomed(entry)]\n"
             "        self._waiting = deque(entry for entry in self._waiting if not doomed(entry))\n"
@@ -215,7 +219,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        while self._waiting and doomed(self._waiting[0]):\n"
             "            out.append(self._waiting.popleft())\n"
         ),
-        tests=("tests/txnclient/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
+        tests=("tests/txnclient/producing/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
         why_tests=SELDOM,
     ),
     Mutant(

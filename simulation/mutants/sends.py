@@ -5,14 +5,14 @@ from __future__ import annotations
 from simulation.mutants.mutant import Edit, Mutant
 
 CAREFUL = "the smallest case of its own; what callers see of the like, the simulation shows (`careless_callers`)"
-CARELESS = "tests/txnclient/test_careless_sends.py::"
+CARELESS = "tests/txnclient/producing/test_careless_sends.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="commits-a-part-of-a-bulk-send",
         rule="what ends a bulk send or a large value early leaves its transaction only able to abort (C1)",
         section="§6",
-        file="txnclient/whole.py",
+        file="txnclient/transactions/whole.py",
         old="            self._txn.failed(failure_in(self._txn, self._what, error))",
         new="            failure_in(self._txn, self._what, error)",
         tests=(CARELESS + "test_c1_a_bulk_send_that_runs_out_of_time_leaves_its_transaction_only_able_to_abort",),
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commits-past-a-bulk-send",
         rule="a bulk send or a large value is in its transaction from its first message to its last (C2)",
         section="§6",
-        file="txnclient/whole.py",
+        file="txnclient/transactions/whole.py",
         old="            self._under_way = True\n            self._txn.started(self)",
         new="            self._under_way = False",
         tests=(CARELESS + "test_c2_a_commit_waits_for_a_bulk_send_between_two_parts",),
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="abort-waits-for-the-caller",
         rule="an abort waits for nothing that its caller has yet to give",
         section="§6",
-        file="txnclient/whole.py",
+        file="txnclient/transactions/whole.py",
         old='        """Nobody waits for it any more: it may be at a message that its caller has yet to give."""\n'
         "        self._finish()",
         new='        """Nobody waits for it any more: it may be at a message that its caller has yet to give."""',
@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commits-without-a-failed-send",
         rule="a send that is cancelled or times out leaves its transaction only able to abort (C1)",
         section="§6",
-        file="txnclient/producer.py",
+        file="txnclient/producing/producer.py",
         old='                txn.failed(failure_in(txn, "a send", error))',
         new='                failure_in(txn, "a send", error)',
         tests=(CARELESS + "test_c1_a_send_that_has_waited_too_long_leaves_its_transaction_only_able_to_abort",),
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commits-a-cancelled-future",
         rule="a future that its sender cancels leaves its transaction only able to abort (C1)",
         section="§6",
-        file="txnclient/batches.py",
+        file="txnclient/producing/batches.py",
         old='                self.txn.failed(cancelled_in(self.txn, "a send"))',
         new='                cancelled_in(self.txn, "a send")',
         tests=(CARELESS + "test_c1_a_send_that_is_cancelled_leaves_its_transaction_only_able_to_abort",),
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commits-past-who-waits-for-room",
         rule="a send that waits for room belongs to its transaction (C2)",
         section="§6",
-        file="txnclient/buffer.py",
+        file="txnclient/producing/buffer.py",
         old=(
             "        ask = Ask(place, txn, self._session.loop.create_future())\n"
             "        self._room.ask(ask, size)\n"
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="abort-forgets-who-waits-for-room",
         rule="an abort ends the sends of its transaction that wait for room (C2)",
         section="§6",
-        file="txnclient/buffer.py",
+        file="txnclient/producing/buffer.py",
         old="        for ask in list(self._asks.get(txn, ())):",
         new="        for ask in list(self._asks.get(None, ())):",
         tests=(CARELESS + "test_c2_an_abort_ends_all_that_waits_for_room",),
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="small-sends-pass",
         rule="room is given in the order of asking, and to nobody past one who waits (C3)",
         section="§7",
-        file="txnclient/room.py",
+        file="txnclient/producing/room.py",
         old="        return not self._waiting and self._fits(size)",
         new="        return self._fits(size)",
         tests=(CARELESS + "test_c3_sends_of_one_key_keep_their_order_whatever_their_sizes",),
@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="nobody-is-next",
         rule="who is behind a send that gives up waiting gets its turn (C3)",
         section="§7",
-        file="txnclient/buffer.py",
+        file="txnclient/producing/buffer.py",
         old="            self._give_up(ask)\n            self._give_soon()\n\n    def _give_up",
         new="            self._give_up(ask)\n\n    def _give_up",
         tests=(
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-flush-forgets-who-waits-for-room",
         rule="a flush waits for all that was sent before it, also for what waits for room",
         section="§7",
-        file="txnclient/producer.py",
+        file="txnclient/producing/producer.py",
         old="        asks = await self._buffer.wait_placed(deadline)",
         new="        asks: Sequence[Ask] = ()",
         tests=(CARELESS + "test_a_flush_waits_for_what_waits_for_room",),
@@ -121,12 +121,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="losses-untold",
         rule="a loss that nobody has been told of is raised by the next flush or close (C4)",
         section="§7",
-        file="txnclient/producer.py",
+        file="txnclient/producing/producer.py",
         old="        if untold is not None:\n            raise untold",
         new="        if untold is not None:\n            return",
         tests=(
             CARELESS + "test_c4_what_was_lost_before_is_raised_by_the_next_flush_or_close",
-            "tests/txnclient/test_sync_sends.py::test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end",
+            "tests/txnclient/sync/test_sync_sends.py::test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end",
         ),
         why_tests=CAREFUL,
     ),
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="an-abort-cancels-who-waits",
         rule="what an abort withdraws fails, or a group of tasks would end without an error",
         section="§6",
-        file="txnclient/batches.py",
+        file="txnclient/producing/batches.py",
         old=(
             "                future.set_exception(again(error))\n"
             "                future.exception()  # whoever has ended the transaction knows"
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="withdrawn-is-stored",
         rule="the highest sequence id that is stored is not that of something withdrawn",
         section="§7",
-        file="txnclient/channel.py",
+        file="txnclient/producing/channel.py",
         old="        self._settled(batch, None, stored=False)",
         new="        self._settled(batch, None, stored=True)",
         tests=(CARELESS + "test_what_is_withdrawn_is_not_taken_for_stored",),
@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ids-keep-what-was-sent",
         rule="the ids of a bulk send keep nothing of its messages",
         section="§7",
-        file="txnclient/batches.py",
+        file="txnclient/producing/batches.py",
         old='        self.entry = b""\n        self._columns = None\n',
         new="        self._places = self._places\n",
         tests=(CARELESS + "test_the_ids_of_a_bulk_send_do_not_keep_what_was_sent",),
@@ -201,7 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         tests=(
-            "tests/txnclient/test_sync_sends.py::test_bulk_messages_are_pulled_in_the_caller_s_thread_also_from_a_reader",
+            "tests/txnclient/sync/test_sync_sends.py::test_bulk_messages_are_pulled_in_the_caller_s_thread_also_from_a_reader",
         ),
         why_tests="the simulation has no threads",
     ),

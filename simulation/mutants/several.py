@@ -7,16 +7,17 @@ from simulation.mutants.mutant import Mutant
 
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
 
-ACKING = "tests/segments/test_acking.py::"
-DRAINED = "tests/segments/test_drained.py::"
-SEALING = "tests/segments/test_sealing.py::"
+ACKING = "tests/segments/subscription/test_acking.py::"
+DRAINED = "tests/segments/subscription/test_drained.py::"
+SEALING = "tests/segments/owner/test_sealing.py::"
 KEYS = "tests/coordinator_v5/test_transaction_keys.py::"
 LET_GO = "        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):\n"
 REFUSED_ACK = f"{ACKING}test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision"
 REFUSED_FIRST = f"{ACKING}test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner"
 REFUSED_LAST = f"{ACKING}test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused"
 BY_SIZE = (
-    "tests/segments/test_cursor.py::test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole"
+    "tests/segments/subscription/test_cursor.py::"
+    "test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole"
 )
 REPEATED = f"{KEYS}test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again"
 
@@ -38,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="successor-waits-for-one",
         rule="a new holder waits for the acks of all transactions of its predecessor (P12)",
         section="§6",
-        file="segments/stream_subscription.py",
+        file="segments/subscription/stream_subscription.py",
         old="        if self._held_back and not self._awaits_predecessor():\n",
         new="        if self._held_back:\n",
         tests=(f"{ACKING}test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor",),
@@ -48,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-ack-releases-nobody",
         rule="a new holder begins also where the last ack that it waits for was refused (P12)",
         section="§6",
-        file="segments/stream_subscription.py",
+        file="segments/subscription/stream_subscription.py",
         old="            self._rewind()  # delivered, and its ack will never come\n        self._release_successor()\n",
         new="            self._rewind()  # delivered, and its ack will never come\n",
         tests=(REFUSED_LAST,),
@@ -58,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-acker-remembered",
         rule="whose only ack was refused holds back no new holder (P12)",
         section="§6",
-        file="segments/subscriptions.py",
+        file="segments/subscription/subscriptions.py",
         old="            self._ackers.pop(ack.txn_id, None)\n",
         new="",
         tests=(REFUSED_LAST,),
@@ -68,7 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="let-go-beside-another-subscription",
         rule="a segment hears of the end of a transaction that acks on some subscription of it (P4)",
         section="§6",
-        file="segments/segment.py",
+        file="segments/owner/segment.py",
         old=LET_GO,
         new="        if not self.buffer.holds(txn_id):\n",
         tests=(f"{REFUSED_ACK}[an ack]",),
@@ -78,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="let-go-beside-a-write",
         rule="a segment hears of the end of a transaction that has written to it, though an ack of it was refused",
         section="§6",
-        file="segments/segment.py",
+        file="segments/owner/segment.py",
         old=LET_GO,
         new="        if not self.subscriptions.holds(txn_id):\n",
         tests=(f"{REFUSED_ACK}[a write]",),
@@ -88,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="acks-behind-a-refused-one-not-sent",
         rule="once the ack with the index key is refused the next one carries it (P5)",
         section="§4",
-        file="segments/subscriptions.py",
+        file="segments/subscription/subscriptions.py",
         old="                self._send_op(waiting, first=True)\n                break\n",
         new="                break\n",
         tests=(REFUSED_FIRST,),
@@ -98,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="parents-alone-drained",
         rule="a segment is attached to once all its ancestors are drained, not its parents alone (S7)",
         section="§8",
-        file="segments/segment.py",
+        file="segments/owner/segment.py",
         old="        return topology.ancestors(name.segment_id)\n",
         new="        return topology.segments[name.segment_id].parents\n",
         tests=(f"{DRAINED}test_s7_a_grandchild_is_not_attached_to_while_its_grandparent_is_read_again",),
@@ -108,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="one-ancestor-drained",
         rule="a merged segment is attached to once both its parents are drained (S7)",
         section="§8",
-        file="segments/subscription_table.py",
+        file="segments/subscription/subscription_table.py",
         old="        missing = [ancestor for ancestor in ancestors if",
         new="        missing = [ancestor for ancestor in ancestors[:1] if",
         tests=(f"{DRAINED}test_s7_a_merged_segment_is_not_attached_to_before_both_its_parents_are_drained",),
@@ -118,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="given-up-unwritten",
         rule="a change is given up once its intent has gone, and tried again where the record was changed (S10)",
         section="§8",
-        file="segments/layout_changes.py",
+        file="segments/controller/layout_changes.py",
         old="still_held=self._leadership.still_held())):\n            self._given_up += 1\n",
         new="still_held=self._leadership.still_held())) or True:\n            self._given_up += 1\n",
         tests=(f"{SEALING}test_s10_a_change_is_given_up_though_the_record_was_changed_just_then",),
@@ -128,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-amid-what-was-held-back",
         rule="of what was held back while a segment was sealed a refused send keeps no other (S10)",
         section="§8",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old="                one.reply.failed(error)\n\n    def refuse_held",
         new="                one.reply.failed(error)\n                return\n\n    def refuse_held",
         tests=(f"{SEALING}test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused",),
@@ -151,21 +152,23 @@ MUTANTS: tuple[Mutant, ...] = (
         name="part-stays-in-its-block",
         rule="an entry that is acked whole takes no room of those acked in part, however it was acked (P8)",
         section="§6",
-        file="segments/cursor.py",
+        file="segments/subscription/cursor.py",
         old=(
             "            if acked >> (entry_id - block.first_entry) & 1:\n"
             "                self._drop_part(block, entry_id)\n"
             "        return True\n"
         ),
         new="            pass\n        return True\n",
-        tests=("tests/segments/test_cursor.py::test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part",),
+        tests=(
+            "tests/segments/subscription/test_cursor.py::test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part",
+        ),
         why_tests=ROW,
     ),
     Mutant(
         name="bytes-of-parts-not-given-back",
         rule="room for an entry acked in part comes back with its bytes (P8)",
         section="§6",
-        file="segments/partial_acks.py",
+        file="segments/subscription/partial_acks.py",
         old="        del self._taken[position]\n        self.bytes -= size\n",
         new="        del self._taken[position]\n",
         tests=(BY_SIZE,),
@@ -175,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="parts-unbounded-by-size",
         rule="entries acked in part are bounded by what they take of the store (P8)",
         section="§6",
-        file="segments/partial_acks.py",
+        file="segments/subscription/partial_acks.py",
         old="        return len(self._taken) >= self._max_entries or self.bytes >= self._max_bytes\n",
         new="        return len(self._taken) >= self._max_entries\n",
         tests=(BY_SIZE,),
@@ -185,11 +188,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-owners-drop-it",
         rule="every owner of a topic's segments drops a deleted subscription, however many there are (P9)",
         section="§8",
-        file="segments/deletions.py",
+        file="segments/controller/deletions.py",
         old="    for at in range(0, len(paths), limit):\n",
         new="    for at in range(0, min(len(paths), limit), limit):\n",
         tests=(
-            "tests/segments/test_deletions.py::"
+            "tests/segments/controller/test_deletions.py::"
             "test_p9_of_a_topic_with_many_segments_every_owner_drops_a_deleted_subscription",
         ),
         why_tests="simulated topics have few segments",
@@ -248,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="slower-connect-stays-with-its-epoch",
         rule="of two clients that connect at once the slower one reads the epoch anew (K3)",
         section="§9",
-        file="txnclient/transaction_keys.py",
+        file="txnclient/transactions/transaction_keys.py",
         old='                _log.debug("somebody else was faster: %s", error)\n                self._connect = None\n',
         new='                _log.debug("somebody else was faster: %s", error)\n',
         tests=(
@@ -261,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="given-up-begin-served",
         rule="what a begin has made that was given up is not the client's next transaction",
         section="§9",
-        file="txnclient/transaction_keys.py",
+        file="txnclient/transactions/transaction_keys.py",
         old="            if not (resumed and ok.joined):\n                return txn\n",
         new="            if txn:\n                return txn\n",
         tests=("tests/test_transaction_keys.py::test_what_was_begun_and_given_up_is_not_the_next_transaction",),
@@ -271,7 +274,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="expired-keeps-the-key-busy",
         rule="a transaction whose time is up keeps no client with a key from the next one",
         section="§9",
-        file="txnclient/transaction_keys.py",
+        file="txnclient/transactions/transaction_keys.py",
         old="        if latest is None or latest.expires_at <= self._session.clock.monotonic():\n",
         new="        if latest is None:\n",
         tests=(
@@ -284,7 +287,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="held-back-weighs-twice",
         rule="what is held back as its segment is lost is taken off the bound of its broker once (S10)",
         section="§8",
-        file="segments/pipeline.py",
+        file="segments/log/pipeline.py",
         old="        self._refusal = error\n        self.refuse_held(error)\n        waiting",
         new="        self._refusal = error\n        waiting",
         tests=(f"{SEALING}test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more",),
@@ -304,11 +307,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unanswered-bytes-of-a-closed-producer",
         rule="what was under way when the broker closed a producer counts no more against what may be (L7)",
         section="§7",
-        file="txnclient/channel.py",
+        file="txnclient/producing/channel.py",
         old="        self._generation += 1\n        self._unanswered_bytes = 0\n",
         new="        self._generation += 1\n",
         tests=(
-            "tests/txnclient/test_producer.py::"
+            "tests/txnclient/producing/test_producer.py::"
             "test_l7_what_was_under_way_when_the_broker_closed_a_producer_takes_no_room_from_what_follows",
         ),
         why_tests="it takes 8 MiB under way as one segment changes hands, again and again",
@@ -317,11 +320,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="gone-consumers-keep-their-share",
         rule="a queue's consumer that is gone has no share of what its broker delivers at once (P9)",
         section="§7",
-        file="segments/queue_subscription.py",
+        file="segments/subscription/queue_subscription.py",
         old="        self._dispatcher.shares.leave(consumer)\n",
         new="",
         tests=(
-            "tests/segments/test_queue_leaving.py::"
+            "tests/segments/subscription/test_queue_leaving.py::"
             "test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delivers_at_once",
         ),
         why_tests=ROW,
@@ -330,11 +333,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lost-connection-hides-an-abort",
         rule="behind a lost connection with acks in a named transaction, which others may end, all comes again (P1)",
         section="§6",
-        file="txnclient/feed.py",
+        file="txnclient/consuming/feed.py",
         old="            self._inbox.rewound()\n        else:\n            self._inbox.drop_buffer()\n",
         new="            self._inbox.drop_buffer()\n        else:\n            self._inbox.drop_buffer()\n",
         tests=(
-            "tests/txnclient/test_consumer.py::"
+            "tests/txnclient/consuming/test_consumer.py::"
             "test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer",
         ),
         why_tests=ROW,
@@ -343,10 +346,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-readers-keep-their-share",
         rule="a reader that was given up has no share of what its broker delivers at once",
         section="§7",
-        file="segments/dispatch.py",
+        file="segments/subscription/dispatch.py",
         old="            self._consumers.pop(consumer, None)\n            self.shares.leave(consumer)\n",
         new="            self._consumers.pop(consumer, None)\n",
-        tests=("tests/segments/test_backpressure.py::test_a_reader_that_was_given_up_gives_its_share_back",),
+        tests=(
+            "tests/segments/subscription/test_backpressure.py::test_a_reader_that_was_given_up_gives_its_share_back",
+        ),
         why_tests="it takes a disk that fails very many readers of one broker",
     ),
 )

@@ -11,11 +11,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="reconnected-producer-idles",
         rule="a producer that has reconnected is not idle, however long it is silent then (L7)",
         section="§7",
-        file="segments/dedup.py",
+        file="segments/log/dedup.py",
         old="        self._idling.pop((name, incarnation), None)\n",
         new="",
         tests=(
-            "tests/segments/test_dedup.py::"
+            "tests/segments/log/test_dedup.py::"
             "test_l7_a_producer_that_has_reconnected_is_known_however_long_it_is_silent_then",
         ),
         why_tests=ALONE,
@@ -60,10 +60,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-pins-reported-alone",
         rule="a long pin is reported, however many of its process were over before it",
         section="§4",
-        file="txnstore/pins.py",
+        file="txnstore/access/pins.py",
         old="        if self._reporter is None or self._reporter.done():\n",
         new="        if self._reporter is None:\n",
-        tests=("tests/txnstore/test_space.py::test_a_long_pin_is_reported_however_many_were_over_before_it",),
+        tests=("tests/txnstore/access/test_space.py::test_a_long_pin_is_reported_however_many_were_over_before_it",),
         why_tests=ALONE,
     ),
     Mutant(
@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnctl/commands/lines.py",
         old="        return self.properties is None and self.event_time_ms is None\n",
         new="        return self.properties is None\n",
-        tests=("tests/txnctl/test_lines.py::test_a_message_with_more_than_key_and_value_is_sent_alone",),
+        tests=("tests/txnctl/commands/test_lines.py::test_a_message_with_more_than_key_and_value_is_sent_alone",),
         why_tests="the command line is no part of the simulation",
     ),
 )

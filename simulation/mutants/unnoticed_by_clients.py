@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="whole-values-keep-their-room",
         rule="large values that are whole or given up take no room from those that come (A7)",
         section="§11",
-        file="txnclient/pieces.py",
+        file="txnclient/consuming/pieces.py",
         old="        self._bytes -= value.bytes\n",
         new="",
         tests=(f"{CLIENT}test_pieces.py::test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come",),
@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="only-parents-are-ancestors",
         rule="a reader that starts at a message leaves out all that its segment came from, over any number of changes",
         section="§11",
-        file="txnclient/reader.py",
+        file="txnclient/reading/reader.py",
         old="            frontier.extend(layout.segments[reached].parents)\n",
         new="",
         tests=(
@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-later-loss-hides-an-earlier-one",
         rule="no transaction acks cumulatively over what was lost first, when more of its segment is lost later (P2)",
         section="§6",
-        file="txnclient/delivered.py",
+        file="txnclient/consuming/delivered.py",
         old="        self._lost[segment] = min(place, self._lost.get(segment, place))\n",
         new="        self._lost[segment] = place\n",
         tests=(f"{CLIENT}test_delivered.py::test_p2_what_is_lost_again_does_not_hide_what_was_lost_before",),
@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="acks-that-have-not-left-hang",
         rule="closing a consumer fails acks that have not left yet, too",
         section="§11",
-        file="txnclient/acks.py",
+        file="txnclient/consuming/acks.py",
         old="        for batch in [*gathered.values(), *self._unanswered]:\n",
         new="        for batch in list(self._unanswered):\n",
         tests=(f"{CLIENT}test_consumer.py::test_closing_fails_acks_that_have_not_left_yet",),
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="begun-over-a-lost-connection",
         rule="a transaction whose begin was the last answer of its connection is announced to its coordinator",
         section="§9",
-        file="txnclient/coordinators.py",
+        file="txnclient/transactions/coordinators.py",
         old="        if link.closed:\n            self._stirred.set()\n",
         new="",
         tests=(
@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="flush-silent-of-who-waited-in-vain",
         rule="a flush raises what has waited for room in vain, also where all else is stored",
         section="§11",
-        file="txnclient/producer.py",
+        file="txnclient/producing/producer.py",
         old="[ask.failure for ask in asks] + [batch.failure for batch in batches]",
         new="[batch.failure for batch in batches]",
         tests=(
@@ -103,10 +103,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-joining-topic-must-be-whole",
         rule="a topic that joins a stream is read as far as it is kept",
         section="§10",
-        file="pyspark_txnstore/stream.py",
+        file="pyspark_txnstore/source/stream.py",
         old='trimmed = None if start is not None and part.topic in start.topics else "skip"',
         new='trimmed = None if start is not None else "skip"',
-        tests=("tests/spark/test_source_topics.py::test_a_topic_that_joins_is_read_as_far_as_it_is_kept",),
+        tests=("tests/spark/source/test_source_topics.py::test_a_topic_that_joins_is_read_as_far_as_it_is_kept",),
         why_tests=NO_SPARK,
     ),
     Mutant(
@@ -123,10 +123,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-producer-kept",
         rule="a producer that has failed fails no later task of its process (X1)",
         section="§10",
-        file="pyspark_txnstore/attempt.py",
+        file="pyspark_txnstore/sink/attempt.py",
         old="            drop_producers(self._options)\n",
         new="",
-        tests=("tests/spark/test_sink_runs.py::test_x1_a_producer_that_has_failed_fails_no_later_task_of_its_process",),
+        tests=(
+            "tests/spark/sink/test_sink_runs.py::test_x1_a_producer_that_has_failed_fails_no_later_task_of_its_process",
+        ),
         why_tests=NO_SPARK,
     ),
     Mutant(
@@ -137,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if one[0] < length]",
         new="if one[0] <= length]",
         tests=(
-            "tests/txnctl/test_older_folder.py::"
+            "tests/txnctl/checking/test_older_folder.py::"
             "test_c12_a_repair_shortens_the_pages_of_a_cursor_and_its_blocks_each_for_itself",
         ),
         why_tests=NO_OPERATOR,
@@ -146,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="later-keys-idle-while-one-is-silent",
         rule="while a coordinator is silent no key is told to be idle, however many requests the list takes (K7)",
         section="§9",
-        file="txnctl/admin_keys.py",
+        file="txnctl/admin/admin_keys.py",
         old="bool(answers) and not unanswered",
         new="bool(answers) and len(answers) == len(asked)",
         tests=(

@@ -14,11 +14,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-kept-over-lease",
         rule="a segment that was corrupt is tried again under the broker's next lease",
         section="§6",
-        file="segments/owned_segments.py",
+        file="segments/broker/owned_segments.py",
         old="        self.holdings.failed.clear()  # so did these: under the next one they are tried again\n",
         new="",
         tests=(
-            "tests/segments/test_claiming.py::"
+            "tests/segments/broker/test_claiming.py::"
             "test_a_segment_that_was_corrupt_and_is_put_right_is_served_under_the_broker_s_next_lease",
         ),
         why_tests="it starts brokers anew once damage is put right",

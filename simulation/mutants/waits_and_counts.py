@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
-INBOX = "tests/txnclient/test_inbox.py::"
-OFFSETS = "tests/spark/test_offsets.py::"
+INBOX = "tests/txnclient/consuming/test_inbox.py::"
+OFFSETS = "tests/spark/shared/test_offsets.py::"
 NO_SEEDS = "not looked for with seeds: nothing wrong is read, somebody waits or lacks something"
 NO_SPARK = "the simulation has no Spark"
 
@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        return min(pins if own is None else [*pins, own], default=None)",
         new="        return min(pins if own is None else [own], default=None)",
         tests=(
-            "tests/txnstore/test_space.py::"
+            "tests/txnstore/access/test_space.py::"
             "test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newer_revision_itself",
         ),
         why_tests=NO_SEEDS,
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        self._endpoint.left.pop(self.leave, None)\n",
         new="",
         tests=(
-            "tests/txnstore/test_silent_etcd.py::"
+            "tests/txnstore/etcd/test_silent_etcd.py::"
             "test_watches_that_were_closed_are_forgotten_and_one_that_stays_still_leaves",
         ),
         why_tests="the simulation has an etcd in memory",
@@ -41,11 +41,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ownerless-acks-without-deadline",
         rule="an ack that is made while its segment has no owner ends by its timeout",
         section="§8",
-        file="txnclient/acks.py",
+        file="txnclient/consuming/acks.py",
         old="            self._retry_later()  # sent when attached again; until then only its deadline is kept\n",
         new="",
         tests=(
-            "tests/txnclient/test_careless_consumers.py::"
+            "tests/txnclient/consuming/test_careless_consumers.py::"
             "test_an_ack_ends_by_its_timeout_while_nobody_owns_the_segment[behind]",
         ),
         why_tests=NO_SEEDS,
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="held-copies-eat-permits",
         rule="copies of what the application holds give their permits back",
         section="§8",
-        file="txnclient/inbox.py",
+        file="txnclient/consuming/inbox.py",
         old="            self._spent += held.bit_count()\n",
         new="",
         tests=(INBOX + "test_copies_of_what_is_held_give_their_permits_back",),
@@ -64,11 +64,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="withdraw-wakes-nobody",
         rule="a send that its transaction's abort takes out of the line for room lets the next one in (C3)",
         section="§6",
-        file="txnclient/buffer.py",
+        file="txnclient/producing/buffer.py",
         old="            self._give_up(ask)\n        self._give_soon()\n",
         new="            self._give_up(ask)\n",
         tests=(
-            "tests/txnclient/test_careless_sends.py::"
+            "tests/txnclient/producing/test_careless_sends.py::"
             "test_c3_a_send_whose_transaction_aborts_while_it_waits_lets_the_next_one_in",
         ),
         why_tests=NO_SEEDS,
@@ -77,21 +77,21 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dead-letters-settle-one",
         rule="all permits of a batch that went to the dead letters come back",
         section="§8",
-        file="txnclient/dead_letters.py",
+        file="txnclient/consuming/dead_letters.py",
         old="holder.settled(len(messages))",
         new="holder.settled(1)",
-        tests=("tests/txnclient/test_dead_letters.py::test_all_permits_of_a_dead_batch_come_back",),
+        tests=("tests/txnclient/consuming/test_dead_letters.py::test_all_permits_of_a_dead_batch_come_back",),
         why_tests=NO_SEEDS,
     ),
     Mutant(
         name="held-not-inherited",
         rule="what an open transaction holds back in a segment holds back all that came of it (S7)",
         section="§8",
-        file="txnclient/reader_ends.py",
+        file="txnclient/consuming/reader_ends.py",
         old="        if behind_held or reach.held:",
         new="        if reach.held:",
         tests=(
-            "tests/txnclient/test_reader_layouts.py::"
+            "tests/txnclient/reading/test_reader_layouts.py::"
             "test_s7_what_a_root_holds_back_is_not_readable_in_its_grandchildren_either",
         ),
         why_tests="not looked for with seeds: it takes two splits over one open transaction as a reader opens",
@@ -100,11 +100,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="drained-child-hides-ancestor",
         rule="a segment waits for all its ancestors, also behind a parent that is still marked as drained (S7)",
         section="§8",
-        file="segments/assignment.py",
+        file="segments/layout/assignment.py",
         old="        if waits or not done:",
         new="        if not done:",
         tests=(
-            "tests/segments/test_assignment.py::"
+            "tests/segments/layout/test_assignment.py::"
             "test_a_segment_waits_for_an_ancestor_that_was_sought_back_into_behind_a_parent_that_is_drained",
         ),
         why_tests="not looked for with seeds: it takes a seek over two generations",
@@ -113,11 +113,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="asked-split-pruned-hangs",
         rule="the driving of a change ends also where its parents are pruned before it looks again (S10)",
         section="§8",
-        file="segments/layout_changes.py",
+        file="segments/controller/layout_changes.py",
         old="            if any(parent not in topology.segments for parent in change.parents):",
         new="            if not change.parents:",
         tests=(
-            "tests/segments/test_pruning.py::"
+            "tests/segments/controller/test_pruning.py::"
             "test_a_controller_that_hears_of_a_change_whose_parents_are_pruned_gives_it_up",
         ),
         why_tests=NO_SEEDS,
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="settle-past-the-end",
         rule="a start is settled no further than its own ends: what came behind them is still to be read (X2)",
         section="§10",
-        file="pyspark_txnstore/offsets.py",
+        file="pyspark_txnstore/shared/offsets.py",
         old="min(max(one.resolved, new.resolved), one.end)",
         new="max(one.resolved, new.resolved)",
         tests=(OFFSETS + "test_a_start_is_settled_no_further_than_its_own_ends",),
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="beginning-skips-only-entry",
         rule="a stream that starts at the earliest reads a segment's only entry",
         section="§10",
-        file="pyspark_txnstore/offsets.py",
+        file="pyspark_txnstore/shared/offsets.py",
         old="first[path] <= one.end else one.end",
         new="first[path] < one.end else one.end",
         tests=(OFFSETS + "test_the_beginning_is_before_the_only_entry_that_is_kept",),
@@ -146,11 +146,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="former-commit-overlooked",
         rule="what an earlier version commits while its name is looked at is not written again (X1)",
         section="§10",
-        file="pyspark_txnstore/sink.py",
+        file="pyspark_txnstore/sink/sink.py",
         old="name=former).abort()\n    except InvalidTxnState:\n        return True",
         new="name=former).abort()\n    except InvalidTxnState:\n        return False",
         tests=(
-            "tests/spark/test_sink_runs.py::"
+            "tests/spark/sink/test_sink_runs.py::"
             "test_x1_what_an_earlier_version_commits_while_its_name_is_looked_at_is_not_written_again",
         ),
         why_tests=NO_SPARK,
@@ -159,10 +159,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="falsy-flags-ignored",
         rule="a flag that says no or zero beats file and default like any other",
         section="§9",
-        file="txnctl/settings.py",
+        file="txnctl/process/settings.py",
         old="for name, value in flags.items() if value is not None}\n    try:",
         new="for name, value in flags.items() if value}\n    try:",
-        tests=("tests/txnctl/test_settings.py::test_a_flag_that_says_no_or_zero_beats_the_file_too",),
+        tests=("tests/txnctl/process/test_settings.py::test_a_flag_that_says_no_or_zero_beats_the_file_too",),
         why_tests="the simulation reads no settings",
     ),
 )

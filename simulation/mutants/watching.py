@@ -6,8 +6,16 @@ from simulation.mutants.mutant import Mutant
 
 NO_WATCH = "the simulation has no watch"
 NO_SPARK = "the simulation has no Spark"
-WATCH, IDLE, STREAM = "txnclient/watch.py", "pyspark_txnstore/idle.py", "pyspark_txnstore/stream.py"
-WATCHED, AT_REST, LEAST = "tests/test_watch.py::", "tests/spark/test_idle.py::", "tests/spark/test_least.py::"
+WATCH, IDLE, STREAM = (
+    "txnclient/reading/watch.py",
+    "pyspark_txnstore/source/idle.py",
+    "pyspark_txnstore/source/stream.py",
+)
+WATCHED, AT_REST, LEAST = (
+    "tests/test_watch.py::",
+    "tests/spark/source/test_idle.py::",
+    "tests/spark/source/test_least.py::",
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -87,20 +95,20 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closed-before-attached-stays",
         rule="a consumer that was closed before it was attached is not kept",
         section="§8",
-        file="segments/consuming.py",
+        file="segments/broker/consuming.py",
         old="            attaching.closed = True",
         new="            attaching.closed = False",
-        tests=("tests/segments/test_reading.py::test_what_is_closed_before_it_is_attached_is_not_kept",),
+        tests=("tests/segments/subscription/test_reading.py::test_what_is_closed_before_it_is_attached_is_not_kept",),
         why_tests="what stays costs memory alone, which no checker of the simulation counts",
     ),
     Mutant(
         name="late-attachment-stays",
         rule="what is not attached in time is closed",
         section="§8",
-        file="txnclient/feed.py",
+        file="txnclient/consuming/feed.py",
         old="            self._leave_broker()  # ▲ which has attached it, or may do so yet\n",
         new="            self._detach()\n",
-        tests=("tests/txnclient/test_reader.py::test_what_was_not_attached_in_time_is_closed",),
+        tests=("tests/txnclient/reading/test_reader.py::test_what_was_not_attached_in_time_is_closed",),
         why_tests="what stays costs memory alone, which no checker of the simulation counts",
     ),
     Mutant(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 TAKE_OVER = (
-    "tests/segments/test_take_over.py::test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch"
+    "tests/segments/owner/test_take_over.py::"
+    "test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch"
 )
 KILLS = "tests/process/test_kills.py::"
 R1 = KILLS + "test_r1_committed_stays_and_aborted_stays_away_after_everything_is_killed"
@@ -16,7 +17,7 @@ MUTANTS = (
         name="failed-recovery-keeps-its-watch",
         rule="a recovery that fails leaves the watch of decisions (R4)",
         section="§6",
-        file="segments/take_over.py",
+        file="segments/owner/take_over.py",
         old="        membership.leave()\n",
         new="",
         tests=(TAKE_OVER,),
@@ -26,7 +27,7 @@ MUTANTS = (
         name="failed-recovery-keeps-its-ledger",
         rule="a recovery that fails lets go of the ledger it has opened (R4)",
         section="§6",
-        file="segments/take_over.py",
+        file="segments/owner/take_over.py",
         old="        ledgers.abandon()\n",
         new="",
         tests=(TAKE_OVER,),
@@ -36,7 +37,7 @@ MUTANTS = (
         name="unlisted-ledger-kept-open",
         rule="a ledger that was made and could not be listed is let go of (R4)",
         section="§6",
-        file="segments/ledgers.py",
+        file="segments/log/ledgers.py",
         old="            writer.abandon()\n            raise",
         new="            raise",
         tests=(TAKE_OVER,),
@@ -46,7 +47,7 @@ MUTANTS = (
         name="collection-unheard-of",
         rule="a collection whose answer was lost counts as made (E2)",
         section="§5",
-        file="txnstore/collection_transitions.py",
+        file="txnstore/writes/collection_transitions.py",
         old="landed = result.repeated and block is not None",
         new="landed = result.repeated and block is None",
         tests=("tests/coordinator_v5/test_unknown_outcomes.py::test_e2_an_unknown_outcome_at_any_write",),
@@ -56,7 +57,7 @@ MUTANTS = (
         name="dead-owner-not-waited-out",
         rule="a producer waits for the next owner of a segment: the death of a broker aborts nothing (A1)",
         section="§8",
-        file="txnclient/channel.py",
+        file="txnclient/producing/channel.py",
         old="_OPEN_AGAIN = (*TRANSIENT, TopicNotFound,",
         new="_OPEN_AGAIN = (TopicNotFound,",
         tests=(KILLS + "test_a1_all_or_nothing_whichever_server_is_killed_after_whichever_step[broker-1]",),
@@ -86,7 +87,7 @@ MUTANTS = (
         name="open-not-scanned",
         rule="an open transaction holds at its own first entry behind a restart (R1)",
         section="§6",
-        file="segments/take_over.py",
+        file="segments/owner/take_over.py",
         old="            buffer.scanned(txn_id, metadata.writer, position)\n",
         new="            assert position > watermark\n",
         tests=(R1,),
@@ -116,11 +117,11 @@ MUTANTS = (
         name="roots-stay-in-the-graph",
         rule="a sealed segment of which nothing is left leaves the graph, roots first (S9)",
         section="§8",
-        file="segments/pruning.py",
+        file="segments/controller/pruning.py",
         old="            if entry is None or entry.parents or",
         new="            if entry is None or not entry.parents or",
         tests=(
-            "tests/segments/test_many_changes.py::"
+            "tests/segments/controller/test_many_changes.py::"
             "test_s9_a_thousand_changes_with_data_cost_a_restart_no_more_than_a_hundred",
         ),
         why_tests="a seed changes no layout a hundred times",

@@ -9,14 +9,14 @@ from typing import TypeVar, cast
 
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.settings import CoordinatorSettings
-from simulation.loop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.segments.virtual_time import run
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.op_transitions import plan_write_op
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import Header, Op
 from txnstore.store import Commit, KeyValue, Put
+from txnstore.writes.op_transitions import plan_write_op
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
 

@@ -11,7 +11,7 @@ from coordinator_v5.sessions import ANNOUNCED_AT_ONCE, Sessions
 from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
 from tests.coordinator_v5.processes import Connection
 from txnstore.records import OPEN, Header, TxnSeq
-from txnstore.transitions import TcSeq
+from txnstore.writes.transitions import TcSeq
 from txnwire.ids import TxnId
 from txnwire.turns import turns_divided_by
 

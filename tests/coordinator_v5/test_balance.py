@@ -12,10 +12,10 @@ from coordinator_v5.balance import Share, share
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import Connection, Process, headers, in_virtual_time, open_headers, until
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import COMMITTED, Header, decode
 from txnstore.store import KeyValue
-from txnstore.transitions import Decision
+from txnstore.writes.transitions import Decision
 from txnwire.errors import InvalidTxnState, TxnError
 from txnwire.ids import TxnId
 

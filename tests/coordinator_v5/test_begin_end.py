@@ -23,11 +23,11 @@ from tests.coordinator_v5.processes import (
     until,
 )
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, REASON_UNANSWERED
 from txnstore.store import Commit, Delete
-from txnstore.transitions import decision_of
+from txnstore.writes.transitions import decision_of
 from txnwire.errors import (
     InvalidArgument,
     InvalidTxnState,

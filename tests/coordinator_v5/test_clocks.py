@@ -9,8 +9,8 @@ import pytest
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import Connection, Process, in_virtual_time, until
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, OPEN, ClockStamp
 from txnstore.store import Commit, Delete
 from txnwire.ids import TxnId

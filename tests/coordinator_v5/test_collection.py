@@ -24,12 +24,12 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys, records
-from txnstore.collection_transitions import block_of, read_horizon, read_outcomes
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
-from txnstore.op_transitions import plan_ack_op
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, AbortedRecord, GcHorizon, Op
 from txnstore.store import Commit, CommitResult, Delete, EventKind, KeyValue, Put, RangeResult
+from txnstore.writes.collection_transitions import block_of, read_horizon, read_outcomes
+from txnstore.writes.op_transitions import plan_ack_op
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 from txnwire.turns import turns_divided_by

@@ -6,8 +6,8 @@ import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import Connection, Process, in_virtual_time, open_headers, until
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnwire.errors import Overloaded
 
 AT_ONCE = 20

@@ -17,9 +17,9 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
-from txnstore.mvcc import Change
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
+from txnstore.memory.mvcc import Change
 from txnstore.records import ABORTED, COMMITTED, REASON_TIMEOUT, TxnSeq, decode
 from txnstore.store import Commit, Put
 from txnwire.errors import InvalidTxnState

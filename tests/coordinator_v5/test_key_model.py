@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from coordinator_v5 import transaction_keys
 from coordinator_v5.settings import CoordinatorSettings
-from simulation.key_judge import judge
+from simulation.judges.key_judge import judge
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
     LOST_AFTER,
@@ -27,7 +27,7 @@ from tests.coordinator_v5.processes import (
     in_virtual_time,
     open_headers,
 )
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnwire.errors import ExpiredTransaction, InvalidTxnState, NotAllowed, TxnError
 from txnwire.ids import TxnId
 

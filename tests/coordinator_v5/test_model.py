@@ -29,9 +29,9 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED
-from txnstore.transitions import decision_of
+from txnstore.writes.transitions import decision_of
 from txnwire.errors import InvalidTxnState, TxnError
 from txnwire.ids import TxnId
 

@@ -6,13 +6,13 @@ import random
 
 from coordinator_v5.name_expiry import NameExpiry
 from tests.coordinator_v5.processes import StepClock, in_virtual_time, until, within
-from txnctl.sweeper import Sweeper
+from txnctl.process.sweeper import Sweeper
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
-from txnstore.name_transitions import KEEP_MS
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import COMMITTED, TxnName
 from txnstore.store import Commit, Delete, Put, created_at
+from txnstore.writes.name_transitions import KEEP_MS
 from txnwire.ids import TxnId
 
 

@@ -27,11 +27,11 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import COMMITTED, TxnName
 from txnstore.store import Commit, Delete
-from txnstore.transitions import Decision
+from txnstore.writes.transitions import Decision
 from txnwire.errors import InvalidArgument, InvalidTxnState, NotOwner, OutcomeUnknown, Overloaded, Timeout, TxnNotFound
 from txnwire.ids import TxnId
 

@@ -12,10 +12,10 @@ from coordinator_v5 import queries
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.settings import CoordinatorSettings
 from txnstore import keys
-from txnstore.etcd_store import EtcdStore
-from txnstore.op_transitions import plan_clean_up, plan_write_op, read_clean_up_verdict, read_op_verdict
+from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import ABORTED, COMMITTED, Op
 from txnstore.store import Commit, Put
+from txnstore.writes.op_transitions import plan_clean_up, plan_write_op, read_clean_up_verdict, read_op_verdict
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InvalidTxnState, TxnConflict, TxnNotFound
 from txnwire.ids import TxnId

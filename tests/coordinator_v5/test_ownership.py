@@ -11,8 +11,8 @@ from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import StepClock, in_virtual_time, until
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import Registration
 from txnstore.store import Commit, Delete, Put, WatchBatch
 

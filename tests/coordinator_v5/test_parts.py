@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coordinator_v5.transactions import IdBlocks, OwnedTcid, Phase, Transaction
 from txnstore.records import OPEN, Header, TxnSeq
-from txnstore.transitions import FIRST_SEQ, TcSeq
+from txnstore.writes.transitions import FIRST_SEQ, TcSeq
 from txnwire.ids import TxnId
 
 HEADER = Header(state=OPEN, timeout_ms=60_000, created_ms=0)

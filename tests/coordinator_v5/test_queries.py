@@ -11,11 +11,11 @@ from coordinator_v5 import queries
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import SEGMENT, Process, headers, in_virtual_time, until
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.op_transitions import plan_ack_op
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, Op, TransactionKey, encode
 from txnstore.store import Commit, Delete, Put, RangeResult
-from txnstore.transitions import Decision
+from txnstore.writes.op_transitions import plan_ack_op
+from txnstore.writes.transitions import Decision
 from txnwire.ids import TxnId
 
 OTHER = "public/default/orders/0000-ffff-1"

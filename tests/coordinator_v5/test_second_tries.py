@@ -21,11 +21,11 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate, MemoryStore
-from txnstore.name_transitions import KEEP_MS
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate, MemoryStore
 from txnstore.records import ABORTED, COMMITTED, TxnName
 from txnstore.store import Commit, Put, created_at
+from txnstore.writes.name_transitions import KEEP_MS
 from txnwire.errors import NotOwner, StoreFull, Timeout
 from txnwire.ids import TxnId
 

@@ -10,7 +10,7 @@ import pytest
 from coordinator_v5.service import CoordinatorService
 from tests.coordinator_v5.processes import Process, in_virtual_time, open_headers, until
 from tests.segments.memory_transport import MemoryTransport
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnwire.calls import Caller
 from txnwire.errors import (
     ExpiredTransaction,

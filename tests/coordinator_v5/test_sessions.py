@@ -8,8 +8,8 @@ import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import ONE_TCID, Connection, Process, in_virtual_time, open_headers, until
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, REASON_SESSION
 from txnwire.errors import InvalidTxnState
 

@@ -10,9 +10,9 @@ from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import SEGMENT, Process, StepClock, headers, in_virtual_time, until, within
 from txnstore import keys
 from txnstore.maintenance import Maintenance, MaintenanceSettings
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
-from txnstore.op_transitions import plan_clean_up
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.writes.op_transitions import plan_clean_up
 
 RATE, BURST, SECONDS = 1000, 100, 10
 KEPT_S = 0.5

@@ -18,7 +18,7 @@ from tests.coordinator_v5.processes import (
     until,
 )
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header, Registration
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import NotOwner, TxnError

@@ -11,7 +11,7 @@ import pytest
 from coordinator_v5 import transaction_keys
 from coordinator_v5.names import Begun
 from coordinator_v5.settings import CoordinatorSettings
-from simulation.key_judge import judge
+from simulation.judges.key_judge import judge
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
     LOST_AFTER,
@@ -25,12 +25,12 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys, records
-from txnstore.key_transitions import read_key
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, TransactionKey
 from txnstore.store import Commit, CommitResult
-from txnstore.transitions import Decision
+from txnstore.writes.key_transitions import read_key
+from txnstore.writes.transitions import Decision
 from txnwire.errors import (
     ExpiredTransaction,
     InvalidArgument,

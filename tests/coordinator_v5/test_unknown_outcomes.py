@@ -23,8 +23,8 @@ from tests.coordinator_v5.processes import (
     within,
 )
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId

@@ -7,7 +7,7 @@ import asyncio
 import json
 
 import txnclient
-from txnclient.producer import Producer
+from txnclient.producing.producer import Producer
 
 TOPICS = ("topic://public/named/a", "topic://other/named/b")
 SEGMENTS = 3

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import txnctl.serve
-from segments.file_ledger import FileLedgerStore
-from segments.file_ledger_writer import FileLedgerWriter
+import txnctl.process.serve
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.file_ledger_writer import FileLedgerWriter
 from txnctl.main import main
 
 PAUSE_FILE = "TEST_PAUSE_FILE"
@@ -39,5 +39,5 @@ class PausingLedgers(FileLedgerStore):
 
 
 if __name__ == "__main__":
-    txnctl.serve.FileLedgerStore = PausingLedgers  # type: ignore[misc]
+    txnctl.process.serve.FileLedgerStore = PausingLedgers  # type: ignore[misc]
     main()

@@ -18,9 +18,9 @@ import txnclient
 from tests.process import pausing_broker
 from tests.process.traffic import Traffic, keys_of
 from tests.processes import kill, process_cluster, read_all
-from txnctl.dev import DevCluster
+from txnctl.launch.dev import DevCluster
 from txnstore import keys, records
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]

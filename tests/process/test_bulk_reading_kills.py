@@ -9,7 +9,7 @@ import pytest
 
 import txnclient
 from tests.processes import kill, process_cluster
-from txnclient.snapshot import Span
+from txnclient.reading.snapshot import Span
 from txnwire.ids import EARLIEST
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -20,7 +20,7 @@ TOPIC = "topic://public/default/orders"
 async def test_x2_reading_and_scanning_over_kills_of_broker_and_etcd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txnclient.entries.SCAN_ENTRIES", 50)
+    monkeypatch.setattr("txnclient.reading.entries.SCAN_ENTRIES", 50)
     async with process_cluster(tmp_path) as cluster, txnclient.connect(cluster.url, timeout=60.0) as client:
         await client.create_topic(TOPIC, segments=1, autoscale="off")
         async with client.producer(TOPIC, compression=None, batch_bytes=20_000) as producer:

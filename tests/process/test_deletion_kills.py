@@ -11,7 +11,7 @@ import pytest
 import txnclient
 from tests.processes import kill, process_cluster
 from txnctl.checking.everything import check_everything
-from txnctl.settings import ServerSettings
+from txnctl.process.settings import ServerSettings
 from txnwire.errors import TopicNotFound
 
 VICTIMS = (("broker-1",), ("server",), ("etcd", "server", "broker-1"))

@@ -15,7 +15,7 @@ import pytest
 
 import txnclient
 from tests.processes import kill, process_cluster, read_all
-from txnctl.dev import DevCluster
+from txnctl.launch.dev import DevCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 

@@ -15,8 +15,8 @@ from tests.process.transaction_job import COMMITTED, COMMITTING, STEPS, Job
 from tests.processes import kill, process_cluster, read_all
 from tests.test_atomicity import nothing_open
 from txnctl.commands.asking import asking
-from txnctl.dev import DevCluster
-from txnstore.embedded_etcd import wait_stopped
+from txnctl.launch.dev import DevCluster
+from txnstore.etcd.embedded_etcd import wait_stopped
 
 VICTIMS = (("broker-1",), ("server",), ("etcd",), ("etcd", "server", "broker-1"))
 ROOT = Path(__file__).resolve().parent.parent.parent

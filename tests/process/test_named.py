@@ -14,7 +14,7 @@ import pytest
 import txnclient
 from tests.process.named_worker import SEGMENTS, TOPICS, values
 from tests.processes import kill, process_cluster, read_all
-from txnctl.dev import DevCluster
+from txnctl.launch.dev import DevCluster
 
 NAME = "sink/query-7/42"
 PROCESSES, WRITERS, COUNTED = 6, 50, 200

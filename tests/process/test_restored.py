@@ -13,8 +13,8 @@ import txnclient
 from tests.etcd_members import etcdctl
 from tests.processes import process_cluster, read_all
 from tests.txnctl.command_line import txnctl
-from txnctl.store_mark import StoreMark
-from txnstore.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnctl.process.store_mark import StoreMark
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 

@@ -16,8 +16,8 @@ import pytest
 import txnclient
 from tests.process.keyed_worker import INPUT, OUTPUT
 from tests.processes import FLAGS, kill, process_cluster, read_all
-from txnctl.dev import DevCluster
-from txnctl.supervisor import Child, ChildSpec, Supervisor
+from txnctl.launch.dev import DevCluster
+from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
 
 KEY = "nightly job"
 MESSAGES = 150

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from segments.assignment import consumer_id
-from segments.broker import Broker
-from segments.broker_service import BrokerService
-from segments.directory import Directory
-from segments.file_ledger import FileLedgerStore
-from segments.ledger import LedgerStore
-from segments.settings import BrokerSettings
-from segments.subscriptions import SEEK_BITS
-from segments.topology import Topology, create_record
+from segments.broker.broker import Broker
+from segments.broker.broker_service import BrokerService
+from segments.layout.assignment import consumer_id
+from segments.layout.directory import Directory
+from segments.layout.topology import Topology, create_record
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.ledger import LedgerStore
+from segments.log.settings import BrokerSettings
+from segments.subscription.subscriptions import SEEK_BITS
 from tests.segments.memory_transport import MemoryTransport
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord, Header, SubscriptionRecord

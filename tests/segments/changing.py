@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from segments.layout_changes import LayoutChanges
-from segments.layout_transitions import read_topology
-from segments.sealing import Seal
-from segments.topology import Topology
+from segments.controller.layout_changes import LayoutChanges
+from segments.layout.layout_transitions import Seal, read_topology
+from segments.layout.topology import Topology
 from tests.segments.brokering import TOPIC, Cluster
 from txnstore import keys, records
 from txnstore.election import Election

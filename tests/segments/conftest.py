@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.segments.brokering import Cluster
-from txnstore.etcd_store import EtcdSettings, EtcdStore
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnstore.store import MetadataStore
 from txnwire.clock import SystemClock, SystemRandom
 

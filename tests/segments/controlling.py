@@ -7,14 +7,14 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from segments.controller import Controller, ControllerSettings
-from segments.cut import Resolved, Tail
-from segments.directory import Directory
-from segments.sealing import Seal
+from segments.controller.controller import Controller, ControllerSettings
+from segments.controller.cut import Resolved, Tail
+from segments.layout.directory import Directory
+from segments.layout.layout_transitions import Seal
 from tests.segments.virtual_time import LoopClock
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
 from txnstore.store import MetadataStore
 from txnwire.errors import DataCorrupt, NotOwner

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from segments.cut import Resolved, Tail
-from segments.segment_cuts import SegmentCuts
-from segments.topology import SEALED, Topology, create_record
+from segments.controller.cut import Resolved, Tail
+from segments.layout.topology import SEALED, Topology, create_record
+from segments.owner.segment_cuts import SegmentCuts
 from tests.segments.virtual_time import LoopClock
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.mvcc import Mvcc
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.mvcc import Mvcc
 from txnstore.records import GcHorizon, Header, Incarnation, Owner
 from txnstore.store import Commit, Delete, Put
 from txnwire.errors import NotOwner, TxnError
@@ -387,7 +387,7 @@ class World:
         while progress := [one for one in list(owner.choices()) if one != owner.deliver]:
             progress[0]()
 
-    # ---- segments.snapshots.SegmentQuestions
+    # ---- segments.controller.snapshots.SegmentQuestions
 
     async def resolved(self, segment: str) -> Resolved:
         for _ in range(1 if self.draw(4) else 1 + self.draw(10)):  # now and then a slow one: much happens meanwhile

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from segments.file_ledger import FileLedgerStore
-from segments.ledger import LedgerFailed, LedgerWriter
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.ledger import LedgerFailed, LedgerWriter
 from tests.segments.brokering import Cluster
 from txnstore import keys
 from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pytest
 
-from segments.ledger import LedgerFailed, LedgerFenced, LedgerStore, LedgerUnreadable, LedgerWriter, Recovered
+from segments.ledger.ledger import LedgerFailed, LedgerFenced, LedgerStore, LedgerUnreadable, LedgerWriter, Recovered
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 SEGMENT = "public/default/orders/0000-7fff-3"

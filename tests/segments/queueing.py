@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from segments.cursor import Cursor
-from segments.queue import Handout, Queue, QueueBounds, QueueConsumer
-from segments.tail_cache import ChunkKey, LogEntry
+from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.subscription.cursor import Cursor
+from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import AckPosition

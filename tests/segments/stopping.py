@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from segments.file_ledger import FileLedgerStore
-from segments.file_ledger_writer import FileLedgerWriter
-from segments.ledger import LedgerFailed, Recovered
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.file_ledger_writer import FileLedgerWriter
+from segments.ledger.ledger import LedgerFailed, Recovered
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnstore.store import Commit, CommitResult
 from txnwire.clock import SystemClock
 from txnwire.errors import StoreUnavailable

@@ -9,8 +9,8 @@ import pytest
 from tests.segments.controlling import TOPIC, Inbox, Process, joining, running
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate
 from txnwire.errors import Overloaded, TopicNotFound
 from txnwire.ids import Position
 

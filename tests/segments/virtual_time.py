@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from simulation.guards import forbidden
-from simulation.leftovers import tasks_left
-from simulation.loop import SimLoop
+from simulation.judges.leftovers import tasks_left
+from simulation.world.guards import forbidden
+from simulation.world.loop import SimLoop
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.history import Call, Ended, Operation, Outcome, Poll, Read, Send
+from simulation.judges.history import Call, Ended, Operation, Outcome, Poll, Read, Send
 
 
 def call(what: str, values: str, ended: Ended) -> Call:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pyspark_txnstore.attempt import Attempt
-from pyspark_txnstore.batch_names import BatchName
-from pyspark_txnstore.options import SinkOptions
-from pyspark_txnstore.runs import Run
+from pyspark_txnstore.shared.options import SinkOptions
+from pyspark_txnstore.sink.attempt import Attempt
+from pyspark_txnstore.sink.batch_names import BatchName
+from pyspark_txnstore.sink.runs import Run
 from tests.spark.waiting import wait_until
 
 

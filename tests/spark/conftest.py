@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txnclient.sync
-from pyspark_txnstore.process_client import close_clients
+from pyspark_txnstore.shared.process_client import close_clients
 from tests.spark.micro_batches import MicroBatches, Start
 from tests.spark.service import REPOSITORY, Service, running_service
 from tests.spark.sessions import running_session

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pyspark_txnstore import DefaultSource
-from pyspark_txnstore.process_client import client_of
-from pyspark_txnstore.winners import Commit, Written, to_commit
+from pyspark_txnstore.shared.process_client import client_of
+from pyspark_txnstore.sink.winners import Commit, Written, to_commit
 from tests.spark.waiting import wait_until
 
 

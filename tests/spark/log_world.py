@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyspark_txnstore.cuts import Cuts
-from pyspark_txnstore.offsets import EntryRange, ranges
-from pyspark_txnstore.options import SourceOptions
+from pyspark_txnstore.shared.offsets import EntryRange, ranges
+from pyspark_txnstore.shared.options import SourceOptions
+from pyspark_txnstore.source.cuts import Cuts
 from txnclient import EntryHead, Snapshot
-from txnclient.snapshot import SegmentBounds, Span, TopicBounds
+from txnclient.reading.snapshot import SegmentBounds, Span, TopicBounds
 from txnwire.errors import DataTrimmed
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName, TopicName

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import txnclient.sync
 from pyspark_txnstore import DefaultSource
-from pyspark_txnstore.stream import StreamReader
+from pyspark_txnstore.source.stream import StreamReader
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.processes import kill, process_cluster
-from txnstore.lifetime import tied_to_parent
+from txnstore.etcd.lifetime import tied_to_parent
 
 REPOSITORY = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0

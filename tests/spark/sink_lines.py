@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import txnclient.sync
-from pyspark_txnstore import batch_names
+from pyspark_txnstore.sink import batch_names
 from tests.spark.faulty_sink import FaultySource
 from tests.spark.sessions import local_session
 

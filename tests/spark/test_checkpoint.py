@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_txnstore import first_batch
 from pyspark_txnstore.checkpoint import Restart, checkpoint_folder, read_checkpoint, restart, stretches
-from pyspark_txnstore.offset_codec import Isolation, encode_offset
+from pyspark_txnstore.shared.offset_codec import Isolation, encode_offset
+from pyspark_txnstore.source import first_batch
 from txnclient import Snapshot
-from txnclient.snapshot import SegmentBounds, TopicBounds
+from txnclient.reading.snapshot import SegmentBounds, TopicBounds
 from txnctl.cli import app
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.ids import Position, TxnId

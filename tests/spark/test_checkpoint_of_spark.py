@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import txnclient.sync
 from tests.spark.service import Service
+from tests.spark.sink.test_sink import read_all
 from tests.spark.sink_lines import Lines
-from tests.spark.test_sink import read_all
 from txnctl.cli import app
 
 

@@ -16,8 +16,8 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import txnclient.sync
-from pyspark_txnstore.columns import SCHEMA
-from pyspark_txnstore.options import OPTIONS
+from pyspark_txnstore.shared.options import OPTIONS
+from pyspark_txnstore.source.columns import SCHEMA
 from tests.spark.service import REPOSITORY, Service
 from tests.test_documentation import blocks
 

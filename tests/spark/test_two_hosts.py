@@ -17,9 +17,9 @@ import pytest
 
 import txnclient.sync
 from tests.spark.service import REPOSITORY, Service
-from tests.spark.test_sink import read_all, stored
+from tests.spark.sink.test_sink import read_all, stored
 from tests.spark.two_hosts import ROWS, TASKS
-from txnstore.lifetime import tied_to_parent
+from txnstore.etcd.lifetime import tied_to_parent
 
 TOPIC = "topic://public/spark/two-hosts"
 WRITES = ("frame", "stream", "stopped")

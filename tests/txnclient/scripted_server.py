@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 import txnclient
-from segments.dedup import Dedup, InFlight, Verdict
-from segments.topology import Topology, create_record
+from segments.layout.topology import Topology, create_record
+from segments.log.dedup import Dedup, InFlight, Verdict
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock
 from txnwire.entry import OutgoingMessage, decode_block, encode_entry

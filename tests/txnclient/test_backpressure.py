@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import txnclient
-from segments.settings import BrokerSettings
+from segments.log.settings import BrokerSettings
 from tests.cluster import running_cluster
 from tests.segments.brokering import eventually
 from tests.segments.gates import SlowDisks

@@ -305,7 +305,7 @@ def test_c6_everybody_who_waits_when_a_consumer_fails_is_told_at_once() -> None:
             began = cluster.clock.monotonic()
             consumer._receiver.fail(txnclient.TopicNotFound("gone"))
             await asyncio.wait(waiting)
-            assert cluster.clock.monotonic() < began + txnclient.deadlines.FIRST_PAUSE_S / 2
+            assert cluster.clock.monotonic() < began + txnclient.connection.deadlines.FIRST_PAUSE_S / 2
             assert all(isinstance(task.exception(), txnclient.TopicNotFound) for task in waiting)
 
     run(scenario())

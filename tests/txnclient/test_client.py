@@ -14,7 +14,7 @@ from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected,
 from txnwire.proto import txn_pb2 as pb
 
 
-def connect(cluster: Cluster, url: str, **options: Any) -> txnclient.opening.Opening[txnclient.Client]:
+def connect(cluster: Cluster, url: str, **options: Any) -> txnclient.connection.opening.Opening[txnclient.Client]:
     return txnclient.connect(url, transport=cluster.transport, clock=cluster.clock, random=Random(1), **options)
 
 

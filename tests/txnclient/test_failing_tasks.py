@@ -11,10 +11,10 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import TOPIC, connected, until
-from txnclient.channel import Channel
-from txnclient.directory import Directory
-from txnclient.feed import Feed
-from txnclient.membership import Membership
+from txnclient.connection.directory import Directory
+from txnclient.consuming.feed import Feed
+from txnclient.consuming.membership import Membership
+from txnclient.producing.channel import Channel
 from txnwire.errors import InternalError
 
 

@@ -14,7 +14,7 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.processes import read_all
 from tests.txnclient.queueing import force_abort
-from txnclient.coordinators import Coordinators
+from txnclient.transactions.coordinators import Coordinators
 from txnwire.proto import txn_pb2 as pb
 
 SOURCE = "topic://public/default/source"

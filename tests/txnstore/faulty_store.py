@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from tests.segments.virtual_time import LoopClock
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.store import (
     Commit,
     KeyValue,

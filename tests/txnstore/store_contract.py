@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from txnstore import keys, store_client
-from txnstore.backend import Fence, Fenced
-from txnstore.grouping import Member
+from txnstore import keys
+from txnstore.access import store_client
+from txnstore.access.backend import Fence, Fenced
+from txnstore.access.grouping import Member
+from txnstore.access.store_client import StoreClient
 from txnstore.store import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_OPS,
@@ -33,7 +35,6 @@ from txnstore.store import (
     unchanged_since,
     version_is,
 )
-from txnstore.store_client import StoreClient
 from txnwire.errors import InvalidArgument, StoreUnavailable
 
 A, B, C = b"/k/a", b"/k/b", b"/k/c"

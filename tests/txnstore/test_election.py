@@ -10,9 +10,9 @@ import pytest
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
 from txnstore.election import Election
-from txnstore.etcd_store import EtcdStore
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.etcd.etcd_store import EtcdStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.store import Commit, MetadataStore, Put
 
 KEY = keys.leader("sweeper")

@@ -9,9 +9,9 @@ import pytest
 
 from tests.txnstore.store_contract import StoreContract
 from txnstore import keys
-from txnstore.etcd_store import EtcdSettings, EtcdStore
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import MemoryStore
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnwire.clock import SystemClock, SystemRandom
 
 

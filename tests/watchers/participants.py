@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import count
 
-from segments.cursor import Cursor
+from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
-from txnstore import keys, op_transitions, records
+from txnstore import keys, records
 from txnstore.records import Op, Owner
 from txnstore.store import Commit, Delete, MetadataStore, Put
+from txnstore.writes import op_transitions
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers import acks

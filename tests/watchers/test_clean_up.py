@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from segments.cursor import Cursor
+from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.txnwire.waiting import eventually, idle
 from tests.watchers.headers import begin, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own, present
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, CursorMark, Watermark
 from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitResult, Delete, EventKind, MetadataStore, Put
 from txnwire.clock import SystemClock

@@ -17,8 +17,8 @@ from tests.segments.virtual_time import LoopClock, run
 from tests.txnwire.waiting import eventually, idle
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import Header
 from txnstore.store import Commit, Event, EventKind, KeyValue, MetadataStore, Put, WatchBatch
 from txnwire.clock import SystemClock

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from segments.cursor import Cursor
+from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.segments.virtual_time import LoopClock, run
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own
 from txnstore import keys, records
-from txnstore.memory_etcd import MemoryEtcd
-from txnstore.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, Header
 from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock

@@ -17,11 +17,11 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from txnclient.opening import Closable, Opening
-from txnclient.transaction import Transaction
-from txnclient.unfinished import UnfinishedSync
-from txnclient.untold import Looked
-from txnclient.whole import cancelled_in
+from txnclient.connection.opening import Closable, Opening
+from txnclient.producing.untold import Looked
+from txnclient.reading.unfinished import UnfinishedSync
+from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.whole import cancelled_in
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError, for_good
 
 T = TypeVar("T")
@@ -341,7 +341,7 @@ class Face(Generic[I_co]):
 
 
 def closed_behind(close: Callable[[], None], error: BaseException | None) -> None:
-    """As `txnclient.opening.closed_behind`."""
+    """As `txnclient.connection.opening.closed_behind`."""
     try:
         close()
     except TxnError as failure:

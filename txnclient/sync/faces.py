@@ -9,28 +9,29 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, Unpack, overload
 
 import txnclient.client
-import txnclient.consumer
-import txnclient.producer
-import txnclient.reader
-import txnclient.transaction
-from txnclient.bulk import SentIds, runs_no_code
-from txnclient.entries import WholeEntry
-from txnclient.entry_heads import EntryHead
-from txnclient.message import Message
+import txnclient.consuming.consumer
+import txnclient.producing.producer
+import txnclient.reading.reader
+import txnclient.reading.watch
+import txnclient.transactions.transaction
+from txnclient.connection.topic_changes import UNCHANGED, Unchanged
+from txnclient.connection.topic_layout import TopicLayout
+from txnclient.consuming.message import Message
+from txnclient.consuming.starts import StartArgument
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
+from txnclient.producing.bulk import SentIds, runs_no_code
+from txnclient.reading.entries import WholeEntry
+from txnclient.reading.entry_heads import EntryHead
+from txnclient.reading.snapshot import Snapshot, Span
 from txnclient.serializers import Serializer, V
-from txnclient.snapshot import Snapshot, Span
-from txnclient.starts import StartArgument
 from txnclient.sync.bridge import Face, closed_behind, opened
-from txnclient.topic_changes import UNCHANGED, Unchanged
-from txnclient.topic_layout import TopicLayout
-from txnclient.transaction import CommitResult, TransactionState
+from txnclient.transactions.transaction import CommitResult, TransactionState
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MessageId, Position, TxnId
 
 
-class Transaction(Face[txnclient.transaction.Transaction]):
+class Transaction(Face[txnclient.transactions.transaction.Transaction]):
     """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
 
     A named one (`client.begin(name=…)`) is shared with everybody who begins the name; this object is one writer of it.
@@ -112,7 +113,7 @@ class Transaction(Face[txnclient.transaction.Transaction]):
         self._bridge.wait(self._inner.abort(timeout=timeout))
 
 
-class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
+class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
     """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order; they
     are read in that order too when segments are split and merged meanwhile, which a producer follows by itself."""
 
@@ -226,7 +227,7 @@ class Producer(Face[txnclient.producer.Producer[V]], Generic[V]):
         closed_behind(self.close, error)
 
 
-class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
+class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
     """Made by `client.consumer(topics, subscription)`.
 
     Of a stream the controller assigns segments and may move them to other consumers at any time. Messages not acked by
@@ -333,7 +334,7 @@ class Consumer(Face[txnclient.consumer.Consumer[V]], Generic[V]):
         closed_behind(self.close, error)
 
 
-class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
+class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
     """Made by `client.reader(topics)`. A parent segment is read to its end before its children."""
 
     @property
@@ -379,7 +380,7 @@ class Reader(Face[txnclient.reader.Reader[V]], Generic[V]):
         closed_behind(self.close, error)
 
 
-class Watch(Face[txnclient.watch.Watch]):
+class Watch(Face[txnclient.reading.watch.Watch]):
     """Made by `client.watch(snapshot)`."""
 
     @property
@@ -948,7 +949,7 @@ class Client(Face[txnclient.client.Client]):
         closed_behind(self.close, error)
 
 
-def _inner_of(txn: Transaction | None) -> txnclient.transaction.Transaction | None:
+def _inner_of(txn: Transaction | None) -> txnclient.transactions.transaction.Transaction | None:
     return txn._inner if isinstance(txn, Transaction) else txn  # what is none is refused there
 
 

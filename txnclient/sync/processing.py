@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import txnclient.producer
+import txnclient.producing.producer
+from txnclient.consuming.message import Message
 from txnclient.handlers import BatchWork, Handled, Handler, MessageWork, handle_plainly, producers_by_name
-from txnclient.message import Message
 from txnclient.processing import Limits, Processing, ProcessStatistics
 from txnclient.serializers import V
 from txnclient.sync.bridge import RunInCaller
 from txnclient.sync.faces import Consumer, Producer, Transaction
-from txnclient.transaction import Transaction as AsyncTransaction
+from txnclient.transactions.transaction import Transaction as AsyncTransaction
 
 STOP_POLL_S = 0.02
 """How often a `threading.Event` is looked at: it cannot wake an event loop."""
@@ -46,7 +46,7 @@ def process(
         inner = {name: one._inner for name, one in producers.items()}
     elif producers is not None:
         inner = producers._inner
-    chosen: dict[str | None, txnclient.producer.Producer[Any]] = producers_by_name(inner)
+    chosen: dict[str | None, txnclient.producing.producer.Producer[Any]] = producers_by_name(inner)
     ordered = consumer.type == "stream"
 
     def run(run_in_caller: RunInCaller) -> Coroutine[Any, Any, ProcessStatistics]:

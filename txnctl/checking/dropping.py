@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from segments.retention import kept_ledgers
+from segments.log.retention import kept_ledgers
 from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import OnDisk

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from segments.file_ledger import FileLedgerStore
-from segments.ledger import LedgerStore
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.ledger import LedgerStore
 from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import Now, broken_ledgers, missing_entries, missing_sidecars
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Finding, Repair
-from txnctl.settings import ServerSettings, etcd_settings
-from txnctl.store_mark import StoreMark
+from txnctl.process.settings import ServerSettings, etcd_settings
+from txnctl.process.store_mark import StoreMark
 from txnstore import keys
-from txnstore.etcd_store import EtcdStore
-from txnstore.lineage import StoreUnfit
+from txnstore.access.lineage import StoreUnfit
+from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import DataFolder, Incarnation, decode
 from txnstore.store import MetadataStore
 from txnwire.clock import SystemClock, SystemRandom

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from segments.topology import ACTIVE, SEALED
+from segments.layout.topology import ACTIVE, SEALED
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
 from txnstore.store import NO_LEASE

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable
 
-from segments.ledger import LedgerStore, Recovered
-from segments.ledger_evidence import REPAIR
-from segments.ledger_list import read_list
-from segments.retention import kept_ledgers
-from segments.sidecars import decode_sidecar
-from segments.topology import Topology
+from segments.layout.topology import Topology
+from segments.ledger.ledger import LedgerStore, Recovered
+from segments.ledger.ledger_evidence import REPAIR
+from segments.ledger.sidecars import decode_sidecar
+from segments.log.ledger_list import read_list
+from segments.log.retention import kept_ledgers
 from txnctl.checking.missing import Shortfall, shortfalls
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import OnDisk

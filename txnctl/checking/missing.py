@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from segments.ledger_evidence import lies_beyond
-from segments.retention import kept_ledgers
+from segments.ledger.ledger_evidence import lies_beyond
+from segments.log.retention import kept_ledgers
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import OnDisk
 from txnstore import keys

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from segments.ledger_pages import Page, join, read_page
-from segments.topology import Topology
+from segments.layout.topology import Topology
+from segments.log.ledger_pages import Page, join, read_page
 from txnstore import keys, records
-from txnstore.collection_transitions import Outcomes, read_outcomes
-from txnstore.paging import in_pages
+from txnstore.access.paging import in_pages
 from txnstore.store import KeyValue, MetadataStore
+from txnstore.writes.collection_transitions import Outcomes, read_outcomes
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from segments.file_ledger import FileLedgerStore
-from segments.ledger_pages import Page, cut
-from segments.ledgers import covered_by
-from segments.sidecars import decode_sidecar, encode_sidecar
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.log.ledger_pages import Page, cut
+from segments.log.ledgers import covered_by
 from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
 from txnctl.checking.rewound import (
@@ -32,12 +32,12 @@ from txnctl.checking.rewound import (
     raised_topic,
     start_of,
 )
-from txnctl.store_mark import Mark, StoreMark
+from txnctl.process.store_mark import Mark, StoreMark
 from txnstore import keys, records
+from txnstore.access.store_client import StoreClient
 from txnstore.records import ABORTED, OPEN, REASON_ADMIN, AbortedRecord, Incarnation, LedgerInfo, LedgerRecord
 from txnstore.store import Commit, Delete, Put, Read, absent, unchanged_since
-from txnstore.store_client import StoreClient
-from txnstore.transitions import decide, plan_end
+from txnstore.writes.transitions import decide, plan_end
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import DataCorrupt, InternalError, NotAllowed
 from txnwire.ids import EARLIEST, Position, TxnId

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from segments.retention import kept_ledgers
-from segments.topology import ACTIVE
+from segments.layout.topology import ACTIVE
+from segments.log.retention import kept_ledgers
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
 from txnstore.records import NO_WRITER, LedgerInfo, LedgerRecord, TopicRecord, TxnSeq
-from txnstore.writer_lists import holds
+from txnstore.writes.writer_lists import holds
 from txnwire.ids import EARLIEST, Position, TxnId
 
 IDS_STEP: Final = 1 << 40

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 import txnclient
-from txnclient.starts import StartArgument
+from txnclient.consuming.starts import StartArgument
 from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from txnctl import logs
 from txnctl.commands.output import Format, Output, show_json
 from txnctl.commands.running import run
-from txnctl.settings import load
+from txnctl.process import logs
+from txnctl.process.settings import load
 
 if TYPE_CHECKING:
     from txnctl.checking.everything import Checked

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from txnclient.snapshot import Snapshot
+from txnclient.reading.snapshot import Snapshot
 from txnctl.commands.asking import DEFAULT_URL, Url, connected
 from txnctl.commands.output import Format, Output, say, show_json, show_rows
 from txnctl.commands.running import run

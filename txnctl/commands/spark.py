@@ -13,7 +13,7 @@ from txnwire.errors import DataCorrupt, InvalidArgument, TxnNotFound
 
 if TYPE_CHECKING:
     from pyspark_txnstore.checkpoint import Batch, Checkpoint
-    from txnclient.snapshot import Snapshot
+    from txnclient.reading.snapshot import Snapshot
 
 app = typer.Typer(help="Spark: where a query stands, by its checkpoint.", no_args_is_help=True)
 
@@ -32,8 +32,8 @@ def checkpoint(
 ) -> None:
     """Where a query stands, and what a restart would do. With --topic or --sink-name the service is asked which batches
     our sink has committed. The query may be running."""
-    from pyspark_txnstore import batch_names
     from pyspark_txnstore.checkpoint import checkpoint_folder, read_checkpoint, restart
+    from pyspark_txnstore.sink import batch_names
 
     found = read_checkpoint(checkpoint_folder(folder), last=last)
     to_restart = restart(found)
@@ -68,7 +68,7 @@ def checkpoint(
 async def _outcome(cluster: Asking, sink: Any, query_id: str, batch: int) -> dict[str, Any]:
     """Of the transaction of a batch; also of the one that an earlier version would have begun. None: it is not known,
     never begun or forgotten."""
-    from pyspark_txnstore import batch_names
+    from pyspark_txnstore.sink import batch_names
 
     name = batch_names.micro_batch_name(sink, query_id, batch)
     outcome = await _outcome_of(cluster, name.text)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txnclient.topic_layout import TopicLayout
+from txnclient.connection.topic_layout import TopicLayout
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
 from txnctl.commands.drawing import draw
 from txnctl.commands.output import Format, Output, counted, say, show_done, show_json, show_rows

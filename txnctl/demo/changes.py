@@ -17,7 +17,7 @@ import txnclient
 from txnctl.commands.asking import Asking
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.waits import Waits
-from txnctl.dev import DevCluster
+from txnctl.launch.dev import DevCluster
 
 SPLIT, TAKE_OVER, MERGE = "split", "take-over", "merge"
 BROKER = "broker-2"

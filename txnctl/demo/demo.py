@@ -26,8 +26,8 @@ from txnctl.demo.summary import Course, print_next, print_summary
 from txnctl.demo.verify import Findings
 from txnctl.demo.waits import Waits
 from txnctl.demo.worker import BATCH
-from txnctl.dev import DevCluster
-from txnctl.supervisor import ChildSpec, Supervisor
+from txnctl.launch.dev import DevCluster
+from txnctl.launch.supervisor import ChildSpec, Supervisor
 from txnwire.errors import Timeout
 
 WORK_TIMEOUT_S = 600.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from txnctl.preflight import FolderLock
+from txnctl.launch.preflight import FolderLock
 from txnwire.errors import NotAllowed
 
 PREFIX = "txnstore-demo-"

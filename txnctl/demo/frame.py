@@ -17,8 +17,8 @@ from rich.progress import Progress as Bars
 
 from txnctl.demo.changes import LEASE_TTL_S
 from txnctl.demo.folders import passing_folder
-from txnctl.dev import DevSettings
-from txnstore.lifetime import tied_to_parent
+from txnctl.launch.dev import DevSettings
+from txnstore.etcd.lifetime import tied_to_parent
 from txnwire.errors import InternalError, NotAllowed, Timeout
 
 BROKERS = 2

@@ -14,8 +14,8 @@ from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.journal import BEGUN, read_journal
 from txnctl.demo.waits import Waits
 from txnctl.demo.worker import SUBSCRIPTION
-from txnctl.dev import DevCluster
-from txnctl.supervisor import Supervisor
+from txnctl.launch.dev import DevCluster
+from txnctl.launch.supervisor import Supervisor
 
 KILL_WORKER_AT, KILL_BROKER_AT, MERGE_AT = 0.1, 0.3, 0.8
 WORKER = "worker-1"

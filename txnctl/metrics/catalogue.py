@@ -11,7 +11,7 @@ from txnctl.metrics.metric import Metric
 from txnctl.metrics.of_process import CONTROLLER, PROCESS, STORE, SWEEPER
 from txnctl.metrics.of_segments import BROKER
 from txnctl.metrics.of_transactions import CENSUS, COORDINATOR
-from txnctl.statistics import ProcessStatistics
+from txnctl.metrics.statistics import ProcessStatistics
 
 
 def catalogue() -> list[Metric[Any]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from segments.controller import ControllerStatistics
+from segments.controller.controller import ControllerStatistics
 from txnctl.metrics.metric import Kind, Metric
-from txnctl.statistics import ProcessStatistics, StoreStatistics, SweeperStatistics
+from txnctl.metrics.statistics import ProcessStatistics, StoreStatistics, SweeperStatistics
 
 STORE: tuple[Metric[StoreStatistics], ...] = (
     Metric(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import reduce
 
-from segments.broker import BrokerStatistics
-from segments.housekeeping import KeepingStatistics
+from segments.broker.broker import BrokerStatistics
+from segments.log.housekeeping import KeepingStatistics
 from txnctl.metrics.metric import Kind, Labelled, Metric, largest
 
 SEGMENTS_SHOWN = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator_v5.statistics import CoordinatorStatistics
 from txnctl.metrics.metric import Kind, Metric
-from txnctl.statistics import Census
+from txnctl.metrics.statistics import Census
 
 COORDINATOR: tuple[Metric[CoordinatorStatistics], ...] = (
     Metric(

@@ -1,4 +1,4 @@
-"""`txnstore.backend.Backend` over a real etcd."""
+"""`txnstore.access.backend.Backend` over a real etcd."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import grpc
 import structlog
 
 from txnstore import keys as store_keys
-from txnstore.backend import Fence, Fenced, Page, Reason, Refused, StoreStatus, Unanswered
+from txnstore.access.backend import Fence, Fenced, Page, Reason, Refused, StoreStatus, Unanswered
+from txnstore.access.grouping import Member
+from txnstore.access.lineage import Lineage, StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd import wire
 from txnstore.etcd.connection import Connection, Endpoint
 from txnstore.etcd.hedging import first_answer
 from txnstore.etcd.watch import EtcdWatchStream, record_of
-from txnstore.grouping import Member
-from txnstore.lineage import Lineage, StoreUnfit
 from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, Read, unchanged_since
 
 _RANGE: Final = "/etcdserverpb.KV/Range"
@@ -95,7 +95,7 @@ class EtcdBackend:
             raise
         return True
 
-    # --- whose store it is (`txnstore.lineage`) ---
+    # --- whose store it is (`txnstore.access.lineage`) ---
 
     async def _check_store(self, endpoint: Endpoint) -> None:
         """▲ An alarm stops everything, so it takes two looks: a member that was started anew between the two answers of

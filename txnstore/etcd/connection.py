@@ -13,11 +13,11 @@ from typing import Final, NoReturn
 import grpc
 import structlog
 
-from txnstore.backend import Reason, Refused, Unanswered
+from txnstore.access.backend import Reason, Refused, Unanswered
+from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.releases import check_release
 from txnstore.etcd.settings import EtcdSettings
-from txnstore.lineage import StoreUnfit
 from txnstore.store import Compacted
 from txnwire.errors import InvalidArgument, StoreUnavailable
 from txnwire.grpc_transport import TlsFiles, open_channel

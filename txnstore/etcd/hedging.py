@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from txnstore.backend import Unanswered
+from txnstore.access.backend import Unanswered
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS where `ca` or `certificate` is given).
     `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used where it does not tell it
     (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2). `repairing` admits a store
-    that is unfit (`txnstore.lineage`)."""
+    that is unfit (`txnstore.access.lineage`)."""
 
     endpoints: tuple[str, ...]
     prefix: str = ""

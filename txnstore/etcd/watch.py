@@ -1,4 +1,4 @@
-"""One watch stream of etcd's, until it is lost; `txnstore.following` makes a watch that goes on out of them."""
+"""One watch stream of etcd's, until it is lost; `txnstore.access.following` makes a watch that goes on out of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 
-from txnstore.backend import Reason, Refused, Unanswered
+from txnstore.access.backend import Reason, Refused, Unanswered
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.connection import Connection, Endpoint, StreamCall
 from txnstore.store import Compacted, Event, EventKind, KeyValue
@@ -22,7 +22,7 @@ def record_of(found: pb.KeyValue, prefix_length: int) -> KeyValue:
 
 
 class EtcdWatchStream:
-    """`txnstore.backend.WatchStream`. No fragments, no progress notifications; replies of any size."""
+    """`txnstore.access.backend.WatchStream`. No fragments, no progress notifications; replies of any size."""
 
     def __init__(self, connection: Connection, endpoint: Endpoint, call: StreamCall, prefix_length: int) -> None:
         self._connection = connection

@@ -1,7 +1,8 @@
 """Commits as etcd's protobuf bytes, written by hand and once: joining a group is joining bytes (DESIGN §4).
 
 A protobuf object per compare and put would cost several times as much as everything else a commit costs in Python.
-`tests/txnstore/test_wire.py` reads the bytes back with the generated messages. Field numbers are those of `rpc.proto`.
+`tests/txnstore/etcd/test_wire.py` reads the bytes back with the generated messages. Field numbers are those of
+`rpc.proto`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.etcd_members import EtcdMembers, Tap
-from txnctl.probe import wait_cluster_ready
-from txnctl.supervisor import Child, ChildSpec
-from txnstore.embedded_etcd import free_port
+from txnctl.launch.probe import wait_cluster_ready
+from txnctl.launch.supervisor import Child, ChildSpec
+from txnstore.etcd.embedded_etcd import free_port
 
 ROOT = Path(__file__).parents[3]
 BROKERS = ("broker-1", "broker-2", "broker-3")

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import txnclient
-from simulation.acking_work import AckingDrain
-from simulation.checker import check
-from simulation.dead_work import DeadDrain
-from simulation.history import History, write_history
-from simulation.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
-from simulation.keyed_work import TOPIC as KEYED_TOPIC
-from simulation.large_work import LargeDrain
-from simulation.layout_work import placed
-from simulation.passing_work import PassingDrain
-from simulation.queue_work import QueueDrain, QueueLog
-from simulation.recorder import Recorder
-from simulation.seek_work import SeekDrain
-from simulation.workload import SUBSCRIPTION, TOPICS, Drain, Plan
+from simulation.judges.checker import check
+from simulation.judges.history import History, write_history
+from simulation.seeking.seek_work import SeekDrain
+from simulation.workloads.acking_work import AckingDrain
+from simulation.workloads.dead_work import DeadDrain
+from simulation.workloads.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
+from simulation.workloads.keyed_work import TOPIC as KEYED_TOPIC
+from simulation.workloads.large_work import LargeDrain
+from simulation.workloads.layout_work import placed
+from simulation.workloads.passing_work import PassingDrain
+from simulation.workloads.queue_work import QueueDrain, QueueLog
+from simulation.workloads.recorder import Recorder
+from simulation.workloads.workload import SUBSCRIPTION, TOPICS, Drain, Plan
 from tests.process.chaos.cluster import ChaosCluster
 from tests.process.chaos.journal import JournalReader, draft_of
 from tests.process.chaos.kept import LOGS, read_kept, read_taken

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from simulation.acking_work import AckingLog
-from simulation.dead_work import DeadLog
-from simulation.large_work import LargeLog
-from simulation.passing_work import PassingLog
-from simulation.queue_work import Taken
-from simulation.seek_model import SeekLog
+from simulation.seeking.seek_model import SeekLog
+from simulation.workloads.acking_work import AckingLog
+from simulation.workloads.dead_work import DeadLog
+from simulation.workloads.large_work import LargeLog
+from simulation.workloads.passing_work import PassingLog
+from simulation.workloads.queue_work import Taken
 from txnwire.ports import Connection, Listener, Transport
 from txnwire.proto.txn_pb2 import Command
 

@@ -19,7 +19,7 @@ from tests.process.chaos.moments import Moments
 from tests.process.chaos.striking import Striking
 from tests.process.chaos.witness import Witness
 from tests.process.chaos.works import STEADY, WORKS
-from txnctl.supervisor import Child
+from txnctl.launch.supervisor import Child
 from txnwire.errors import TxnError
 
 TOLD_EVERY_S = 10.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import txnctl.serve
-from segments.controller import ControllerSettings
-from segments.settings import BrokerSettings
+import txnctl.process.serve
+from segments.controller.controller import ControllerSettings
+from segments.log.settings import BrokerSettings
 from txnctl.main import main
-from txnctl.server import Server
+from txnctl.process.server import Server
 
 BROKER = BrokerSettings(
     ledger_roll_bytes=64 * 1024,
@@ -24,5 +24,5 @@ BROKER = BrokerSettings(
 CONTROLLER = ControllerSettings(layout_patience_s=4.0, prune_s=5.0)
 
 if __name__ == "__main__":
-    txnctl.serve.Server = partial(Server, broker_settings=BROKER, controller_settings=CONTROLLER)  # type: ignore[misc,assignment]
+    txnctl.process.serve.Server = partial(Server, broker_settings=BROKER, controller_settings=CONTROLLER)  # type: ignore[misc,assignment]
     main()

@@ -13,7 +13,7 @@ from tests.etcd_members import Tap
 from tests.process.chaos.cluster import ChaosCluster
 from tests.process.chaos.faults import Fault
 from tests.process.chaos.moments import Moments, drawn_for
-from txnctl.supervisor import Child
+from txnctl.launch.supervisor import Child
 
 SIGNALS = {
     "kill": signal.SIGKILL,

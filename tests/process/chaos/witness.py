@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 
-from simulation.key_judge import KeyJudge
-from simulation.layout_work import LayoutJudge
+from simulation.judges.key_judge import KeyJudge
+from simulation.workloads.layout_work import LayoutJudge
 from tests.process.chaos.moments import Moments
-from txnstore.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Event
 from txnwire.clock import SystemClock, SystemRandom
 

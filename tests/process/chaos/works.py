@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import txnclient
-from simulation.acking_work import TOPIC as ACKING_TOPIC
-from simulation.acking_work import AckingLife
-from simulation.dead_work import DeadLife
-from simulation.keyed_work import KeyedLife, KeyedLog
-from simulation.large_work import LargeLife
-from simulation.layout_work import LayoutLife
-from simulation.passing_work import TOPIC as PASSING_TOPIC
-from simulation.passing_work import PassingLife
-from simulation.queue_work import QueueLife, QueueLog
-from simulation.seek_sending import TOPIC as SOUGHT_TOPIC
-from simulation.seek_work import SeekLife
-from simulation.workload import TOPICS, ClientLife, Plan
+from simulation.seeking.seek_sending import TOPIC as SOUGHT_TOPIC
+from simulation.seeking.seek_work import SeekLife
+from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
+from simulation.workloads.acking_work import AckingLife
+from simulation.workloads.dead_work import DeadLife
+from simulation.workloads.keyed_work import KeyedLife, KeyedLog
+from simulation.workloads.large_work import LargeLife
+from simulation.workloads.layout_work import LayoutLife
+from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
+from simulation.workloads.passing_work import PassingLife
+from simulation.workloads.queue_work import QueueLife, QueueLog
+from simulation.workloads.workload import TOPICS, ClientLife, Plan
 from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadTransport
-from txnclient.consumer import Consumer
-from txnclient.producer import Producer
+from txnclient.consuming.consumer import Consumer
+from txnclient.producing.producer import Producer
 from txnwire.clock import SystemClock
 from txnwire.grpc_transport import GrpcTransport
 from txnwire.ports import Transport

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from txnctl.dev import CONTROL, DevCluster
-from txnctl.supervisor import Child
-from txnstore.embedded_etcd import free_port
+from txnctl.launch.dev import CONTROL, DevCluster
+from txnctl.launch.supervisor import Child
+from txnstore.etcd.embedded_etcd import free_port
 
 SERVERS = (CONTROL, "server-2")
 

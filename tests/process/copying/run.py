@@ -30,8 +30,8 @@ from tests.process.copying.journal import Ended, read_journal
 from tests.process.copying.judge import Copied, judge
 from tests.process.copying.schedule import Fault, schedule
 from tests.processes import process_cluster
-from txnctl.dev import DevCluster
-from txnctl.supervisor import Child, ChildSpec
+from txnctl.launch.dev import DevCluster
+from txnctl.launch.supervisor import Child, ChildSpec
 
 ROOT = Path(__file__).parents[3]
 SOURCE, TARGET = "topic://public/copying/source", "topic://public/copying/target"

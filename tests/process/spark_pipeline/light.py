@@ -24,12 +24,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_txnstore import DefaultSource, batch_names
-from pyspark_txnstore.attempt import Attempt
-from pyspark_txnstore.options import SinkOptions
-from pyspark_txnstore.runs import Run
-from pyspark_txnstore.sink import StreamSink
-from pyspark_txnstore.stream import StreamReader
+from pyspark_txnstore import DefaultSource
+from pyspark_txnstore.shared.options import SinkOptions
+from pyspark_txnstore.sink import batch_names
+from pyspark_txnstore.sink.attempt import Attempt
+from pyspark_txnstore.sink.runs import Run
+from pyspark_txnstore.sink.sink import StreamSink
+from pyspark_txnstore.source.stream import StreamReader
 from tests.process.spark_pipeline.driver import FAILED, DriverRun, marked
 from txnclient import TxnError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from txnctl.demo.folders import PREFIX, passing_folder
-from txnctl.preflight import FolderLock
+from txnctl.launch.preflight import FolderLock
 
 
 def test_a_folder_goes_with_its_demo_and_abandoned_ones_with_the_next(

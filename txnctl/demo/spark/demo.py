@@ -25,7 +25,7 @@ from txnctl.demo.spark.places import STATISTICS, Places, expect_spark
 from txnctl.demo.spark.summary import Course, print_next, print_summary
 from txnctl.demo.spark.totals import Findings
 from txnctl.demo.waits import Waits
-from txnctl.dev import DevCluster
+from txnctl.launch.dev import DevCluster
 from txnwire.errors import Timeout
 
 WORK_TIMEOUT_S = 1800.0

@@ -10,7 +10,7 @@ from types import TracebackType
 from pyspark_txnstore.jobs.flights import PARQUET_CHECKPOINT, STATISTICS_CHECKPOINT
 from txnctl.demo.flights import AIRLINES_FILE, FLIGHTS, PLANES_FILE
 from txnctl.demo.spark.places import STATISTICS, Places
-from txnctl.supervisor import Child, ChildSpec, Supervisor
+from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
 from txnwire.errors import Timeout
 
 START_TIMEOUT_S = 120.0

@@ -14,7 +14,7 @@ from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.spark.driver import SparkDriver, batch_under_way
 from txnctl.demo.spark.places import Places
 from txnctl.demo.waits import Waits
-from txnctl.dev import DevCluster
+from txnctl.launch.dev import DevCluster
 
 SPLIT_AT, KILL_DRIVER_AT, KILL_BROKER_AT, MERGE_AT = 0.15, 0.35, 0.5, 0.85
 KILL_DRIVER_COUNTED = 0.01

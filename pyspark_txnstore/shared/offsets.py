@@ -1,0 +1,244 @@
+"""From cut to cut: what a batch reads, partition by partition (DESIGN §10). No I/O.
+
+    encode_offset(cut) ◄──► decode_offset(offset)       a stream's offsets
+    settle(start, end, aborted)                         what aborted between two cuts holds nothing back any more
+    ranges(start, end)                                  what one batch reads, by segment
+    split(ranges, heads, min_partitions)                the same in more parts
+    pyspark_txnstore.source.limits                             a nearer end, where a batch is to be smaller
+
+A range says what is to be *read*; what is *shown* of it is what `Span(start, end).shows`. ▲ Each committed transaction
+is shown by exactly one batch of a stream, whole, over all its topics: a batch shows what its end holds and its start
+does not, and a cut holds a transaction whole or not at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark_txnstore.shared.offset_codec import Isolation, Offset, check_isolation, decode_offset, encode_offset
+from txnclient import Snapshot
+from txnclient.reading.snapshot import SegmentBounds, Span
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
+
+__all__ = [
+    "EntryRange",
+    "Head",
+    "Isolation",
+    "Offset",
+    "PieceName",
+    "beginning",
+    "check_isolation",
+    "decode_offset",
+    "encode_offset",
+    "may_have_committed",
+    "ranges",
+    "settle",
+    "split",
+    "topics_left",
+]
+
+
+class PieceName(Protocol):
+    """Piece `number` (from 0) of `pieces` of a large value; the first three name the value."""
+
+    @property
+    def producer(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def chunk_id(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def pieces(self) -> int: ...
+
+
+class Head(Protocol):
+    """What is asked of an entry's head; `txnclient.reading.entries.EntryHead` is one. `aborted`: known to be, for
+    good."""
+
+    @property
+    def position(self) -> Position: ...
+    @property
+    def txn_id(self) -> TxnId | None: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def publish_time_ms(self) -> int: ...
+    @property
+    def aborted(self) -> bool: ...
+    @property
+    def piece(self) -> PieceName | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """What one partition reads: (after, end] of a segment, by its path."""
+
+    topic: str
+    segment: str
+    after: Position
+    end: Position
+
+
+def ranges(start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
+    """What lies between two cuts, in the order of `end`'s topics, of each its segments by id, so parents first.
+
+    A segment or topic that `start` does not know is read from its beginning: it came into being later. Raises
+    `InvalidArgument` where `start` does not precede `end`.
+    """
+    Span(start, end)
+    again = bool(may_have_committed(start, end))
+    found: list[EntryRange] = []
+    for topic, bounds in end.topics.items():
+        for path in sorted(bounds.segments, key=_by_id):
+            after = _after(start, path, again=again)
+            if after < bounds.segments[path].end:
+                found.append(EntryRange(topic, path, after, bounds.segments[path].end))
+    return found
+
+
+def _by_id(path: str) -> tuple[int, str]:
+    return SegmentName.from_path(path).segment_id, path
+
+
+def may_have_committed(start: Snapshot | None, end: Snapshot) -> list[TxnId]:
+    """▲ What may be shown now though it stands before `start`'s ends: what was pending then, is not pending now, and is
+    not known to have aborted. It is read again from `resolved` on, behind which all of it lies."""
+    if start is None:
+        return []
+    aborted = frozenset(end.aborted)
+    return [txn_id for txn_id in start.pending if not end.is_pending(txn_id) and txn_id not in aborted]
+
+
+def settle(start: Snapshot, end: Snapshot, aborted: Collection[TxnId]) -> tuple[Snapshot, Snapshot] | None:
+    """The two cuts, where all that was pending at `start` and is not at `end` is among `aborted`, or there is none:
+    `end` names it, and `start` goes as far as nothing before its ends may be shown by any cut up to `end`. Else, or
+    where that is so already, None.
+
+    ▲ A transaction that was open at a batch's end and aborted later held back entries that retention may take from then
+    on. They are no loss, but looked at from `resolved` on they would be one. What is still pending at `end` has nothing
+    at or below the `resolved` of either; of a segment that has gone nothing is open."""
+    decided = [txn_id for txn_id in start.pending if not end.is_pending(txn_id)]
+    if not set(decided) <= {*end.aborted, *aborted}:
+        return None
+    topics = {}
+    for topic, bounds in start.topics.items():
+        segments = {}
+        for path, one in bounds.segments.items():
+            new = end.bounds(path)
+            resolved = one.end if new is None else min(max(one.resolved, new.resolved), one.end)
+            segments[path] = one._replace(resolved=resolved)
+        topics[topic] = bounds._replace(segments=segments)
+    still = tuple(txn_id for txn_id in start.pending if end.is_pending(txn_id))
+    settled = replace(start, topics=topics, pending=still)
+    if settled == start:
+        return None
+    return settled, replace(end, aborted=tuple(sorted({*end.aborted, *decided})))
+
+
+def _after(start: Snapshot | None, path: str, *, again: bool) -> Position:
+    bounds = None if start is None else start.bounds(path)
+    if bounds is None:
+        return EARLIEST
+    return bounds.resolved if again else bounds.end
+
+
+def beginning(cut: Snapshot, first: Mapping[str, Position]) -> Snapshot:
+    """A cut that holds nothing and that a stream can begin at, so that its first batch, too, is read whole or refused:
+    `first` is the first entry kept of each segment that has one at or before the end of `cut`.
+
+    ▲ Also what is open at `cut` lies behind it, or has been trimmed."""
+    topics = {}
+    for topic, bounds in cut.topics.items():
+        segments = {}
+        for path, one in bounds.segments.items():
+            at = before(first[path]) if path in first and first[path] <= one.end else one.end
+            segments[path] = SegmentBounds(at, at, one.sealed and at == one.end)
+        topics[topic] = bounds._replace(segments=segments)
+    return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
+
+
+def before(position: Position) -> Position:
+    """The place right before an entry: nothing is stored between the two."""
+    return Position(position.ledger_id, position.entry_id - 1)
+
+
+def topics_left(start: Snapshot | None, end: Snapshot) -> list[str]:
+    """Topics of `start` that `end` does not have: deleted since, or not asked for any more. What `start` did not hold
+    of them, and parts of what was pending there, will never be read."""
+    return [] if start is None else [topic for topic in start.topics if topic not in end.topics]
+
+
+def split(parts: Sequence[EntryRange], heads: Mapping[str, Sequence[Head]], min_partitions: int) -> list[EntryRange]:
+    """The same ranges in at least `min_partitions` parts of about equal size, as far as there are entries to part.
+
+    `heads`: of each segment, in order, as many as are known; a range of which none are stays whole. ▲ The pieces of a
+    large value stay together: whoever reads a part of them reads nothing.
+    """
+    cuts = [_Cuts(part, heads.get(part.segment, ())) for part in parts]
+    shares = [(-float(one.total), index, 1) for index, one in enumerate(cuts) if one.most > 1]
+    heapq.heapify(shares)
+    counts = [1] * len(cuts)
+    missing = min_partitions - len(cuts)
+    while missing > 0 and shares:
+        _, index, count = heapq.heappop(shares)
+        counts[index] = count + 1
+        missing -= 1
+        if count + 1 < cuts[index].most:
+            heapq.heappush(shares, (-cuts[index].total / (count + 1), index, count + 1))
+    return [part for one, count in zip(cuts, counts, strict=True) for part in one.into(count)]
+
+
+class _Cuts:
+    """Where a range may be parted: behind entries that are not in the midst of a large value, and not behind the last.
+
+    `sizes`: the bytes up to each of `ends`."""
+
+    def __init__(self, part: EntryRange, heads: Sequence[Head]) -> None:
+        self.part = part
+        self.total = 0
+        self.ends: list[Position] = []
+        self.sizes: list[int] = []
+        inside = heads[bisect_right(heads, part.after, key=_position) : bisect_right(heads, part.end, key=_position)]
+        begun: dict[tuple[str, int], None] = {}
+        for head in inside:
+            self.total += head.size_bytes
+            if head.piece is not None:
+                # One value after the other: a producer that begins another has given up the one before it.
+                key = (head.piece.producer, head.piece.incarnation)
+                begun[key] = None
+                if head.piece.number + 1 >= head.piece.pieces:
+                    del begun[key]
+            if not begun:
+                self.ends.append(head.position)
+                self.sizes.append(self.total)
+        if self.ends and self.ends[-1] == inside[-1].position:
+            del self.ends[-1], self.sizes[-1]
+
+    @property
+    def most(self) -> int:
+        return len(self.ends) + 1
+
+    def into(self, count: int) -> list[EntryRange]:
+        """At most `most` parts, none of them without an entry."""
+        found, after, at = [], self.part.after, 0
+        for number in range(1, count):
+            # Near its share of the bytes, and so that an end is left for each of the parts to come.
+            wanted = bisect_left(self.sizes, self.total * number / count, lo=at)
+            at = min(wanted, len(self.ends) - (count - number))
+            found.append(replace(self.part, after=after, end=self.ends[at]))
+            after = self.ends[at]
+            at += 1
+        return [*found, replace(self.part, after=after)]
+
+
+def _position(head: Head) -> Position:
+    return head.position

@@ -1,0 +1,65 @@
+"""The client of this process: Spark calls the source and the sink anew for each task, connections are to outlive that.
+
+A Python worker of Spark runs task after task, and may run them in threads; each would open and close a client of its
+own. So there is one for each service in each process, kept until the process ends, and all of them share the one loop
+thread of `txnclient.sync`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import txnclient.sync
+from txnclient.connection.address import parse_url
+from txnwire.errors import InvalidArgument
+
+DEFAULT_TIMEOUT_S = 30.0
+"""Of each call that is given no time of its own."""
+
+_Key = tuple[int, tuple[str, ...], float]
+
+_lock = threading.Lock()
+_clients: dict[_Key, txnclient.sync.Client] = {}
+_connected_in: int | None = None
+"""The process that has connected first; in its children connections cannot be made any more."""
+
+
+def client_of(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> txnclient.sync.Client:
+    """The client of this process for `txn://host:port[,host:port…]`, opened with the first call. Do not close it.
+
+    ▲ Not in the child of a process that had connected before it forked: gRPC's threads do not exist there, so a call
+    would hang, or end the process. Spark's workers are forked from a daemon that connects to nothing.
+    Raises `InvalidArgument` for that, or naming what is wrong with the URL; `Timeout` if no server answers.
+    """
+    global _connected_in
+    pid = os.getpid()
+    key = (pid, tuple(parse_url(url)), timeout_s)
+    with _lock:
+        client = _clients.get(key)
+        if client is None:
+            if _connected_in not in (None, pid):
+                raise InvalidArgument(
+                    f"process {pid} was forked by {_connected_in}, which had connected to a service by then: a child "
+                    "cannot connect any more; connect in the children only, or start them by 'spawn'"
+                )
+            _connected_in = pid
+            client = _clients[key] = txnclient.sync.connect(url, timeout=timeout_s, client_name="spark")
+        return client
+
+
+def close_clients() -> None:
+    """Close those of this process; the next call opens anew. For tests, and for a driver that is done with Spark."""
+    with _lock:
+        own = [key for key in _clients if key[0] == os.getpid()]
+        for key in own:
+            _clients.pop(key).close()
+
+
+def _forked() -> None:
+    """In the child: whoever held the lock does not exist here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,5 @@
+"""The source: what a batch or a stream reads, from cut to cut, as Arrow record batches.
+
+Decides what each micro-batch shows. Imports `shared`. Begin with `stream` (offsets are cuts), then `source`
+(partitions) and `columns` (blocks to Arrow without a walk over messages).
+"""

@@ -1,0 +1,258 @@
+"""Taking cuts for the source: of which topics, at how much isolation, and what may be passed over.
+
+The rest of the source is plans made of cuts (`pyspark_txnstore.shared.offsets`) and reading by them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+import txnclient.sync
+from pyspark_txnstore.shared.offsets import beginning, may_have_committed, settle, topics_left
+from pyspark_txnstore.shared.options import SourceOptions
+from pyspark_txnstore.shared.process_client import client_of
+from pyspark_txnstore.source.boundary_cuts import BoundaryCuts
+from txnclient import EntryHead
+from txnclient.reading.snapshot import Snapshot, TopicBounds
+from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
+from txnwire.ids import EARLIEST, Position
+from txnwire.names import SegmentName
+
+ATTEMPTS = 10
+"""To take a cut while topics are made and deleted: each is in vain only if another one came or went meanwhile."""
+
+PAGE_ENTRIES: Final = 10_000
+"""Heads at once."""
+
+ASKED_AT_ONCE: Final = 500
+"""Transactions, for their outcomes."""
+
+_log = logging.getLogger("pyspark_txnstore")
+
+
+class Cuts:
+    """What a query reads, cut now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._told = ""
+        """Of the loss that was told last."""
+
+    @property
+    def client(self) -> txnclient.sync.Client:
+        return client_of(self._options.url, timeout_s=self._options.timeout_s)
+
+    def take(self) -> Snapshot | None:
+        """Of all topics that are read; None while there is none that the pattern matches.
+
+        Raises `TopicNotFound`, unless data may be lost."""
+        names = self._names()
+        for _ in range(ATTEMPTS):
+            if not names:
+                return None
+            try:
+                cut = self.client.snapshot(names)
+            except TopicNotFound:
+                if self._options.pattern is None and self._options.fail_on_data_loss:
+                    raise
+                names = self._names()
+                continue
+            # ▲ A topic made before the cut's revision may hold what was committed by then: without it, a transaction
+            # over several topics would be in two batches. Also of topics that are named, where one may be missing.
+            if (now := self._names()) == names:
+                return self.isolated(cut)
+            names = now
+        raise TopicNotFound(f"topics came and went in each of {ATTEMPTS} attempts to take a cut of them: try again")
+
+    def _names(self) -> list[str]:
+        pattern = self._options.pattern
+        if pattern is not None:
+            return sorted(name for name in self.client.list_topics() if pattern.fullmatch(name))
+        if self._options.fail_on_data_loss:
+            return list(self._options.topics)
+        there = frozenset(self.client.list_topics())
+        return [name for name in self._options.topics if name in there]
+
+    def may_name_others(self, cut: Snapshot | None) -> bool:
+        """Whether topics may come that are to be read and are not in the cut."""
+        return self._options.pattern is not None or len(self._options.topics) > len(() if cut is None else cut.topics)
+
+    def names_others(self, cut: Snapshot | None) -> bool:
+        """Whether others are to be read now than those in the cut."""
+        return frozenset(self._names()) != frozenset(() if cut is None else cut.topics)
+
+    def isolated(self, cut: Snapshot) -> Snapshot:
+        """▲ Uncommitted, everything up to the ends counts, so nothing of it is ever read again."""
+        if not self._options.uncommitted:
+            return cut
+        topics = {
+            topic: bounds._replace(
+                segments={path: one._replace(resolved=one.end) for path, one in bounds.segments.items()}
+            )
+            for topic, bounds in cut.topics.items()
+        }
+        return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
+
+    def first(self, target: Snapshot | None) -> Snapshot | None:
+        """Where a query begins that has no checkpoint; None: before everything. ▲ `target`: where it is to end, if that
+        is certain already, for a cut that is taken now would lie behind it."""
+        start = self._options.start
+        if isinstance(start, Snapshot):
+            return self.narrowed(start)
+        cut = self.take() if target is None else target
+        if cut is None or start == "latest":
+            return cut
+        first = self.first_kept(cut)
+        return beginning(cut, first) if start is None else BoundaryCuts(self, self._options, cut, first).at(start)
+
+    def _reads(self, topic: str) -> bool:
+        pattern = self._options.pattern
+        return topic in self._options.topics if pattern is None else pattern.fullmatch(topic) is not None
+
+    def check_topics(self, end: Snapshot) -> None:
+        """▲ Of a batch that a checkpoint has and that runs again: after its query was given other topics, or the
+        checkpoint was copied for another query, it would read those of before. Raises `DataTrimmed`, unless data may be
+        lost: the next batch does not go on with them."""
+        if others := [topic for topic in end.topics if not self._reads(topic)]:
+            self._lost(f"{', '.join(others)}: in the checkpoint's last batch, and not asked for any more")
+
+    def narrowed(self, cut: Snapshot) -> Snapshot:
+        """A cut that was given, with the topics that are read alone."""
+        kept = {topic: bounds for topic, bounds in cut.topics.items() if self._reads(topic)}
+        return self.isolated(cut if len(kept) == len(cut.topics) else replace(cut, topics=kept))
+
+    def ending(self, cut: Snapshot) -> Snapshot:
+        """A cut that was given to end at. Raises `InvalidArgument` if it lacks a topic."""
+        for topic in self._options.topics:
+            if topic not in cut.topics:
+                named = ", ".join(sorted(cut.topics))
+                raise InvalidArgument(f"{topic} is not in the snapshot at revision {cut.revision}, of {named}")
+        return self.narrowed(cut)
+
+    def first_kept(self, cut: Snapshot) -> dict[str, Position]:
+        """The first entry kept of each segment that has one at or before the end of the cut."""
+        found: dict[str, Position] = {}
+        for path, bounds in cut.segments.items():
+            if (head := self.first_head(path, EARLIEST, bounds.end, cut.revision)) is not None:
+                found[path] = head.position
+        return found
+
+    def first_head(self, segment: str, after: Position, end: Position, revision: int) -> EntryHead | None:
+        """Of the first entry kept in (after, end]. ▲ In pages of one: for a page the broker reads whole entries."""
+        with closing(self.heads(segment, after, end, revision, trimmed="skip", page_entries=1)) as pages:
+            return next((page[0] for page in pages), None)
+
+    def heads(
+        self,
+        segment: str,
+        after: Position,
+        end: Position,
+        revision: int,
+        *,
+        trimmed: str | None = None,
+        page_entries: int = PAGE_ENTRIES,
+    ) -> Generator[list[EntryHead], None, None]:
+        """Of all entries in (after, end], page by page. Raises `DataTrimmed`, unless data may be lost."""
+        trimmed = trimmed or ("fail" if self._options.fail_on_data_loss else "skip")
+        pages = self.client.scan_entries(
+            segment, after=after, end=end, min_revision=revision, trimmed=trimmed, page_entries=page_entries
+        )
+        try:
+            for page in pages:
+                # Uncommitted, an entry stands for itself: no transaction holds it back.
+                yield (
+                    [head._replace(txn_id=None, aborted=False) for head in page] if self._options.uncommitted else page
+                )
+        finally:
+            pages.close()
+
+    def between(self, start: Snapshot | None, end: Snapshot) -> tuple[Snapshot | None, Snapshot]:
+        """The pair to plan by. Raises `DataTrimmed` where something between the two is gone, unless data may be lost:
+        then without what the start tells of that; `InvalidArgument` where the two have nothing to do with each other.
+
+        ▲ It hangs on the two alone, and on outcomes, so that a batch that runs again reads the same."""
+        if start is None:
+            return None, end
+        obstacle = _obstacle(start, end)
+        if obstacle is not None and (settled := self.settled(start, end)) is not None:
+            start, end = settled
+            obstacle = _obstacle(start, end)
+        if obstacle is None:
+            return start, end
+        passing = passed_over(start, end)
+        self._lost(obstacle)
+        return passing
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataTrimmed(f"{what}: to go on without what is lost, set failOnDataLoss to false")
+        if self._told != what:
+            # Once: an idle query is asked again and again from the same start.
+            self._told = what
+            _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", what)
+
+    def settled(self, start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot] | None:
+        """The two without what looks lost because it was held back by transactions that have aborted since; None where
+        there are none such, or others have been decided too.
+
+        ▲ Asked only where something is gone: most have committed. The end names what it was told, so that the batch is
+        the same when it runs again, though outcomes are forgotten in the end."""
+        if not (unknown := may_have_committed(start, end)):
+            return settle(start, end, ())
+        for first in range(0, len(unknown), ASKED_AT_ONCE):
+            outcomes = self.client.outcomes(unknown[first : first + ASKED_AT_ONCE])
+            if any(outcome != "ABORTED" for outcome in outcomes.values()):
+                return None
+        return settle(start, end, unknown)
+
+
+def _obstacle(start: Snapshot, end: Snapshot) -> str | None:
+    return start.obstacle(end) or _left(topics_left(start, end))
+
+
+def _left(topics: Sequence[str]) -> str | None:
+    if not topics:
+        return None
+    return f"{', '.join(topics)}: read so far, and now deleted or not asked for"
+
+
+def passed_over(start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot]:
+    """The two, as if what is lost between them had never been: segments that retention took, and topics that were
+    deleted, or made again, which are read from their beginning. Raises `InvalidArgument` for cuts that have nothing to
+    do with each other."""
+    kept = {topic: _kept(bounds, end.topics[topic]) for topic, bounds in start.topics.items() if topic in end.topics}
+    before = replace(start, topics={topic: bounds for topic, bounds in kept.items() if bounds is not None})
+    after = replace(end, topics={topic: bounds._replace(lost_id=-1) for topic, bounds in end.topics.items()})
+    if (obstacle := before.obstacle(after)) is not None:
+        raise InvalidArgument(obstacle)
+    return before, after
+
+
+def _kept(before: TopicBounds, then: TopicBounds) -> TopicBounds | None:
+    if before.epoch > then.epoch:
+        return None
+    segments = {path: one for path, one in before.segments.items() if path in then.segments}
+    if any(then.segments[path].end < one.end for path, one in segments.items()):
+        return None
+    return TopicBounds(before.epoch, segments)
+
+
+def of_segment(cut: Snapshot, segment: str) -> Snapshot:
+    """As much of a cut as only whoever reads the segment has to know, so that a task's description stays small. ▲ The
+    topic stays also where the segment is not in it: then it came into being later, and is read whole or refused."""
+    topic = str(SegmentName.from_path(segment).topic)
+    bounds = cut.topics.get(topic)
+    own = Snapshot(cut.revision, {}, store=cut.store)
+    if bounds is None:
+        return own
+    segments = {segment: bounds.segments[segment]} if segment in bounds.segments else {}
+    return replace(own, topics={topic: TopicBounds(bounds.epoch, segments)})
+
+
+def of_transactions(cut: Snapshot) -> Snapshot:
+    """The rest of what a task has to know of a cut, the same for all of its segments."""
+    return replace(cut, topics={})

@@ -1,0 +1,152 @@
+"""What a streaming query does while nothing is new: it is told, and asks nobody.
+
+Spark asks for the newest offset every 10 ms, or once in a trigger interval, and each cut costs every owner and etcd a
+request. So none is taken while a watch (`txnclient.reading.watch`) says nothing. It is asked for anew only where a
+watch cannot tell: `FALLBACK_S`, `LONGEST_PAUSE_S`, `NAMES_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import txnclient.sync
+from pyspark_txnstore.shared.offset_codec import Isolation
+from pyspark_txnstore.source.cuts import Cuts
+from txnclient.reading.snapshot import Snapshot
+from txnwire.errors import TxnError
+
+BLOCK_S: Final = 0.2
+"""How long one call of Spark's is kept. ▲ No longer: meanwhile Spark can neither stop the query nor ask its other
+sources."""
+
+FALLBACK_S: Final = 30.0
+"""A cut is taken so often whatever a watch says, so that nothing waits for ever should one be wrong."""
+
+NAMES_S: Final = 1.0
+"""How often topics are listed of which some may come: brokers tell nothing of those."""
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+"""Between cuts where a watch woke for nothing, cannot be had, or does not see all: at first, and later on, twice as
+long each time."""
+
+_log = logging.getLogger("pyspark_txnstore")
+
+
+class Idle:
+    """One source's. It has no watch before it is first at rest."""
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        isolation: Isolation,
+        *,
+        fallback_s: float = FALLBACK_S,
+        rest: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cuts = cuts
+        self._isolation = isolation
+        self._fallback_s = fallback_s
+        self._rest = rest
+        self._now = now
+        self._start: Mapping[str, Any] | None = None
+        self._cut: Snapshot | None = None
+        self._watch: txnclient.sync.Watch | None = None
+        self._woken = False
+        """▲ Kept until the next cut: whoever is told something must not lose it."""
+        self._pause_s = 0.0
+        self._not_before_s = self._due_s = self._names_due_s = -math.inf
+
+    def is_at(self, start: Mapping[str, Any]) -> bool:
+        """Whether the newest cut has shown nothing behind this offset, so that no other one is needed before `news`."""
+        return self._start is not None and self._start == start
+
+    def over(self) -> None:
+        """Something has come. The watch stays where it is: next time it stands behind most of that still."""
+        self._start = None
+        self._pause_s = 0.0
+
+    def begin(self, start: Mapping[str, Any], cut: Snapshot | None, longest_s: float = math.inf) -> None:
+        """Up to `cut` nothing is to be read behind `start`. `longest_s`: until another cut is wanted in any case."""
+        in_vain, self._woken = self._woken and self.is_at(start), False
+        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S) if in_vain else 0.0
+        self._start, self._cut = dict(start), cut
+        self._move()
+        now_s = self._now()
+        self._not_before_s = now_s + self._pause_s
+        self._names_due_s = now_s + NAMES_S if self._cuts.may_name_others(cut) else math.inf
+        self._due_s = now_s + min(longest_s, self._soon_s())
+
+    def _soon_s(self) -> float:
+        if self._cut is None:
+            return self._fallback_s  # names tell of the first topic
+        try:
+            sees_all = self._watch is not None and self._watch.sees_all
+        except TxnError as error:  # its client was closed
+            self._lose(error)
+            sees_all = False
+        return self._fallback_s if sees_all else LONGEST_PAUSE_S
+
+    def _move(self) -> None:
+        if self._cut is None:
+            self.close()
+            return
+        try:
+            if self._watch is None:
+                self._watch = self._cuts.client.watch(self._cut, isolation=self._isolation, timeout=BLOCK_S)
+            else:
+                self._watch.move(self._cut, timeout=BLOCK_S)
+        except TxnError as error:
+            self._lose(error)
+
+    def _lose(self, error: TxnError) -> None:
+        """▲ Not raised: the next cut tells what is wrong, or that nothing is, and is asked for with patience."""
+        _log.debug("waiting for new data: %s: %s", type(error).__name__, error)
+        self.close()
+
+    def news(self, until_s: float) -> bool:
+        """Whether another cut is worth taking; False once `now` is `until_s`."""
+        while True:
+            now_s = self._now()
+            if now_s >= self._due_s or (self._woken and now_s >= self._not_before_s) or self._named_others(now_s):
+                return True
+            if now_s >= until_s:
+                return False
+            next_s = min(until_s, self._due_s, self._names_due_s)
+            if self._woken:
+                self._rest(min(next_s, self._not_before_s) - now_s)
+            else:
+                self._woken = self._is_told(next_s - now_s)
+
+    def _is_told(self, for_s: float) -> bool:
+        if self._watch is None:
+            self._rest(for_s)
+            return False
+        try:
+            return self._watch.wait(for_s)
+        except TxnError as error:
+            self._lose(error)
+            return True
+
+    def _named_others(self, now_s: float) -> bool:
+        if now_s < self._names_due_s:
+            return False
+        self._names_due_s = now_s + NAMES_S
+        try:
+            return self._cuts.names_others(self._cut)
+        except TxnError:
+            return True
+
+    def close(self) -> None:
+        """The watch alone; it is had anew when it is next needed."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            try:
+                watch.close()
+            except TxnError as error:
+                _log.debug("closing a watch: %s: %s", type(error).__name__, error)

@@ -1,0 +1,156 @@
+"""What a task does: its part of a segment as record batches, and no more of it read than these need.
+
+    columns that heads tell       heads alone: no message leaves the broker
+    a condition on entries        heads first, then the stretches with entries that it holds of
+    anything else                 the entries of the part
+
+▲ What is shown is the same whichever way is taken: what a committed read shows of the part, less the rows that the
+condition does not hold of. So a transaction that the condition holds of is there whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pyspark_txnstore.shared.condition import Condition
+from pyspark_txnstore.shared.offsets import before
+from pyspark_txnstore.source.columns import OF_PRODUCERS, Batches, heads_tell
+from pyspark_txnstore.source.stretches import Stretch, Stretches
+from txnclient import EntryHead, WholeEntry, WholeHeads
+from txnclient.reading.snapshot import Span
+from txnwire.errors import DataTrimmed, NotOwner
+from txnwire.ids import EARLIEST, Position
+from txnwire.names import SegmentName
+
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+
+
+class Reads(Protocol):
+    """What is asked of `txnclient.sync.Client`, which tells what it means."""
+
+    def scan_entries(
+        self, segment: str, *, after: Position, end: Position, min_revision: int, trimmed: str
+    ) -> Generator[list[EntryHead], None, None]: ...
+
+    def read_entries(
+        self, segment: str, *, after: Position, end: Position, span: Span | None, isolation: str, trimmed: str
+    ) -> Generator[list[WholeEntry], None, None]: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """(after, end] of a segment, by its path. `span`: None where all that is stored is read. `trimmed`: "fail" or
+    "skip", of what retention has taken."""
+
+    segment: str
+    after: Position
+    end: Position
+    span: Span | None
+    trimmed: str
+
+    @property
+    def from_anywhere(self) -> bool:
+        """▲ What follows a start is read whole or refused, what follows none as far as it is kept. Without a span
+        `trimmed` alone says it."""
+        topic = str(SegmentName.from_path(self.segment).topic)
+        return self.after == EARLIEST and self.span is not None and not self.span.continues(topic)
+
+    def shows(self, head: EntryHead) -> bool:
+        """▲ Both are asked: what the broker calls aborted no cut has to name, and what was decided behind the cut the
+        broker knows already."""
+        if self.span is None:
+            return True
+        return not head.aborted and self.span.shows(self.segment, head.position, head.txn_id, head.writer)
+
+
+def batches(client: Reads, part: Part, schema: StructType, where: Condition) -> Iterator[pa.RecordBatch]:
+    """Raises as `Client.read_entries`."""
+    made = Batches(part.segment, schema, keys=where.keys)
+    if heads_tell(schema) and where.keys is None:
+        with closing(_heads(client, part)) as pages:
+            first = next(pages, None)
+            if first is None:
+                return
+            producers = not OF_PRODUCERS.isdisjoint(schema.names)
+            if not producers or _tell_producers(first):
+                yield from made.of(_shown(part, where, chain([first], pages), producers=producers))
+                return
+    with closing(_entries(client, part, where)) as entries:
+        yield from made.of(entries)
+
+
+def _shown(
+    part: Part, where: Condition, pages: Iterable[list[EntryHead]], *, producers: bool
+) -> Iterator[list[EntryHead]]:
+    """One head for each entry that is shown. Raises `NotOwner`, which Spark tries the task again for."""
+    whole = WholeHeads()
+    for page in pages:
+        if producers and not _tell_producers(page):
+            # ▲ Nothing may be made up, and from here on entries cannot be read in its place: a large value may have
+            # begun. Tried again, the older owner tells at once that it does not.
+            raise NotOwner(f"segment://{part.segment} has an owner of an older version now: to be read again")
+        yield [head for head in whole.of(filter(part.shows, page)) if where.holds_of(head)]
+
+
+def _tell_producers(page: list[EntryHead]) -> bool:
+    return all(head.producer for head in page)
+
+
+def _heads(client: Reads, part: Part) -> Generator[list[EntryHead], None, None]:
+    """Of all that is stored in the part. ▲ Of what is trimmed while this goes on nothing is passed over in the midst,
+    unless data may be lost: what is kept may begin late, but what follows its beginning is all there."""
+    revision = 0 if part.span is None else part.span.revision
+
+    def scan(after: Position, trimmed: str) -> Generator[list[EntryHead], None, None]:
+        return client.scan_entries(part.segment, after=after, end=part.end, min_revision=revision, trimmed=trimmed)
+
+    came = False
+    try:
+        with closing(scan(part.after, part.trimmed)) as pages:
+            for page in pages:
+                came = True
+                yield page
+            return
+    except DataTrimmed:
+        if came or not part.from_anywhere:
+            raise
+    with closing(scan(part.after, SKIP)) as pages:
+        kept = next(pages, None)
+    if kept is not None:
+        with closing(scan(before(kept[0].position), FAIL)) as pages:
+            yield from pages
+
+
+def _entries(client: Reads, part: Part, where: Condition) -> Generator[list[WholeEntry], None, None]:
+    if not where.asks_entries:
+        yield from _read(client, part, Stretch(part.after, part.end))
+        return
+    found = Stretches()
+    with closing(_heads(client, part)) as pages:
+        for page in pages:
+            for head in page:
+                found.add(head, wanted=part.shows(head) and where.holds_of(head))
+    for stretch in found.all():
+        for entries in _read(client, part, stretch):
+            yield [entry for entry in entries if where.holds_of(entry)]
+
+
+def _read(client: Reads, part: Part, stretch: Stretch) -> Generator[list[WholeEntry], None, None]:
+    entries = client.read_entries(
+        part.segment,
+        after=stretch.after,
+        end=stretch.end,
+        span=part.span,
+        isolation="read_uncommitted" if part.span is None else "read_committed",
+        trimmed=part.trimmed,
+    )
+    with closing(entries):
+        yield from entries

@@ -1,0 +1,243 @@
+"""The streaming source: offsets are cuts, and a micro-batch is what lies between two of them (DESIGN §10)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_txnstore.shared.offsets import encode_offset
+from pyspark_txnstore.shared.options import SourceOptions
+from pyspark_txnstore.shared.patience import Patience
+from pyspark_txnstore.source import first_batch
+from pyspark_txnstore.source.cuts import Cuts
+from pyspark_txnstore.source.idle import BLOCK_S, FALLBACK_S, Idle
+from pyspark_txnstore.source.limits import Backlog, Scan
+from pyspark_txnstore.source.look_back import pair_to_plan
+from pyspark_txnstore.source.source import plan, read
+from txnclient.reading.snapshot import Snapshot
+from txnwire.errors import DataTrimmed, InvalidArgument, TxnError
+from txnwire.ids import EARLIEST
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark keeps one in a process of the driver, and sends others to the tasks, for `read` alone.
+
+    It connects when it is first asked something."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        rest: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+        fallback_s: float = FALLBACK_S,
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._now = now
+        self._patience = Patience(options.planning_retry_s, rest=rest)
+        self._cuts = Cuts(options)
+        self._idle = Idle(self._cuts, options.isolation, fallback_s=fallback_s, rest=rest, now=now)
+        self._initial: dict[str, Any] | None = None
+        self._untold: TxnError | None = None
+        """Why it cannot be told where the query begins."""
+        self._target: Snapshot | None = None
+        """Of a query that ends there."""
+        self._ends = False
+        """Also where there is no topic to end at, for the pattern matched none when it began."""
+        self._newest: Snapshot | None = None
+        self._seen: Snapshot | None = None
+        """The newest cut; None where there was no topic to take one of."""
+        self._backlog = Backlog()
+        self._ended_s = -math.inf
+        """When the newest batch was planned in this driver's life."""
+        self._is_short = False
+        """Whether there is something behind the start, and less than a batch waits for."""
+
+    # ---- offsets ----------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost. An
+        error is raised where the answer is needed: Spark asks as well before the first batch runs once more, when
+        segments that the options name may have been split, or trimmed."""
+        if self._initial is None:
+            try:
+                first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
+            except (InvalidArgument, DataTrimmed) as error:
+                self._untold = error
+                return first_batch.untold(str(error), self._options.isolation)
+            self._untold = None
+            self._initial = first_batch.initial(first, self._options.isolation)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark hands one back, which says that limits hold in this trigger; all of the options are applied then."""
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        most = self._options.max_entries or self._options.max_rows or self._options.min_entries
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._patience.ask("where the query ends", self._cuts.take)
+        self._ends = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The next end is looked for at once, whatever is told of new data or not."""
+        self._idle.over()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """▲ `start` itself where nothing is new: anything else is another micro-batch."""
+        if self._untold is not None and first_batch.is_untold(start):
+            raise self._untold
+        limited = not isinstance(limit, ReadAllAvailable)
+        until_s = self._now() + BLOCK_S
+        while not self._idle.is_at(start) or self._idle.news(until_s):
+            end = self._patience.ask("the end of the next batch", lambda: self._end_behind(start, limited=limited))
+            if end is not None:
+                self._idle.over()
+                self._ended_s = self._now()
+                return end
+            if self._ends:
+                break
+            self._idle.begin(start, self._seen, self._delay_left_s() if self._is_short else math.inf)
+        return start
+
+    def _delay_left_s(self) -> float:
+        """How long a batch may wait for more, by the one before it. ▲ None of this driver's life is one of long ago:
+        what waited before it was started again does not wait anew."""
+        return max(0.0, self._ended_s + self._options.max_delay_s - self._now())
+
+    def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
+        self._is_short = False
+        self._seen = target = self._target if self._ends else self._cuts.take()
+        if target is None:
+            return None
+        self._newest = target
+        before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
+        if not adds(before, target):
+            return None
+        end = self._end(before, target, limited=limited)
+        return None if end is None else first_batch.ending(start, end, self._options.isolation)
+
+    def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot | None:
+        """None of a batch that is to wait for more.
+
+        ▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
+        back no further when it runs again."""
+        end: Snapshot | None = target
+        if limited:
+            try:
+                end = self._limited(start, target)
+            except DataTrimmed:
+                if start is None or (settled := self._cuts.settled(start, target)) is None:
+                    raise
+                start, target = settled
+                end = self._limited(start, target)
+        return None if end is None else pair_to_plan(self._cuts, start, end, self._backlog)[1]
+
+    def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot | None:
+        """▲ What is full by a limit does not wait, also where that are fewer entries than it would wait for."""
+        end = self._within_limits(start, target)
+        self._is_short = end == target and self._waits(start, target)
+        return None if self._is_short else end
+
+    def _waits(self, start: Snapshot | None, target: Snapshot) -> bool:
+        least = self._options.min_entries
+        if least is None or self._ends or not self._delay_left_s():
+            return False
+        if start is not None and is_laid_out_anew(start, target):
+            return False  # ▲ what was sealed must be known to be before retention takes it
+        while not isinstance(found := self._backlog.shows(start, target, least), bool):
+            for one in found:
+                self._scan(one, start, target)
+        return not found
+
+    def _within_limits(self, start: Snapshot | None, target: Snapshot) -> Snapshot:
+        if self._options.max_bytes is None and self._options.max_entries is None and self._options.max_rows is None:
+            return target
+        while True:
+            found = self._backlog.nearest(
+                start,
+                target,
+                max_bytes=self._options.max_bytes,
+                max_entries=self._options.max_entries,
+                max_rows=self._options.max_rows,
+            )
+            if isinstance(found, Snapshot):
+                return found
+            for one in found:
+                self._scan(one, start, target)
+
+    def _scan(self, one: Scan, start: Snapshot | None, target: Snapshot) -> None:
+        part = one.part
+        # A topic that joins is read as far as it is kept; of those that are read already nothing may be missing.
+        trimmed = None if start is not None and part.topic in start.topics else "skip"
+        pages = self._cuts.heads(part.segment, part.after, part.end, target.revision, trimmed=trimmed)
+        try:
+            scanned = 0
+            for page in pages:
+                self._backlog.add(part, page)
+                scanned += len(page)
+                if one.heads is not None and scanned >= one.heads:
+                    return
+        finally:
+            pages.close()
+        self._backlog.done(part)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._newest is None else encode_offset(self._newest, self._options.isolation)
+
+    # ---- a micro-batch ----------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        cuts = first_batch.between(start, end, self._options.isolation)
+        if cuts is None:
+            return []
+        self._cuts.check_topics(cuts[1])
+        return self._patience.ask(
+            "the plan of a batch", lambda: list(plan(self._options, *cuts, known=self._backlog, cuts=self._cuts))
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing hangs on it: what lies before is forgotten when the next batch begins there."""
+
+    def stop(self) -> None:
+        """The client is its process', which ends with the query: until then brokers would tell of what nobody reads."""
+        self._idle.close()
+
+
+def adds(start: Snapshot | None, end: Snapshot) -> bool:
+    """Whether a stream that stands at `start` has to go on to `end`.
+
+    Also where only a layout has changed: of a segment that was sealed behind `start`, the next cut must be able to tell
+    that nothing was lost when retention takes it."""
+    if start is None:
+        return any(one.end > EARLIEST for one in end.segments.values())
+    return end.adds_to(start) or is_laid_out_anew(start, end)
+
+
+def is_laid_out_anew(start: Snapshot, end: Snapshot) -> bool:
+    """Whether a topic of both has another layout."""
+    return any(
+        topic in start.topics and start.topics[topic].epoch != bounds.epoch for topic, bounds in end.topics.items()
+    )

@@ -1,0 +1,28 @@
+"""What a broker tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segments.log.measures import MeasuresSnapshot
+from segments.owner.segment_statistics import SegmentStatistics
+from watchers.clean_up import CleanUpStatistics
+from watchers.decisions import DecisionStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatistics:
+    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text. `disk_full`: why
+    nothing is taken in, None where it is."""
+
+    broker_id: str
+    registered: bool
+    segments: tuple[SegmentStatistics, ...]
+    taking: tuple[str, ...]
+    failed: dict[str, str]
+    decisions: DecisionStatistics
+    clean_up: CleanUpStatistics
+    inflight_bytes: int
+    disk_free_bytes: int | None
+    disk_full: str | None
+    measures: MeasuresSnapshot

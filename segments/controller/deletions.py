@@ -1,0 +1,408 @@
+"""Deleting topics and subscriptions: the elected controller's part (DESIGN §5, §8; scenarios S8, P9).
+
+A deletion that was accepted, which is to say marked in its record, goes on until it is done, whoever asked for it and
+whoever leads: a new term takes up every mark it finds. What the steps are: `txnstore.writes.deletion_transitions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from segments.controller.stream_groups import GroupKey, StreamGroups
+from segments.controller.topic_users import TopicUsers
+from segments.layout.directory import Directory
+from segments.layout.topology import Topology
+from txnstore import keys, records
+from txnstore.access.paging import in_pages
+from txnstore.election import Leadership
+from txnstore.records import SubscriptionRecord, TopicRecord
+from txnstore.store import Commit, KeyValue, MetadataStore
+from txnstore.writes.deletion_transitions import (
+    plan_forget_subscription,
+    plan_forget_topic,
+    plan_mark_subscription,
+    plan_mark_topic,
+    read_step,
+)
+from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.names import TopicName
+from txnwire.ports import Clock, Random
+from txnwire.tasks import errand
+
+log = structlog.get_logger(__name__)
+K = TypeVar("K")
+
+RETRY_S: Final = (0.05, 0.2)
+LONGEST_RETRY_S: Final = 2.0
+DAMAGED_RETRY_S: Final = 10.0
+"""After something was found that cannot be read."""
+LOOKS_AT_USERS: Final = 5
+LOOK_PAUSE_S: Final = 0.1
+TOPICS_AT_ONCE: Final = 32
+"""A page of records, each of which may hold thousands of segments."""
+SUBSCRIPTIONS_AT_ONCE: Final = 1000
+SEGMENTS_AT_ONCE: Final = 16
+"""Owners asked at the same time."""
+
+
+class OwnerCalls(Protocol):
+    """What the controller asks of a segment's owner. Both raise `NotOwner` where nobody owns it at the moment."""
+
+    async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
+        """How many producers and how many consumers and readers are connected; with `subscription` only its consumers
+        count."""
+
+    async def drop_subscription(self, segment: str, subscription: str) -> None:
+        """Stop a subscription that is marked and erase what the segment holds of it; returns once nothing is left there
+        and, ▲ under this ownership epoch, nothing can come any more."""
+
+
+class Deletions:
+    """Of one term. `grace_s`: for so long its users register again at a controller. `on_deposed`: called when a write
+    tells that another leads."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        directory: Directory,
+        clock: Clock,
+        random: Random,
+        owners: OwnerCalls,
+        *,
+        leadership: Leadership,
+        groups: StreamGroups,
+        users: TopicUsers,
+        grace_s: float,
+        on_deposed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        self._random = random
+        self._owners = owners
+        self._leadership = leadership
+        self._groups = groups
+        self._users = users
+        self._grace_s = grace_s
+        self._since = clock.monotonic()
+        self._on_deposed = on_deposed
+        self._topics: dict[str, asyncio.Task[None]] = {}
+        self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
+        self._over = False
+        self._again: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        """Deletions that wait until somebody has mended what could not be read."""
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    async def take_up(self) -> None:
+        """Go on with what an earlier term has begun. Raises `StoreUnavailable`; repeating it is harmless."""
+        self._since = self._clock.monotonic()
+        async for page in self._pages(keys.TOPIC, TOPICS_AT_ONCE):
+            for record in page:
+                if _found_marked(record, TopicRecord):
+                    self._go_on_topic(record.key[len(keys.TOPIC) :].decode())
+        async for page in self._pages(keys.SUBSCRIPTION, SUBSCRIPTIONS_AT_ONCE):
+            for record in page:
+                if _found_marked(record, SubscriptionRecord):
+                    topic_path, name = keys.topic_and_name(record.key)
+                    self._go_on_subscription((topic_path, name))
+
+    async def _pages(self, prefix: bytes, at_once: int) -> AsyncIterator[tuple[KeyValue, ...]]:
+        async for page in in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=at_once):
+            yield page
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """The term is over: another takes it up."""
+        self._over = True
+        tasks = [*self._topics.values(), *self._subscriptions.values()]
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # ▲ also where whoever calls is cancelled meanwhile: each would go on with a deletion, for ever
+            for timer in self._again.values():
+                timer.cancel()
+            self._again.clear()
+
+    # ---- topics -----------------------------------------------------------------------------------------------------
+
+    async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
+        """Mark and wait until nothing is left; repeating it waits for the same.
+
+        Raises `TopicNotFound`, `NotAllowed` (somebody is connected and not `force`), `NotOwner`, `StoreUnavailable`."""
+        key = keys.topic(topic.path)
+        under_way = self._topics.get(topic.path)
+        marked = 0
+        # ▲ The record is looked at once more behind the end: what had been under way may have been the deletion of an
+        # earlier topic of the name.
+        while (record := await self._store.get(key)) is not None and marked in (0, record.create_revision):
+            mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
+            if mark is not None:
+                use = None if force else _Use(_topology_of(topic, record), None, record.create_revision)
+                if not await self._mark(topic.path, mark, use):
+                    continue
+                log.info("topic_deletion_begun", topic=str(topic), force=force)
+            marked = record.create_revision
+            await _end_of(self._go_on_topic(topic.path))
+        if not marked and under_way is None:
+            raise TopicNotFound(f"{topic} does not exist")
+
+    async def wait_topic(self, topic_path: str) -> None:
+        """Until a topic that is being deleted is gone."""
+        await _end_of(self._go_on_topic(topic_path))
+
+    def _go_on_topic(self, path: str) -> asyncio.Task[None]:
+        return self._go_on(self._topics, path, lambda: self._forget_topic(path), name="deletion of a topic", of=path)
+
+    async def _forget_topic(self, path: str) -> bool:
+        """Whether it is gone. Its segments' owners hear of the mark by themselves; here it is only looked whether they
+        are done, ▲ in the commit itself."""
+        _, (record, ids) = await self._store.get_many([keys.topic(path), keys.SEGMENT_IDS])
+        if record is None or not _marked(record, TopicRecord):
+            return True  # ▲ what stands here now is the next one's
+        await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
+        if any(self._directory.owner(segment) for segment in self._paths(path, record)):
+            return False
+        done = await self._step(plan_forget_topic(path, record, ids, still_held=self._leadership.still_held()))
+        if done:
+            log.info("topic_deleted", topic=path)
+        return done
+
+    def _paths(self, topic_path: str, record: KeyValue) -> tuple[str, ...]:
+        topic = records.decode(TopicRecord, record.value, key=record.key)
+        return tuple(Topology(TopicName.from_path(topic_path), topic).paths.values())
+
+    # ---- subscriptions ----------------------------------------------------------------------------------------------
+
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
+        """As `delete_topic`; also raises `SubscriptionNotFound`."""
+        key = (topic.path, name)
+        under_way = self._subscriptions.get(key)
+        marked = 0
+        while True:
+            _, (topic_record, record) = await self._store.get_many([keys.topic(topic.path), keys.subscription(*key)])
+            gone = record is None or marked not in (0, record.create_revision)
+            if gone and (marked or under_way is not None):
+                return
+            if topic_record is None or _marked(topic_record, TopicRecord):
+                raise TopicNotFound(f"{topic} does not exist")
+            if record is None:
+                raise SubscriptionNotFound(f"{topic} has no subscription {name}")
+            mark = plan_mark_subscription(
+                record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms()
+            )
+            if mark is not None:
+                use = None if force else _Use(_topology_of(topic, topic_record), name, record.create_revision)
+                if not await self._mark(topic.path, mark, use):
+                    continue
+                log.info("subscription_deletion_begun", topic=str(topic), subscription=name, force=force)
+            marked = record.create_revision
+            await _end_of(self._go_on_subscription(key))
+
+    async def wait_subscription(self, key: GroupKey) -> None:
+        """Until one that is being deleted is gone."""
+        await _end_of(self._go_on_subscription(key))
+
+    def _go_on_subscription(self, key: GroupKey) -> asyncio.Task[None]:
+        what = "deletion of a subscription"
+        return self._go_on(
+            self._subscriptions, key, lambda: self._forget_subscription(key), name=what, of="/".join(key)
+        )
+
+    async def _forget_subscription(self, key: GroupKey) -> bool:
+        """Ask every segment's owner, then delete the record. ▲ The segments are read with the record: one that comes
+        later has nothing of a subscription that was marked before it came."""
+        topic_path, name = key
+        _, (topic, record) = await self._store.get_many([keys.topic(topic_path), keys.subscription(*key)])
+        if record is None or not _marked(record, SubscriptionRecord):
+            return True  # ▲ what stands here now is the next one's
+        await self._groups.drop(key, SubscriptionNotFound(f"subscription {name} of topic://{topic_path} is deleted"))
+        paths = () if topic is None else self._paths(topic_path, topic)
+        if topic is not None and _marked(topic, TopicRecord):
+            return False  # it goes with its topic
+        await _all(SEGMENTS_AT_ONCE, paths, lambda path: self._owners.drop_subscription(path, name))
+        done = await self._step(plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held()))
+        if done:
+            log.info("subscription_deleted", topic=topic_path, subscription=name)
+        return done
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    async def _mark(self, topic_path: str, mark: Commit, use: _Use | None) -> bool:
+        """Whether it is marked now. `use`: refused while that is used, None: forced."""
+        if use is not None:
+            await self._refuse_if_used(use)
+        with self._users.marking(topic_path):
+            if use is not None:
+                self._refuse(use, *self._known_users(use))  # ▲ who has come while the owners were asked
+            return await self._step(mark)
+
+    async def _refuse_if_used(self, use: _Use) -> None:
+        """Raises `NotAllowed` while somebody is connected, `Overloaded` while that cannot be known. What was closed
+        just now may still be on its way to the segment's owner, so it is looked more than once."""
+        producers, consumers, ownerless = await self._count_users(use)
+        for _ in range(LOOKS_AT_USERS - 1):
+            if not producers and not consumers and not ownerless:
+                break
+            await asyncio.sleep(LOOK_PAUSE_S)
+            producers, consumers, ownerless = await self._count_users(use)
+        self._refuse(use, producers, consumers)
+        if ownerless:
+            # ▲ Its readers, and producers and consumers of older programs, are known to nobody else.
+            raise Overloaded(
+                f"segment://{ownerless[0]} has no owner at the moment, so nobody can say who uses {use}: ask again, or "
+                "delete with force"
+            )
+        left_s = self._since + self._grace_s - self._clock.monotonic()
+        if use.created_at < self._leadership.epoch and left_s > 0:
+            # ▲ Those that used it under the controller before may not have come here yet.
+            raise Overloaded(
+                f"the controller has changed: who uses {use} is known in {left_s:.0f} s; ask again, or delete with "
+                "force"
+            )
+
+    def _refuse(self, use: _Use, producers: int, consumers: int) -> None:
+        if producers or consumers:
+            raise NotAllowed(
+                f"{use} is in use: {producers} producers and {consumers} consumers or readers of its segments are "
+                "connected; close them first, or delete with force"
+            )
+
+    async def _count_users(self, use: _Use) -> tuple[int, int, list[str]]:
+        """Producers and consumers over all segments, and segments that nobody owns. Who is known to a segment's owner
+        and here counts as one of them at least."""
+        found: list[tuple[int, int]] = []
+        ownerless: list[str] = []
+
+        async def ask(path: str) -> None:
+            if self._directory.owner(path) is not None:
+                found.append(await self._owners.users(path, use.subscription))
+            else:
+                ownerless.append(path)
+
+        paths = (path for id, path in use.topology.paths.items() if not use.topology.is_going(id))
+        await _all(SEGMENTS_AT_ONCE, tuple(paths), ask)
+        producers, consumers = self._known_users(use)
+        return max(producers, sum(one for one, _ in found)), max(consumers, sum(one for _, one in found)), ownerless
+
+    def _known_users(self, use: _Use) -> tuple[int, int]:
+        """Producers that are registered, and members, idle ones too."""
+        topic_path = use.topology.topic.path
+        producers = 0 if use.subscription is not None else self._users.producers(topic_path, use.created_at)
+        return producers, self._users.consumers(topic_path, use.subscription)
+
+    async def _step(self, commit: Commit) -> bool:
+        try:
+            return read_step(commit, await self._store.commit(commit))
+        except NotOwner:
+            self._on_deposed()
+            raise
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[bool]]) -> None:
+        """Until it is done; whatever stands in the way passes. Ends with the term, and with `DataCorrupt`."""
+        pause_s = self._random.uniform(*RETRY_S)
+        while True:
+            try:
+                if await attempt():
+                    return
+            except DataCorrupt:
+                raise  # whoever waits is told, as it does not pass by itself
+            except TxnError as error:
+                log.info("deletion_waits", error=str(error))
+                if not self._leadership.valid():
+                    raise NotOwner("this process is the controller no longer; look it up again") from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
+
+    def _go_on(
+        self, tasks: dict[K, asyncio.Task[None]], key: K, attempt: Callable[[], Awaitable[bool]], *, name: str, of: str
+    ) -> asyncio.Task[None]:
+        """The task of a deletion, begun where there is none. Raises `NotOwner`."""
+        if self._over:  # ▲ of a request that has outlived the term: nobody would end it any more
+            raise NotOwner("this process is the controller no longer; look it up again")
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del tasks[key]
+            _report_end(task)
+            if not task.cancelled() and isinstance(task.exception(), DataCorrupt):
+                self._later((name, of), lambda: self._go_on(tasks, key, attempt, name=name, of=of))
+
+        if (task := tasks.get(key)) is None:
+            task = tasks[key] = errand(self._repeat(attempt), name=name, of=of)
+            task.add_done_callback(ended)
+        return task
+
+    def _later(self, what: tuple[str, str], go_on: Callable[[], object]) -> None:
+        """▲ A record that cannot be read, or a segment that its owner has found damaged, is mended by somebody who does
+        not know of the deletion: nobody else would go on with it during this term."""
+
+        def now() -> None:
+            del self._again[what]
+            go_on()
+
+        if what not in self._again:  # one for all who ask meanwhile
+            self._again[what] = asyncio.get_running_loop().call_later(DAMAGED_RETRY_S, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What is to be deleted unless it is used. `created_at`: the create revision of its record."""
+
+    topology: Topology
+    subscription: str | None
+    created_at: int
+
+    def __str__(self) -> str:
+        topic = str(self.topology.topic)
+        return topic if self.subscription is None else f"subscription {self.subscription} of {topic}"
+
+
+def _topology_of(topic: TopicName, record: KeyValue) -> Topology:
+    return Topology(topic, records.decode(TopicRecord, record.value, key=record.key))
+
+
+def _marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:
+    return records.decode(kind, record.value, key=record.key).deleting_ms != 0
+
+
+def _found_marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:
+    """One that cannot be read keeps no controller from leading."""
+    try:
+        return _marked(record, kind)
+    except DataCorrupt as error:
+        log.error("record_unreadable", error=str(error))
+        return False
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Its end, whatever becomes of whoever waits. Raises `NotOwner` where the term is over before."""
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise NotOwner("this process is the controller no longer; look it up again") from None
+        raise
+
+
+async def _all(limit: int, paths: tuple[str, ...], call: Callable[[str], Awaitable[None]]) -> None:
+    """`call` for every path, `limit` at a time; raises the first error."""
+    for at in range(0, len(paths), limit):
+        found = await asyncio.gather(*(call(path) for path in paths[at : at + limit]), return_exceptions=True)
+        for error in found:
+            if error is not None:
+                raise error
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    if task.cancelled() or (error := task.exception()) is None:
+        return
+    if isinstance(error, NotOwner):  # the term is over, and whoever leads next goes on
+        log.info("deletion_left", task=task.get_name())
+    else:
+        log.error("deletion_stopped", task=task.get_name(), error=repr(error))

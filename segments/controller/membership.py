@@ -1,0 +1,103 @@
+"""Who belongs to one stream subscription, and what its next assignment record is to be (DESIGN §8). Pure.
+
+What stands in etcd is the last assignment record; who is connected, and until when one that is not may come back, lives
+here. A consumer is a `name@incarnation` (`segments.layout.assignment.consumer_id`); of one name there is one
+incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from segments.layout.assignment import assign, consumer_name
+from txnstore.records import AssignmentRecord
+from txnwire.errors import NotAllowed, Overloaded
+
+MAX_CONSUMERS = 1000
+_REPLACED_REMEMBERED = 1000
+
+
+class Membership:
+    """Members and the confirmed record of one subscription. Times are monotonic seconds.
+
+    Attributes: `record`, `mod_revision`: what is known to stand in etcd (None and 0: nothing yet).
+    """
+
+    def __init__(self, record: AssignmentRecord | None, mod_revision: int, *, gone_at: float) -> None:
+        """Everyone in `record` is a member that is not connected and is given up at `gone_at`."""
+        self.record = record
+        self.mod_revision = mod_revision
+        self._epoch = record.epoch if record else 0
+        self._gone_at: dict[str, float | None] = dict.fromkeys(self.assigned, gone_at)
+        self._replaced: dict[str, None] = {}
+
+    @property
+    def assigned(self) -> Mapping[str, Sequence[str]]:
+        """Consumer → segment paths, as confirmed."""
+        return self.record.consumers if self.record else {}
+
+    def is_member(self, consumer: str) -> bool:
+        return consumer in self._gone_at
+
+    def join(self, consumer: str, *, again: bool = False) -> tuple[str, ...]:
+        """`consumer` is connected. Returns the other incarnations of its name, which it replaces at once.
+
+        Raises `NotAllowed` if it has itself been replaced, so that two processes given one name do not take turns;
+        `Overloaded` past `MAX_CONSUMERS`. ▲ `again`: it was a member before, so an incarnation of its name that is one
+        now has replaced it, under whichever controller: one that wakes up late must not take the name back.
+        """
+        name = consumer_name(consumer)
+        if consumer in self._replaced:
+            raise NotAllowed(f"consumer {consumer} was replaced by another that joined with the name {name}")
+        replaced = tuple(other for other in self._gone_at if other != consumer and consumer_name(other) == name)
+        if again and replaced:
+            raise NotAllowed(f"consumer {consumer} was replaced by {replaced[0]}, which joined with the name {name}")
+        if not replaced and consumer not in self._gone_at and len(self._gone_at) >= MAX_CONSUMERS:
+            raise Overloaded(f"the subscription has {MAX_CONSUMERS} consumers already, the most that are allowed")
+        for other in replaced:
+            del self._gone_at[other]
+            self._replaced[other] = None
+        while len(self._replaced) > _REPLACED_REMEMBERED:
+            del self._replaced[next(iter(self._replaced))]
+        self._gone_at[consumer] = None
+        return replaced
+
+    def leave(self, consumer: str) -> None:
+        self._gone_at.pop(consumer, None)
+
+    def disconnect(self, consumer: str, *, gone_at: float) -> None:
+        """Its connection is gone; unless it joins again it is given up at `gone_at`."""
+        if consumer in self._gone_at:
+            self._gone_at[consumer] = gone_at
+
+    def connected(self) -> tuple[str, ...]:
+        """Members that have not been told of as gone."""
+        return tuple(consumer for consumer, gone_at in self._gone_at.items() if gone_at is None)
+
+    def expire(self, now: float) -> tuple[str, ...]:
+        """Give up those whose time has come, and return them."""
+        gone = tuple(c for c, gone_at in self._gone_at.items() if gone_at is not None and gone_at <= now)
+        for consumer in gone:
+            del self._gone_at[consumer]
+        return gone
+
+    def next_expiry(self) -> float | None:
+        return min((gone_at for gone_at in self._gone_at.values() if gone_at is not None), default=None)
+
+    def plan(self, segments: Sequence[str]) -> AssignmentRecord | None:
+        """The record that should stand in etcd, with the next epoch; None if the confirmed one is right already.
+
+        A replaced consumer's segments go to its successor, everyone else keeps theirs as far as balance allows.
+        """
+        by_name = {consumer_name(consumer): consumer for consumer in self._gone_at}
+        previous = {by_name.get(consumer_name(c), c): held for c, held in self.assigned.items()}
+        wanted = assign(tuple(self._gone_at), segments, previous)
+        if wanted == self.assigned:
+            return None
+        return AssignmentRecord(epoch=self._epoch + 1, consumers=wanted)
+
+    def confirm(self, record: AssignmentRecord | None, mod_revision: int) -> None:
+        """`record` is what stands in etcd at `mod_revision`: written just now, or found there. Epochs never go back."""
+        self.record = record
+        self.mod_revision = mod_revision
+        self._epoch = max(self._epoch, record.epoch if record else 0)

@@ -1,0 +1,253 @@
+"""The subscriptions of one term of the controller: taken up from etcd, created by their first consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import structlog
+
+from segments.controller.membership import Membership
+from segments.controller.queue_group import QueueGroup
+from segments.controller.stream_group import Link, StreamGroup, unassigned
+from segments.layout.directory import Directory
+from segments.layout.subscription_records import LATEST, QUEUE, TIMESTAMP, check_type, plan_subscription, start_record
+from segments.layout.topology import Topology
+from txnstore import keys
+from txnstore.election import Leadership
+from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, decode
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.ids import Position
+from txnwire.names import TopicName
+from txnwire.ports import Clock, Random
+from txnwire.proto import txn_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+PositionLookup = Callable[[str, int, int], Awaitable[Position]]
+"""(segment path, revision, 0) → the segment's `max_read_position` once its owner has followed decisions to that
+revision: where "latest" starts behind (SCENARIOS V5). With a time in ms instead of 0: where that starts behind. Raises
+`NotOwner` while nobody owns it."""
+
+GroupKey = tuple[str, str]
+"""(topic path, subscription)"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPorts:
+    """What every term works with."""
+
+    store: MetadataStore
+    directory: Directory
+    clock: Clock
+    random: Random
+    segment_positions: PositionLookup
+
+
+class StreamGroups:
+    """By (topic path, subscription). `links`: consumers' connections by subscription, over all terms; whoever is named
+    by an assignment and has none is given up `rejoin_s` seconds after its group was taken up."""
+
+    def __init__(
+        self,
+        ports: GroupPorts,
+        leadership: Leadership,
+        links: dict[GroupKey, dict[str, Link]],
+        *,
+        rejoin_s: float,
+        on_deposed: Callable[[], None],
+    ) -> None:
+        self._ports = ports
+        self._leadership = leadership
+        self._links = links
+        self._rejoin_s = rejoin_s
+        self._on_deposed = on_deposed
+        self._groups: dict[GroupKey, StreamGroup | QueueGroup] = {}
+        self._types: dict[GroupKey, str] = {}
+        self._lives: dict[GroupKey, int] = {}
+        """The create revision of each one's record."""
+        self._opening: dict[GroupKey, asyncio.Lock] = {}
+        self._over: TxnError | None = None
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, key: GroupKey) -> StreamGroup | QueueGroup | None:
+        return self._groups.get(key)
+
+    def take_up(self, record: KeyValue) -> None:
+        """Go on with a subscription whose assignment was found in etcd. Repeating it is harmless. Raises `DataCorrupt`
+        if it cannot be read."""
+        key = keys.topic_and_name(record.key)
+        if key not in self._groups:
+            self._make(key, record)
+
+    def take_up_linked(self) -> None:
+        """Tell whoever is connected since an earlier term, and of whose subscription no assignment is in etcd, to join
+        again. ▲ Nobody else would: while another process led, the subscription may have been deleted, and its standbys
+        would wait for ever; those of a queue would hear of no other layout, or count though they have left."""
+        for key in [key for key in self._links if key not in self._groups]:
+            self._tell_to_join(key)
+
+    async def open(
+        self, key: GroupKey, asked: str, start: pb.Start, *, again: bool = False, life: int = 0
+    ) -> StreamGroup | QueueGroup:
+        """The group of a subscription, whose record is created, from `start`, if there is none; its type must be the
+        one `asked`. `again`: for who was a member of it before, in this `life` of it (0: not known).
+
+        Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`,
+        `SubscriptionNotFound` (`again`, and it was deleted, whether there is another now or not), `NotOwner`,
+        `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
+        """
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            if key not in self._types:
+                self._types[key] = await self._load(key, asked, start, again)
+        check_type(key, self._types[key], asked)
+        if again and life not in (0, self._lives[key]):
+            # ▲ It would go on in the next one of the name, having acked in the first.
+            raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted, and made again since")
+        return self._groups[key]
+
+    def life(self, key: GroupKey) -> int:
+        """Of a subscription that was opened: another one of its name has another."""
+        return self._lives.get(key, 0)
+
+    async def _load(self, key: GroupKey, asked: str, start: pb.Start, again: bool) -> str:
+        """The subscription's type, its group made."""
+        subscription_key = keys.subscription(*key)
+        wanted = [subscription_key, keys.assignment(*key), keys.topic(key[0])]
+        revision, (subscription, assignment, topic) = await self._ports.store.get_many(wanted)
+        if topic is None or decode(TopicRecord, topic.value, key=topic.key).deleting_ms:
+            raise TopicNotFound(f"topic://{key[0]} does not exist")
+        if subscription is None and again:
+            raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted")
+        found = subscription or await self._create(key, asked, start, revision, topic)
+        if self._over is not None:
+            raise self._over
+        if isinstance(found, int):
+            type, life = asked, found
+        elif _deleting(found):
+            raise Overloaded(f"subscription {key[1]} of topic://{key[0]} is being deleted: join it again in a moment")
+        else:
+            type, life = _type_of(found), found.create_revision
+        self._lives[key] = life
+        if type == QUEUE:
+            if key not in self._groups:
+                self._groups[key] = self._make_queue(key)
+        elif key not in self._groups:
+            self._make(key, assignment)
+        return type
+
+    def _make_queue(self, key: GroupKey) -> QueueGroup:
+        links = self._links.setdefault(key, {})
+        return QueueGroup(self._ports.directory, topic_path=key[0], subscription=key[1], links=links)
+
+    async def _create(
+        self, key: GroupKey, asked: str, wanted: pb.Start, revision: int, topic: KeyValue
+    ) -> KeyValue | int:
+        """Put the record, ▲ if its `topic` is as it was read, so not being deleted, and without segments that no start
+        was found for. "latest" and a time become positions here, so that they mean this moment, whatever crashes
+        later. Returns the record of whoever was first, the revision of this call's if that was this one."""
+        layout = decode(TopicRecord, topic.value, key=topic.key)
+        topology = Topology(TopicName.from_path(key[0]), layout)
+        start = start_record(wanted, topology)
+        positions: dict[str, Position] = {}
+        if start["kind"] in (LATEST, TIMESTAMP):
+            time_ms = start.get("timestamp_ms", 0)
+            for path in topology.paths.values():
+                positions[path] = await self._ports.segment_positions(path, revision, time_ms)
+        commit = plan_subscription(
+            *key,
+            type=asked,
+            start=start,
+            positions=positions,
+            still_held=self._leadership.still_held(),
+            topic=topic,
+            created_ms=self._ports.clock.wall_ms(),
+        )
+        result = await self._ports.store.commit(commit)
+        if result.succeeded:
+            return result.revision
+        if result.reads[0]:
+            return result.reads[0][0]
+        if not result.reads[1] or result.reads[1][0].create_revision != self._leadership.epoch:
+            self._on_deposed()
+            raise NotOwner("this process is the controller no longer; look it up again")
+        raise Overloaded(f"topic://{key[0]} changed while subscription {key[1]} was created: join it again")
+
+    def _make(self, key: GroupKey, assignment: KeyValue | None) -> None:
+        record = None if assignment is None else decode(AssignmentRecord, assignment.value, key=assignment.key)
+        gone_at = self._ports.clock.monotonic() + self._rejoin_s
+        self._groups[key] = StreamGroup(
+            self._ports.store,
+            self._ports.directory,
+            self._ports.clock,
+            self._ports.random,
+            topic_path=key[0],
+            subscription=key[1],
+            membership=Membership(record, assignment.mod_revision if assignment else 0, gone_at=gone_at),
+            links=self._links.setdefault(key, {}),
+            leadership=self._leadership,
+            on_deposed=self._on_deposed,
+        )
+
+    async def drop(self, key: GroupKey, error: TxnError) -> None:
+        """The subscription is being deleted: whoever waits gets `error`, and no assignment of it is written any more.
+        ▲ One on its way is refused: it compares that the subscription's record stands."""
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            group = self._groups.pop(key, None)
+            self._types.pop(key, None)
+            self._lives.pop(key, None)
+            if group is not None:
+                await group.close(error)
+            # ▲ A standby, and who has been assigned a segment and is not with its broker yet, hear of this from nobody
+            # else.
+            self._tell_to_join(key)
+        self._opening.pop(key, None)
+
+    def _tell_to_join(self, key: GroupKey) -> None:
+        """All members that are connected; to who has left this means nothing."""
+        for consumer, link in self._links.pop(key, {}).items():
+            link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))
+
+    async def drop_topic(self, topic_path: str, error: TxnError) -> None:
+        for key in dict.fromkeys((*self._groups, *self._links)):
+            if key[0] == topic_path:
+                await self.drop(key, error)
+
+    def layouts_changed(self, topic_paths: Collection[str]) -> None:
+        for (topic_path, _), group in self._groups.items():
+            if topic_path in topic_paths:
+                group.refresh()
+
+    def drained_changed(self, names: Collection[str]) -> None:
+        """`names`: `<topic path>/<subscription>/<segment id>`."""
+        for name in dict.fromkeys(name.rpartition("/")[0] for name in names):
+            topic_path, _, subscription = name.rpartition("/")
+            if (group := self._groups.get((topic_path, subscription))) is not None:
+                group.refresh()
+
+    def links_changed(self) -> None:
+        """Consumers may have gone since their groups were taken up."""
+        gone_at = self._ports.clock.monotonic() + self._rejoin_s
+        for group in self._groups.values():
+            if isinstance(group, StreamGroup):
+                group.links_changed(gone_at=gone_at)
+
+    async def close(self, error: TxnError) -> None:
+        """The term is over: whoever waits gets `error`, ▲ as does who still waits for etcd: no group comes behind."""
+        self._over = error
+        async with AsyncExitStack() as ends:  # ▲ all of them, also where whoever calls is cancelled meanwhile
+            for group in self._groups.values():
+                ends.push_async_callback(group.close, error)
+
+
+def _type_of(subscription: KeyValue) -> str:
+    return decode(SubscriptionRecord, subscription.value, key=subscription.key).type
+
+
+def _deleting(subscription: KeyValue) -> bool:
+    return decode(SubscriptionRecord, subscription.value, key=subscription.key).deleting_ms != 0

@@ -1,0 +1,65 @@
+"""What the store holds of a topic's subscriptions, for listings and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from txnstore import keys
+from txnstore.access.paging import in_pages
+from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import SubscriptionNotFound
+
+AT_ONCE: Final = 100
+"""Subscriptions read in one go: an assignment of a topic with thousands of segments is hundreds of KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """`assignment` is None where no consumer has joined yet. Positions and backlogs are the segment owners' to tell."""
+
+    name: str
+    record: SubscriptionRecord
+    assignment: AssignmentRecord | None
+
+    def consumers_of_segments(self) -> dict[str, str]:
+        """The consumer id (`name@incarnation`) that each segment is assigned to, by the segment's path."""
+        consumers = self.assignment.consumers if self.assignment else {}
+        return {segment: consumer for consumer, held in reversed(consumers.items()) for segment in held}
+
+
+async def list_subscriptions(store: MetadataStore, topic_path: str) -> list[SubscriptionInfo]:
+    """Every subscription of a topic, by name, each with its assignment as they stood together. Raises
+    `StoreUnavailable`, `DataCorrupt`."""
+    prefix = keys.subscriptions(topic_path)
+    infos: list[SubscriptionInfo] = []
+    async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=AT_ONCE, keys_only=True):
+        names = [record.key[len(prefix) :].decode() for record in page]
+        wanted = [
+            key for name in names for key in (keys.subscription(topic_path, name), keys.assignment(topic_path, name))
+        ]
+        _, found = await store.get_many(wanted)
+        for name, record, assignment in zip(names, found[::2], found[1::2], strict=True):
+            if record is not None:  # deleted since
+                infos.append(_info(name, record, assignment))
+    return infos
+
+
+async def describe_subscription(store: MetadataStore, topic_path: str, name: str) -> SubscriptionInfo:
+    """Raises `SubscriptionNotFound`, `StoreUnavailable`, `DataCorrupt`."""
+    key, assigned = keys.subscription(topic_path, name), keys.assignment(topic_path, name)
+    _, (record, assignment) = await store.get_many([key, assigned])
+    if record is None:
+        raise SubscriptionNotFound(
+            f"topic://{topic_path} has no subscription {name}; `txnctl subscriptions list` shows those it has"
+        )
+    return _info(name, record, assignment)
+
+
+def _info(name: str, record: KeyValue, assignment: KeyValue | None) -> SubscriptionInfo:
+    return SubscriptionInfo(
+        name,
+        decode(SubscriptionRecord, record.value, key=record.key),
+        decode(AssignmentRecord, assignment.value, key=assignment.key) if assignment is not None else None,
+    )

@@ -1,0 +1,450 @@
+"""`FileLedgerStore`: ledgers as append-only files, one copy on one disk (DESIGN §7, "Ledger").
+
+Formats and scanning are `ledger_format`'s, durable file operations `ledger_files`', appending `file_ledger_writer`'s.
+A small pool of threads writes, syncs and reads; the jobs of several segments run side by side in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segments.ledger import ledger_files, ledger_format
+from segments.ledger.file_ledger_writer import FileLedgerWriter, fenced_by, forget_unwritten
+from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
+from segments.ledger.ledger_files import LedgerPaths, OpenFile, reader_of
+from segments.ledger.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan
+from segments.ledger.ledger_reserve import Reserve
+from txnwire.errors import DataCorrupt, InvalidArgument
+
+T = TypeVar("T")
+
+THREADS = 4
+OPEN_CLOSED_LEDGERS = 128
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileLedgerStatistics:
+    """Since the store was opened. `sync_seconds` is the sum over `syncs` (encode, write and fdatasync)."""
+
+    syncs: int
+    sync_seconds: float
+    slowest_sync_seconds: float
+    written_bytes: int
+    disk_reads: int
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedLedger:
+    """An open ledger file of which this process is not the writer, and what is known of its insides."""
+
+    file: OpenFile
+    paths: LedgerPaths
+    marker: int
+    found: Scan
+
+
+def _open_ledger(paths: LedgerPaths, segment: str) -> tuple[int, OpenedHeader]:
+    """Raises `FileNotFoundError`, or `DataCorrupt` for a damaged header."""
+    fd = os.open(paths.ledger, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        where = str(paths.ledger)
+        opened = ledger_format.decode_header(reader_of(fd), where)
+        return fd, ledger_format.expect_header(opened, segment, paths.ledger_id, where)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _scan_ledger(paths: LedgerPaths, segment: str, bound: int | None) -> _EndedLedger:
+    fd, opened = _open_ledger(paths, segment)
+    try:
+        size = os.fstat(fd).st_size
+        found = ledger_format.scan(reader_of(fd), size, opened, str(paths.ledger), bound=bound)
+        os.fdatasync(fd)  # ▲ what was read is made durable before anybody counts on it
+    except OSError:
+        forget_unwritten(fd)  # ▲ or whoever tries it again would count what is not on the disk
+        os.close(fd)
+        raise
+    except BaseException:
+        os.close(fd)
+        raise
+    return _EndedLedger(OpenFile(fd), paths, opened.marker, found)
+
+
+def _fence_and_scan(paths: LedgerPaths, segment: str, end: int | None) -> _EndedLedger | None:
+    """In a thread: fence, then count. None for a ledger that was never created: its creator, should it still live,
+    finds the fence. The count is kept beside the ledger, so that fencing again tells the same. `end`: how many entries
+    it has, if a writer in this process had a failed sync and could not record that."""
+    ledger_files.create_fence(paths)
+    bound = ledger_files.read_count(paths) if end is None else ledger_files.create_count(paths, end)
+    try:
+        ledger = _scan_ledger(paths, segment, bound)
+    except FileNotFoundError:
+        if bound:
+            raise DataCorrupt(f"{paths.ledger} is gone; {bound} entries were counted in it") from None
+        return None
+    try:
+        counted = ledger_files.create_count(paths, ledger.found.entries)
+    except BaseException:
+        ledger.file.release()
+        raise
+    if counted == ledger.found.entries:
+        return ledger
+    ledger.file.release()  # ▲ somebody else has counted meanwhile: that count stands
+    return _scan_ledger(paths, segment, counted)
+
+
+def _load_ledger(paths: LedgerPaths, segment: str, last: int) -> _EndedLedger:
+    """In a thread: open for reading up to entry `last`, with the index in the footer, or by a scan."""
+    footer = _load_footer(paths)
+    if footer is None or footer.found is None or footer.found.entries <= last:
+        counted = ledger_files.read_count(paths)
+        try:
+            return _scan_ledger(paths, segment, counted)
+        except DataCorrupt:
+            if counted is None or counted <= last + 1:
+                raise
+            return _scan_ledger(paths, segment, None)  # less is asked for, and may be whole
+    fd, opened = _open_ledger(paths, segment)
+    return _EndedLedger(OpenFile(fd), paths, opened.marker, footer.found)
+
+
+def _look_at_ledger(paths: LedgerPaths, segment: str) -> Recovered | None:
+    """In a thread: what of a ledger is there, whatever was counted in it. A file that is as long as its footer says is
+    taken for whole."""
+    try:
+        fd, opened = _open_ledger(paths, segment)
+    except FileNotFoundError:
+        return None
+    try:
+        size, footer = os.fstat(fd).st_size, _load_footer(paths)
+        if footer is not None and footer.found is not None and size >= footer.found.end:
+            return Recovered(footer.found.entries, footer.found.bytes)
+        found = ledger_format.scan(reader_of(fd), size, opened, str(paths.ledger))
+        return Recovered(found.entries, found.bytes)
+    finally:
+        os.close(fd)
+
+
+def _load_footer(paths: LedgerPaths) -> Footer | None:
+    try:
+        data = paths.footer.read_bytes()
+    except FileNotFoundError:
+        return None
+    return ledger_format.decode_footer(data, paths.ledger_id, str(paths.footer))
+
+
+def _load_sidecar(paths: LedgerPaths) -> bytes | None:
+    try:
+        data = paths.sidecar.read_bytes()
+    except FileNotFoundError:
+        return None
+    return ledger_format.decode_sidecar(data, paths.ledger_id, str(paths.sidecar))
+
+
+def _in_folder(root: Path, mark: str | None, job: Callable[[], T]) -> T:
+    """In a thread: `job`, in the folder that is known. ▲ Asked before, so that nothing is made at a bare mount point,
+    and again where nothing was found."""
+    ledger_files.expect_folder(root, mark)
+    try:
+        found = job()
+    except FileNotFoundError:
+        ledger_files.expect_folder(root, mark)
+        raise
+    if found is None:
+        ledger_files.expect_folder(root, mark)
+    return found
+
+
+def _release(ledger: _EndedLedger | None) -> None:
+    if ledger is not None:
+        ledger.file.release()
+
+
+def _discard_result(discard: Callable[[T], None] | None, future: asyncio.Future[T]) -> None:
+    if not future.cancelled() and future.exception() is None and discard is not None:
+        discard(future.result())
+
+
+class FileLedgerStore:
+    """See `segments.ledger.ledger.LedgerStore`. Ledgers stand below `<data_dir>/ledgers`; see
+    `ledger_files.LedgerPaths`."""
+
+    def __init__(self, data_dir: str | os.PathLike[str], *, threads: int = THREADS) -> None:
+        self._root = Path(data_dir) / "ledgers"
+        self._reserve = Reserve(Path(data_dir))
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ledger")
+        self._jobs: dict[asyncio.Future[Any], None] = {}
+        self._stopped = False
+        self._writers: dict[FileLedgerWriter, None] = {}
+        self._ended: OrderedDict[tuple[str, int], _EndedLedger] = OrderedDict()
+        self._ends: dict[tuple[str, int], int] = {}
+        """Of ledgers whose writer could not record where they end."""
+        self._mark: str | None = None
+        """What the folder is marked with, once that is known."""
+        self._syncs = 0
+        self._sync_seconds = 0.0
+        self._slowest = 0.0
+        self._written = 0
+        self._disk_reads = 0
+
+    @property
+    def kind(self) -> str:
+        return "file"
+
+    def statistics(self) -> FileLedgerStatistics:
+        return FileLedgerStatistics(self._syncs, self._sync_seconds, self._slowest, self._written, self._disk_reads)
+
+    def count_sync(self, seconds: float, written: int) -> None:
+        self._syncs += 1
+        self._sync_seconds += seconds
+        self._slowest = max(self._slowest, seconds)
+        self._written += written
+
+    def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        if self._stopped:
+            raise LedgerFailed(f"the ledger store below {self._root} is closed")
+        future = asyncio.get_running_loop().run_in_executor(self._threads, job)
+        self._jobs[future] = None
+        future.add_done_callback(self._jobs.pop)
+        return future
+
+    async def run(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
+        """`job` in a thread, backed by the reserve; its `OSError` becomes `LedgerFailed` that says `what` failed. A job
+        cannot be stopped: where the caller is cancelled, `discard` takes what it will have opened."""
+        return await self._result(self.submit(self._reserve.backed(job)), what, discard)
+
+    async def _work(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
+        """`run` for a job that goes by names: in the folder that is known, or `LedgerFailed`."""
+        return await self.run(partial(_in_folder, self._root, self._mark, job), what, discard=discard)
+
+    async def _look(self, job: Callable[[], T], what: str, discard: Callable[[T], None] | None = None) -> T:
+        """`_work` for a job that only reads: `LedgerUnreadable`."""
+        looking = self.submit(partial(_in_folder, self._root, self._mark, job))
+        return await self._result(looking, what, discard, LedgerUnreadable)
+
+    async def _result(
+        self,
+        future: asyncio.Future[T],
+        what: str,
+        discard: Callable[[T], None] | None = None,
+        failure: type[LedgerFailed] = LedgerFailed,
+    ) -> T:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise failure(f"{what}: the ledger store was closed") from None
+            future.add_done_callback(partial(_discard_result, discard))
+            raise
+        except OSError as error:
+            raise failure(f"{what}: {error}") from error
+
+    async def identity(self, mark: str | None) -> LedgerPlace:
+        found = await self.run(partial(ledger_files.mark_folder, self._root, mark), f"marking {self._root}")
+        self._mark = self._mark or found
+        return LedgerPlace(found, str(self._root.absolute()))
+
+    async def room(self) -> DiskRoom:
+        found = await self._look(self._find_room, f"looking at the disk of {self._root}")
+        return DiskRoom(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def _find_room(self) -> os.statvfs_result:
+        return os.statvfs(self._root if self._root.is_dir() else self._root.parent)
+
+    async def keep_reserve(self, size: int) -> None:
+        await self._look(partial(self._reserve.keep, size), "keeping the reserve")
+
+    async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> FileLedgerWriter:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        data = ledger_format.encode_header(LedgerHeader(segment, ledger_id, incarnation))
+
+        def create() -> tuple[int, str | None]:
+            fd = ledger_files.create_file(paths.ledger, data)
+            if (fenced := fenced_by(fd, paths)) is not None:
+                paths.ledger.unlink(missing_ok=True)  # nobody lists it any more, or counts on its being there
+            return fd, fenced
+
+        try:
+            fd, fenced = await self._work(create, f"creating {paths.ledger}", discard=lambda made: os.close(made[0]))
+        except LedgerFailed as error:
+            if isinstance(error.__cause__, FileExistsError):
+                raise LedgerFailed(f"{paths.ledger} exists already: ledger ids are never used twice") from error
+            raise
+        if fenced is not None:
+            os.close(fd)
+            raise LedgerFenced(fenced)
+        opened = ledger_format.decode_header(lambda offset, length: data[offset : offset + length], str(paths.ledger))
+        writer = FileLedgerWriter(self, OpenFile(fd), paths, opened)
+        self._writers[writer] = None
+        return writer
+
+    def remember_end(self, segment: str, ledger_id: int, entries: int) -> None:
+        self._ends[segment, ledger_id] = entries
+
+    def forget_writer(self, writer: FileLedgerWriter) -> None:
+        self._writers.pop(writer, None)
+
+    async def fence(self, segment: str, ledger_id: int) -> Recovered:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        job = partial(_fence_and_scan, paths, segment, self._ends.get((segment, ledger_id)))
+        ledger = await self._work(job, f"fencing {paths.ledger}", discard=_release)
+        self._ends.pop((segment, ledger_id), None)
+        if ledger is None:
+            return Recovered(entries=0, bytes=0, present=False)
+        self._keep(segment, ledger)
+        return Recovered(entries=ledger.found.entries, bytes=ledger.found.bytes)
+
+    async def read(
+        self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
+    ) -> Sequence[tuple[int, bytes]]:
+        if first < 0:
+            raise InvalidArgument(f"first entry {first}: 0 or more expected")
+        if first > last:
+            return []
+        ledger = self._ended.get((segment, ledger_id))
+        if ledger is None or ledger.found.entries <= last:
+            ledger = await self._load(segment, ledger_id, last)
+        else:
+            self._ended.move_to_end((segment, ledger_id))
+        if ledger.found.entries <= last:
+            raise DataCorrupt(
+                f"{ledger.paths.ledger}: offset {ledger.found.end}: ends after {ledger.found.entries} whole entries, "
+                f"entry {last} was acknowledged"
+            )
+        offset = ledger.found.index.floor(first)
+        return await self.read_file(
+            ledger.file, ledger.marker, offset, first, last, max_bytes, str(ledger.paths.ledger)
+        )
+
+    async def read_file(
+        self, file: OpenFile, marker: int, offset: int, first: int, last: int, max_bytes: int, where: str
+    ) -> list[tuple[int, bytes]]:
+        def read() -> list[tuple[int, bytes]]:
+            at = reader_of(file.fd)
+            return ledger_format.read_entries(at, marker, offset, first, last, max_bytes=max_bytes, where=where)
+
+        self._disk_reads += 1
+        file.use()
+
+        job = self.submit(read)
+        job.add_done_callback(lambda _: file.done())
+        return await self._result(job, f"reading {where}", failure=LedgerUnreadable)
+
+    async def _load(self, segment: str, ledger_id: int, last: int) -> _EndedLedger:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        try:
+            job = partial(_load_ledger, paths, segment, last)
+            ledger = await self._look(job, f"opening {paths.ledger}", discard=_release)
+        except LedgerFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise InvalidArgument(f"{paths.ledger} is not there: no such ledger, or deleted") from error
+            raise
+        self._keep(segment, ledger)
+        return ledger
+
+    def _keep(self, segment: str, ledger: _EndedLedger) -> None:
+        key = (segment, ledger.paths.ledger_id)
+        self._let_go(key)
+        self._ended[key] = ledger
+        while len(self._ended) > OPEN_CLOSED_LEDGERS:
+            self._ended.popitem(last=False)[1].file.release()
+
+    def _let_go(self, key: tuple[str, int]) -> None:
+        ledger = self._ended.pop(key, None)
+        if ledger is not None:
+            ledger.file.release()
+
+    async def read_footer(self, segment: str, ledger_id: int) -> bytes | None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        footer = await self._look(partial(_load_footer, paths), f"reading {paths.footer}")
+        return None if footer is None else footer.payload
+
+    async def write_footer(self, segment: str, ledger_id: int, footer: bytes) -> None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        ended = self._ended.get((segment, ledger_id))
+        data = ledger_format.encode_footer(Footer(ledger_id, footer, ended.found if ended else None))
+        await self._work(partial(ledger_files.replace_file, paths.footer, data), f"writing {paths.footer}")
+
+    async def read_sidecar(self, segment: str, ledger_id: int) -> bytes | None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        return await self._look(partial(_load_sidecar, paths), f"reading {paths.sidecar}")
+
+    async def write_sidecar(self, segment: str, ledger_id: int, sidecar: bytes) -> bytes:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        data = ledger_format.encode_sidecar(ledger_id, sidecar)
+
+        def write() -> bytes:
+            ledger_files.create_once(paths.sidecar, data)
+            return _load_sidecar(paths) or b""
+
+        return await self._work(write, f"writing {paths.sidecar}")
+
+    async def present(self, segment: str) -> Sequence[int]:
+        """Ids of the ledgers of a segment whose own files stand, rising: for a repair."""
+        return await self._work(partial(ledger_files.present_ledgers, self._root, segment), f"listing {segment}")
+
+    async def look_at(self, segment: str, ledger_id: int) -> Recovered | None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        return await self._look(partial(_look_at_ledger, paths, segment), f"reading {paths.ledger}")
+
+    async def counted(self, segment: str, ledger_id: int) -> int:
+        """For a repair: how many entries whoever fenced a ledger has counted in it; 0 where nobody has."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        return await self._look(partial(ledger_files.read_count, paths), f"reading {paths.count}") or 0
+
+    async def cut(self, segment: str, ledger_id: int, entries: int) -> None:
+        """▲ For a repair, and only while no broker serves: a count stands for everybody else."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        await self._work(partial(ledger_files.replace_count, paths, entries), f"shortening {paths.ledger}")
+
+    async def discard_footer(self, segment: str, ledger_id: int) -> None:
+        """▲ For a repair, and only while no broker serves."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        await self._work(partial(ledger_files.discard_footer, paths), f"deleting {paths.footer}")
+
+    async def discard_sidecar(self, segment: str, ledger_id: int) -> None:
+        """▲ For a repair, and only while no broker serves: sidecars are immutable to everybody else."""
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        await self._work(partial(ledger_files.discard_sidecar, paths), f"deleting {paths.sidecar}")
+
+    async def set_aside(self, segment: str, folder: str) -> Path:
+        """For a repair: move all of a segment into `<data_dir>/set-aside/<folder>`, whole; returns where to."""
+        to = self._root.parent / "set-aside" / folder
+        for key in [key for key in self._ended if key[0] == segment]:
+            self._let_go(key)
+        return await self._work(partial(ledger_files.set_aside, self._root, segment, to), f"setting aside {segment}")
+
+    async def delete(self, segment: str, ledger_id: int) -> None:
+        paths = ledger_files.paths_of(self._root, segment, ledger_id)
+        self._let_go((segment, ledger_id))
+        await self._work(partial(ledger_files.delete_ledger, paths), f"deleting {paths.ledger}")
+
+    async def delete_segment(self, segment: str) -> None:
+        job = partial(ledger_files.delete_segment, self._root, segment)
+        for key in [key for key in self._ended if key[0] == segment]:
+            self._let_go(key)
+        await self._work(job, f"deleting {segment}")
+
+    async def list(self) -> Sequence[tuple[str, int]]:
+        return await self._work(partial(ledger_files.list_ledgers, self._root), f"listing {self._root}")
+
+    async def close(self) -> None:
+        for writer in tuple(self._writers):
+            writer.abandon()
+        for ledger in self._ended.values():
+            ledger.file.release()
+        self._ended.clear()
+        self._stopped = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._jobs:
+            await asyncio.wait(tuple(self._jobs), timeout=CLOSE_TIMEOUT_S)

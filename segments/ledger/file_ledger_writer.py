@@ -1,0 +1,262 @@
+"""The open ledger of one segment in a file: appends gather, one job in a thread writes, syncs and looks at the fence.
+
+Part of `file_ledger`. All state belongs to the event loop's thread; a job gets what it needs and returns what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from segments.ledger import ledger_files, ledger_format
+from segments.ledger.ledger import LedgerFailed, LedgerFenced, LedgerUnreadable, Recovered
+from segments.ledger.ledger_files import LedgerPaths, OpenFile
+from segments.ledger.ledger_format import EncodedGroups, Footer, OpenedHeader, Scan, SparseIndex
+from txnwire.errors import DataCorrupt, InvalidArgument
+
+T = TypeVar("T")
+
+
+class WriterHost(Protocol):
+    """What a writer needs of its store."""
+
+    def submit(self, job: Callable[[], T]) -> asyncio.Future[T]: ...
+    async def run(self, job: Callable[[], T], what: str) -> T: ...
+    async def read(
+        self, segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
+    ) -> Sequence[tuple[int, bytes]]: ...
+    async def read_file(
+        self, file: OpenFile, marker: int, offset: int, first: int, last: int, max_bytes: int, where: str
+    ) -> list[tuple[int, bytes]]: ...
+    def count_sync(self, seconds: float, written: int) -> None: ...
+    def forget_writer(self, writer: FileLedgerWriter) -> None: ...
+    def remember_end(self, segment: str, ledger_id: int, entries: int) -> None: ...
+
+
+class _Round(NamedTuple):
+    """What one job did. `fenced`: why nothing of it may be acked, or None."""
+
+    starts: list[tuple[int, int]]
+    written: int
+    seconds: float
+    fenced: str | None
+
+
+def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths: LedgerPaths) -> _Round:
+    """In a thread: write, sync, ▲ then look at the fence, before anybody hears of it."""
+    begin = time.perf_counter()
+    encoded = groups()
+    if encoded.data:
+        try:
+            ledger_files.write_all(fd, encoded.data, offset)
+            os.fdatasync(fd)
+        except OSError as error:
+            forget_unwritten(fd)
+            if not _fence_own_failure(fd, paths, encoded.starts[0][0]):
+                raise EndNotRecorded(str(error)) from error
+            raise
+    fenced = fenced_by(fd, paths)
+    if fenced is None:
+        ledger_files.expect_in_place(fd, paths)  # ▲ where the file has been moved, nobody sees the fence here
+    return _Round(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced)
+
+
+def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
+    """Why this ledger is no longer ours, or None. ▲ In this order: `delete_ledger` unlinks the ledger before it takes
+    the fence away, so a writer that wakes up late cannot fall between the two."""
+    if paths.fence.exists():
+        return f"{paths.fence} exists: another owner has taken the ledger over"
+    if os.fstat(fd).st_nlink == 0:
+        return f"{paths.ledger} has been deleted by another owner"
+    return None
+
+
+class EndNotRecorded(OSError):
+    """A sync has failed, and the disk does not take either at which entry the ledger ends."""
+
+
+def forget_unwritten(fd: int) -> None:
+    """After a failed sync: let the kernel drop what it holds of the file, so that a successor reads what is on the
+    disk. It need not do so (and keeps what it may yet write), therefore the ledger's end is recorded as well."""
+    with suppress(OSError):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _fence_own_failure(fd: int, paths: LedgerPaths, confirmed: int) -> bool:
+    """▲ A failed sync is never retried, not by a successor's sync either: the kernel may have dropped what it could
+    not write and report success the next time. So the ledger ends, here and now, at what was acknowledged. False
+    where the disk does not take that: ▲ then the owner records it in `/ledger`."""
+    try:
+        ledger_files.expect_in_place(fd, paths)  # nothing is made at a bare mount point
+        ledger_files.create_count(paths, confirmed)
+        ledger_files.create_fence(paths)
+    except (OSError, DataCorrupt):
+        return False
+    return True
+
+
+class FileLedgerWriter:
+    """See `segments.ledger.ledger.LedgerWriter`. Made by `FileLedgerStore.create`."""
+
+    def __init__(self, store: WriterHost, file: OpenFile, paths: LedgerPaths, opened: OpenedHeader) -> None:
+        self._store = store
+        self._file = file
+        self._paths = paths
+        self._header = opened.header
+        self._marker = opened.marker
+        self._end = opened.size
+        self._index = SparseIndex()
+        self._next_id = 0
+        self._appended_bytes = 0
+        self._last_confirmed = -1
+        self._pending: list[bytes] = []
+        self._waiting: list[asyncio.Future[int]] = []
+        self._in_round: list[asyncio.Future[int]] = []
+        self._syncing = False
+        self._dead: LedgerFenced | LedgerFailed | None = None
+        self._closed = False
+        self._confirmed_bytes = 0
+        self._job: asyncio.Future[_Round] | None = None
+        self._unrecorded: Recovered | None = None
+
+    @property
+    def ledger_id(self) -> int:
+        return self._header.ledger_id
+
+    @property
+    def last_confirmed(self) -> int:
+        return self._last_confirmed
+
+    @property
+    def appended_bytes(self) -> int:
+        return self._appended_bytes
+
+    def append(self, entry: bytes) -> int:
+        self._check_alive()
+        entry_id = self._next_id
+        self._pending.append(entry)
+        self._next_id += 1
+        self._appended_bytes += len(entry)
+        return entry_id
+
+    async def sync(self) -> int:
+        self._check_alive()
+        return await self._sync()
+
+    async def _sync(self) -> int:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        if not self._syncing:
+            self._start_round()
+        return await future
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise type(self._dead)(str(self._dead)) from self._dead.__cause__
+        if self._closed:
+            raise LedgerFailed(f"{self._paths.ledger} has been closed: append to the segment's next ledger")
+
+    def _start_round(self) -> None:
+        entries, self._pending = self._pending, []
+        self._in_round, self._waiting = self._waiting, []
+        self._syncing = True
+        first = self._next_id - len(entries)
+        groups = partial(ledger_format.encode_groups, self._marker, first, entries, self._last_confirmed + 1)
+        job = self._store.submit(partial(_sync_round, self._file.fd, groups, self._end, self._paths))
+        self._file.use()
+        self._job = job
+        job.add_done_callback(partial(self._round_done, len(entries), sum(map(len, entries))))
+
+    def _round_done(self, entries: int, size: int, job: asyncio.Future[_Round]) -> None:
+        self._syncing = False
+        self._file.done()
+        if not job.cancelled() and isinstance(job.exception(), EndNotRecorded):
+            self._unrecorded = Recovered(self._last_confirmed + 1, self._confirmed_bytes)
+            self._store.remember_end(self._header.segment, self.ledger_id, self._last_confirmed + 1)
+        if self._dead is None:
+            self._dead = self._failure_of(job)
+        if self._dead is None:
+            self._confirm(entries, size, job.result())
+        self._answer(self._in_round)
+        if self._dead is not None:
+            self._answer(self._waiting)
+        elif self._waiting:
+            self._start_round()
+
+    def _failure_of(self, job: asyncio.Future[_Round]) -> LedgerFenced | LedgerFailed | None:
+        if job.cancelled():
+            return LedgerFailed(f"{self._paths.ledger}: the store was closed during a sync")
+        failure = job.exception()
+        if failure is None:
+            fenced = job.result().fenced
+            return None if fenced is None else LedgerFenced(fenced)
+        dead = LedgerFailed(
+            f"{self._paths.ledger}: writing or syncing failed ({failure}); the ledger ends at entry "
+            f"{self._last_confirmed}, the segment needs another"
+        )
+        dead.__cause__ = failure
+        return dead
+
+    def _confirm(self, entries: int, size: int, done: _Round) -> None:
+        for first, offset in done.starts:
+            self._index.add(first, self._end + offset)
+        self._end += done.written
+        self._last_confirmed += entries
+        self._confirmed_bytes += size
+        self._store.count_sync(done.seconds, done.written)
+
+    def _answer(self, futures: list[asyncio.Future[int]]) -> None:
+        for future in futures:
+            if future.done():  # its caller was cancelled
+                continue
+            if self._dead is None:
+                future.set_result(self._last_confirmed)
+            else:
+                future.set_exception(type(self._dead)(str(self._dead)))
+        futures.clear()
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> Sequence[tuple[int, bytes]]:
+        if first < 0:
+            raise InvalidArgument(f"first entry {first}: 0 or more expected")
+        last = min(last, self._last_confirmed)
+        if first > last:
+            return []
+        if not self._file.released:
+            offset = self._index.floor(first)
+            return await self._store.read_file(
+                self._file, self._marker, offset, first, last, max_bytes, str(self._paths.ledger)
+            )
+        if self._closed:
+            return await self._store.read(self._header.segment, self.ledger_id, first, last, max_bytes=max_bytes)
+        raise LedgerUnreadable(f"{self._paths.ledger} has been given up by this process")
+
+    async def close(self, footer: bytes) -> Recovered:
+        self._check_alive()
+        self._closed = True
+        await self._sync()
+        found = Scan(self._next_id, self._appended_bytes, self._end, self._index, None)
+        data = ledger_format.encode_footer(Footer(self.ledger_id, footer, found))
+        await self._store.run(
+            partial(ledger_files.replace_file, self._paths.footer, data), f"writing {self._paths.footer}"
+        )
+        self._file.release()
+        self._store.forget_writer(self)
+        return Recovered(entries=found.entries, bytes=found.bytes)
+
+    def abandon(self) -> None:
+        if self._dead is None:
+            self._dead = LedgerFailed(f"{self._paths.ledger} has been given up by this process")
+        if not self._syncing:
+            self._answer(self._waiting)
+        self._file.release()
+        self._store.forget_writer(self)
+
+    async def unrecorded_end(self) -> Recovered | None:
+        if self._job is not None:
+            await asyncio.wait([self._job])
+        return self._unrecorded

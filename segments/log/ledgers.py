@@ -1,0 +1,536 @@
+"""The ledgers of one segment as one log: the list in `/ledger/<segment>`, take-over, rolling, reading (DESIGN §6, §7).
+
+How the list is read and rewritten: `segments.log.ledger_list`. Ledger ids count up; a take-over always opens a new one,
+so a position is never used twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from segments.ledger.ledger import LedgerStore, LedgerWriter, Recovered
+from segments.ledger.ledger_evidence import expect_made
+from segments.ledger.publish_times import PublishTimes
+from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.log.ledger_folder import expect_evidence, expect_last
+from segments.log.ledger_list import LedgerList
+from segments.log.ledger_pages import PAGE_LEDGERS
+from segments.log.retention import kept_ledgers
+from txnstore.records import LedgerInfo, LedgerRecord
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import DataCorrupt, InvalidArgument, SegmentSealed
+from txnwire.ids import EARLIEST, Position
+from watchers.visibility import AbortedKey
+
+FIRST_LEDGER_ID = 1
+DELETED_AT_ONCE: Final = 1024
+"""Ledgers whose files are deleted before the list forgets them."""
+
+
+class Footer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What stands beside a ledger: `dedup` is the cumulative snapshot over everything up to entry `entries` - 1 of it.
+
+    Beside an open ledger it is a checkpoint; beside a closed one `entries` is its length."""
+
+    v: int = 1
+    ledger_id: int
+    entries: int
+    dedup: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Footer).decode
+
+
+def covered_by(footer: bytes, where: str) -> int:
+    """How many entries of its ledger a footer covers. Raises `DataCorrupt`."""
+    try:
+        return _decode(footer).entries
+    except msgspec.DecodeError as error:
+        raise DataCorrupt(f"{where}: {error}") from error
+
+
+class SegmentLedgers:
+    """`epoch` is the ownership epoch all writes compare. Call `take_over` first; `writer` is None while sealed."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledger_store: LedgerStore,
+        segment: str,
+        *,
+        epoch: int,
+        incarnation: str,
+        wall_ms: Callable[[], int] = lambda: 0,
+        page_ledgers: int = PAGE_LEDGERS,
+    ) -> None:
+        self._ledger_store = ledger_store
+        self._segment = segment
+        self._incarnation = incarnation
+        self._wall_ms = wall_ms
+        self._rewriting = asyncio.Lock()
+        """Held from planning a record until it is written: the log rolls while old ledgers are trimmed."""
+        self._store = store
+        self._list = LedgerList(store, segment, epoch=epoch, page_ledgers=page_ledgers)
+        self._record = LedgerRecord(ledgers=[])
+        self._ids: list[int] = []
+        self._lengths: dict[int, int] = {}
+        self._before: list[int] = [0]
+        """Entries of the kept ledgers in front of each."""
+        self.times = PublishTimes()
+        self.writer: LedgerWriter | None = None
+        self._abandoned: LedgerWriter | None = None
+        self.ended = False
+        """Whether the topic's layout has the segment as sealed; set by the broker, for good."""
+        self._last_confirmed = EARLIEST
+        self._floor = EARLIEST
+        """The place before the first position kept."""
+
+    @property
+    def record(self) -> LedgerRecord:
+        return self._record
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the seal stands. It may still be taken back, until the layout says so too (`ended`)."""
+        return self._record.sealed is not None
+
+    @property
+    def revision(self) -> int:
+        """The mod revision of `/ledger/<segment>`."""
+        return self._list.revision
+
+    @property
+    def end(self) -> Position | None:
+        """The last entry this segment will ever have, once that is final: the seal stands and the layout has it as
+        sealed. ▲ Until then nobody who reads is told of an end: the seal may be taken back."""
+        return Position(*self._record.sealed) if self.ended and self._record.sealed is not None else None
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry that may be exposed; `(ledger, -1)` or EARLIEST where there is none behind a ledger's start.
+        ▲ It never passes the closed length of a ledger taken over, nor what the open one's writer may still expose."""
+        if self.writer is not None and self.writer.last_confirmed >= 0:
+            return Position(self.writer.ledger_id, self.writer.last_confirmed)
+        return self._last_confirmed
+
+    @property
+    def entries(self) -> int:
+        """Confirmed entries in the ledgers that are still kept."""
+        return self._rank(self.last_confirmed)
+
+    async def take_over(self) -> None:
+        """Fence and close whatever an earlier owner left open, then open a ledger of our own.
+
+        ▲ The closed length stands in `/ledger` before this returns, hence before anything is served from it.
+        Raises `NotOwner`, `DataCorrupt`, `LedgerFailed`, `StoreUnavailable`.
+        """
+        await self._list.load()
+        record = self._list.record
+        closed = [await self._closed(info, record.made) for info in record.ledgers]
+        if closed != record.ledgers:
+            await expect_evidence(self._store, self._segment, closed)
+        else:
+            await expect_last(self._ledger_store, self._segment, record)
+        if record.sealed is not None:
+            self._adopt(msgspec.structs.replace(record, ledgers=closed))
+            return
+        next_id = max((info.ledger_id for info in closed), default=FIRST_LEDGER_ID - 1) + 1
+        kept = await self._without_empty(closed)
+        if record.trimmed_below is not None:
+            next_id = max(next_id, record.trimmed_below[0])
+        await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, self._opened(next_id)]))
+        self.writer = await self._make(next_id)
+
+    async def _make(self, ledger_id: int) -> LedgerWriter:
+        """▲ What is listed and not there counts as never made only until the list says that it was: nothing is
+        appended before."""
+        writer = await self._ledger_store.create(self._segment, ledger_id, incarnation=self._incarnation)
+        try:
+            await self._rewrite(msgspec.structs.replace(self._record, made=ledger_id))
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer
+
+    def _opened(self, ledger_id: int) -> LedgerInfo:
+        return LedgerInfo(ledger_id=ledger_id, store=self._ledger_store.kind, opened_ms=self._wall_ms())
+
+    async def _without_empty(self, closed: list[LedgerInfo]) -> list[LedgerInfo]:
+        """Empty ledgers of owners before the last one carry nothing. The ids above them are never given out again, and
+        a writer of one that still lives finds it deleted, which is as good as fenced.
+
+        ▲ One that has a footer stays: it was written there because the ledgers before it were to be trimmed, and says
+        what is known of their producers. So does one whose sidecar is listed, and lost: what was aborted before it
+        would be read. Deleted before the record forgets them: a crash in between leaves a name without a file, never
+        the reverse."""
+        empty = []
+        for info in closed[:-1]:
+            if info.closed_length or info.aborted:
+                continue
+            if await self._ledger_store.read_footer(self._segment, info.ledger_id) is None:
+                await self._ledger_store.delete(self._segment, info.ledger_id)
+                empty.append(info)
+        going = {info.ledger_id for info in empty}
+        return [info for info in closed if info.ledger_id not in going]
+
+    async def _closed(self, info: LedgerInfo, made: int | None) -> LedgerInfo:
+        if info.closed_length is not None:
+            return info
+        recovered = await self._ledger_store.fence(self._segment, info.ledger_id)
+        expect_made(self._segment, info.ledger_id, recovered, made)
+        return msgspec.structs.replace(
+            info, closed_length=recovered.entries, bytes=recovered.bytes, closed_ms=self._wall_ms()
+        )
+
+    async def roll(self, footer: bytes) -> None:
+        """Close the open ledger with `footer` and open the next. Nothing may be appended meanwhile."""
+        async with self._rewriting:
+            await self._go_on(await self._close_writer(footer))
+
+    async def seal(self, footer: bytes, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> bool:
+        """Close the open ledger with `footer`, and write the seal for a layout change. Nothing may be appended
+        meanwhile. `look`: the topic's record, from the store, as long as it tells of the change.
+
+        ▲ The seal compares that record as unchanged since it told of the change: a late request of one that was given
+        up seals nothing. False then: the log goes on in the next ledger. Raises as `roll`.
+        """
+        async with self._rewriting:
+            closed = await self._close_writer(footer)
+            end = tuple(self._last_confirmed)
+            while (topic := await look()) is not None:
+                record = msgspec.structs.replace(self._record, ledgers=closed, sealed=end, sealed_by=change_id)
+                if await self._rewrite_while(record, topic):
+                    return True
+            await self._go_on(closed)
+            return False
+
+    async def unseal(self, topic: KeyValue) -> bool:
+        """Take the seal back and go on in a new ledger, ▲ if `topic`, whose record tells of its change no more and has
+        the segment as active, still stands as it was read. Raises as `roll`."""
+        async with self._rewriting:
+            first = max([FIRST_LEDGER_ID, *(info.ledger_id + 1 for info in self._record.ledgers)])
+            if self._record.trimmed_below is not None:
+                first = max(first, self._record.trimmed_below[0])
+            record = msgspec.structs.replace(
+                self._record, ledgers=[*self._record.ledgers, self._opened(first)], sealed=None, sealed_by=None
+            )
+            if not await self._rewrite_while(record, topic):
+                return False
+            self.writer = await self._make(first)
+            return True
+
+    async def _go_on(self, closed: list[LedgerInfo]) -> None:
+        """Open the ledger behind the one that was just closed."""
+        opened = self._opened(closed[-1].ledger_id + 1)
+        await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
+        self.writer = await self._make(opened.ledger_id)
+
+    async def close(self, footer: Callable[[], bytes]) -> None:
+        """Graceful end of this ownership: a successor finds the ledger closed and its footer whole. ▲ `footer` is asked
+        once nothing else goes on here: the log may have rolled, and beside another ledger a footer is corruption."""
+        async with self._rewriting:
+            if self.writer is not None:
+                await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer())))
+
+    async def _close_writer(self, footer: bytes) -> list[LedgerInfo]:
+        writer = self.writer
+        if writer is None:
+            raise SegmentSealed(f"{self._segment} has no open ledger")
+        closed = await writer.close(footer)
+        self._last_confirmed = self.last_confirmed
+        self._lengths[writer.ledger_id] = closed.entries
+        self.writer = None
+        info = msgspec.structs.replace(
+            self._record.ledgers[-1],
+            closed_length=closed.entries,
+            bytes=closed.bytes,
+            closed_ms=self._wall_ms(),
+            newest_ms=self.times.newest_ms(writer.ledger_id, closed.entries),
+        )
+        return [*self._record.ledgers[:-1], info]
+
+    def abandon(self) -> None:
+        """Let go at once; nothing more is written but `record_end`."""
+        if self.writer is not None:
+            self.writer.abandon()
+            self._last_confirmed = self.last_confirmed
+            self._abandoned, self.writer = self.writer, None
+
+    async def unrecorded_end(self) -> Recovered | None:
+        """Behind `abandon`: where the open ledger ends, if a sync has failed and the disk did not take that either.
+        Waits for what is still on its way to the disk."""
+        return None if self._abandoned is None else await self._abandoned.unrecorded_end()
+
+    async def record_end(self) -> None:
+        """Behind `abandon`, and while the epoch is still ours: ▲ an end that the disk did not take goes to `/ledger`. A
+        successor would count what only the page cache holds. May be repeated after any error, also when an earlier try
+        lands meanwhile. Raises `NotOwner`, and as `MetadataStore.commit`."""
+        writer, end = self._abandoned, await self.unrecorded_end()
+        if writer is None or end is None:
+            return
+
+        def with_end(record: LedgerRecord) -> LedgerRecord | None:
+            last = record.ledgers[-1] if record.ledgers else None
+            if last is None or last.ledger_id != writer.ledger_id or last.closed_length is not None:
+                return None
+            closed = msgspec.structs.replace(
+                last, closed_length=end.entries, bytes=end.bytes, closed_ms=self._wall_ms()
+            )
+            return msgspec.structs.replace(record, ledgers=[*record.ledgers[:-1], closed])
+
+        async with self._rewriting:
+            await self._list.rewrite_stored(with_end)
+            self._adopt(self._list.record)
+
+    # ---- aborted sidecars -------------------------------------------------------------------------------------------
+
+    async def load_sidecars(self) -> dict[int, dict[AbortedKey, Position]]:
+        """What the sidecars of the kept ledgers say was aborted, by ledger.
+
+        Raises `DataCorrupt` where one is missing or damaged: its records are gone from etcd."""
+        listed = [info for info in kept_ledgers(self._record) if info.aborted]
+        return {info.ledger_id: await self.load_sidecar(info) for info in listed}
+
+    async def load_sidecar(self, info: LedgerInfo) -> dict[AbortedKey, Position]:
+        where = f"the sidecar of ledger {info.ledger_id} of {self._segment}"
+        raw = await self._ledger_store.read_sidecar(self._segment, info.ledger_id)
+        if raw is None:
+            raise DataCorrupt(f"{where} is missing: {info.aborted} aborted records stood in it")
+        aborted = decode_sidecar(raw, info.ledger_id, where)
+        if len(aborted) != info.aborted:
+            raise DataCorrupt(f"{where} holds {len(aborted)} aborted records, /ledger says {info.aborted}")
+        return aborted
+
+    async def add_sidecar(
+        self, ledger_id: int, aborted: Mapping[AbortedKey, Position]
+    ) -> Mapping[AbortedKey, Position]:
+        """Put `aborted` beside a closed ledger that has no sidecar, and say so in its list; returns what stands there.
+
+        ▲ Synced, then listed; only then may the records leave etcd. What a predecessor has written and not listed
+        counts: it can be no more than what is still in etcd. Raises as `_rewrite`, `LedgerFailed`, `DataCorrupt`.
+        """
+        data = encode_sidecar(ledger_id, aborted)
+        where = f"the sidecar of ledger {ledger_id} of {self._segment}"
+        written = decode_sidecar(
+            await self._ledger_store.write_sidecar(self._segment, ledger_id, data), ledger_id, where
+        )
+        if written:
+            await self._change(ledger_id, aborted=len(written))
+        return written
+
+    async def _change(self, ledger_id: int, *, aborted: int) -> None:
+        async with self._rewriting:
+            ledgers = [
+                msgspec.structs.replace(info, aborted=aborted) if info.ledger_id == ledger_id else info
+                for info in self._record.ledgers
+            ]
+            await self._rewrite(msgspec.structs.replace(self._record, ledgers=ledgers))
+
+    # ---- trimming ---------------------------------------------------------------------------------------------------
+
+    @property
+    def trimmed_below(self) -> Position | None:
+        """The first position kept, where anything was trimmed."""
+        at = self._record.trimmed_below
+        return None if at is None else Position(*at)
+
+    @property
+    def trimmed_through(self) -> Position:
+        """The last entry that was trimmed, `EARLIEST` where none was."""
+        at = self._record.trimmed_through
+        return EARLIEST if at is None else Position(*at)
+
+    @property
+    def to_delete(self) -> tuple[int, ...]:
+        """Ledgers that are trimmed and still listed: their files are to be deleted."""
+        below = self._record.trimmed_below
+        if below is None:
+            return ()
+        ledgers = self._record.ledgers
+        return tuple(info.ledger_id for info in ledgers[: bisect_left(ledgers, below[0], key=_id)])
+
+    async def trim(self, first_kept: int) -> None:
+        """▲ First they are not read any more, whoever serves next; only then do their files go (`finish_trim`)."""
+        async with self._rewriting:
+            below = (first_kept, 0)
+            if self._record.trimmed_below is None or self._record.trimmed_below < below:
+                going = [one for one in self._record.ledgers if one.ledger_id < first_kept and one.closed_length]
+                through = self._record.trimmed_through
+                if going:
+                    through = (going[-1].ledger_id, (going[-1].closed_length or 0) - 1)
+                trimmed = msgspec.structs.replace(self._record, trimmed_below=below, trimmed_through=through)
+                await self._rewrite(trimmed)
+
+    async def finish_trim(self) -> None:
+        """Delete the files of what is trimmed, then forget it. Idempotent; a crash in between leaves it listed. In
+        steps: whole pages go with what they list, and a commit takes so many."""
+        while going := self.to_delete[:DELETED_AT_ONCE]:
+            for ledger_id in going:
+                await self._ledger_store.delete(self._segment, ledger_id)
+            async with self._rewriting:
+                kept = self._record.ledgers[bisect_right(self._record.ledgers, going[-1], key=_id) :]
+                await self._rewrite(msgspec.structs.replace(self._record, ledgers=kept))
+
+    # ---- footers ----------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, dedup: bytes, entries: int) -> None:
+        """Write the dedup snapshot over the first `entries` entries of the open ledger beside it."""
+        if self.writer is not None:
+            footer = self.footer(self.writer.ledger_id, entries, dedup)
+            await self._ledger_store.write_footer(self._segment, self.writer.ledger_id, footer)
+
+    async def keep_footer(self, dedup: bytes) -> None:
+        """Of a sealed segment: what is known of its producers, beside an empty ledger of its own, so that the last one
+        with entries may be trimmed. ▲ Written, then listed; nothing is appended to it."""
+        async with self._rewriting:
+            last = self._record.ledgers[-1]
+            if not last.closed_length:
+                return  # there is one: it has the footer of the seal
+            beside = msgspec.structs.replace(
+                last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0, newest_ms=None
+            )
+            footer = self.footer(beside.ledger_id, 0, dedup)
+            await self._ledger_store.write_footer(self._segment, beside.ledger_id, footer)
+            await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*self._record.ledgers, beside]))
+
+    async def write_closed_footer(self, dedup: bytes) -> None:
+        """The footer that a predecessor which died could not write, over the whole of its last ledger."""
+        closed = [info for info in self._record.ledgers if info.closed_length]
+        if closed:
+            info = closed[-1]
+            footer = self.footer(info.ledger_id, info.closed_length or 0, dedup)
+            await self._ledger_store.write_footer(self._segment, info.ledger_id, footer)
+
+    @staticmethod
+    def footer(ledger_id: int, entries: int, dedup: bytes) -> bytes:
+        return _encode(Footer(ledger_id=ledger_id, entries=entries, dedup=dedup))
+
+    async def last_footer(self) -> tuple[Position, bytes | None]:
+        """The newest dedup snapshot and the last position it covers; `(EARLIEST, None)` where there is none."""
+        for info in reversed(self._record.ledgers):
+            if self.writer is not None and info.ledger_id == self.writer.ledger_id:
+                continue
+            raw = await self._ledger_store.read_footer(self._segment, info.ledger_id)
+            if raw is not None:
+                footer = self._decode_footer(raw, info)
+                return Position(info.ledger_id, footer.entries - 1), footer.dedup
+        return EARLIEST, None
+
+    def _decode_footer(self, raw: bytes, info: LedgerInfo) -> Footer:
+        where = f"footer of ledger {info.ledger_id} of {self._segment}"
+        try:
+            footer = _decode(raw)
+        except msgspec.DecodeError as error:
+            raise DataCorrupt(f"{where}: {error}") from error
+        if footer.v != 1 or footer.ledger_id != info.ledger_id or not 0 <= footer.entries <= (info.closed_length or 0):
+            raise DataCorrupt(
+                f"{where}: version {footer.v} over {footer.entries} entries of ledger {footer.ledger_id}, expected "
+                f"version 1 over at most {info.closed_length} entries of ledger {info.ledger_id}"
+            )
+        return footer
+
+    def next_after(self, position: Position) -> Position:
+        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended. From
+        what is trimmed it leads to the first that is kept."""
+        ledger_id, entry_id = position = max(position, self._floor)
+        length = self._lengths.get(ledger_id)
+        if length is not None and (length < 0 or entry_id + 1 < length):
+            return Position(ledger_id, entry_id + 1)
+        for index in range(bisect_right(self._ids, ledger_id), len(self._ids)):
+            if self._lengths[self._ids[index]] != 0:
+                return Position(self._ids[index], 0)
+        if self.sealed or not self._ids or (entry_id < 0 and ledger_id > self._ids[-1]):
+            # ▲ The last case: behind what comes before a ledger that is not listed yet, as the log rolls, is its first
+            # place. Whoever looks again and again meanwhile must not get further, past a ledger that is to be read.
+            return Position(ledger_id, entry_id + 1)
+        return Position(max(self._ids[-1], ledger_id) + 1, 0)
+
+    def contains(self, position: Position) -> bool:
+        """Whether a confirmed entry stands at `position`."""
+        length = self._lengths.get(position.ledger_id)
+        if length is None or position.entry_id < 0:
+            return False
+        return position.entry_id < length if length >= 0 else position <= self.last_confirmed
+
+    def entries_between(self, low: Position, high: Position) -> int:
+        """How many entries stand in (low, high]."""
+        return self._rank(high) - self._rank(low)
+
+    def nth(self, index: int) -> Position:
+        """The place of the entry with `index` earlier ones before it."""
+        at = max(0, bisect_right(self._before, index) - 1)
+        while at < len(self._ids):
+            length = self._lengths[self._ids[at]]
+            if length < 0 or index - self._before[at] < length:
+                return Position(self._ids[at], index - self._before[at])
+            at += 1
+        return self.next_after(self.last_confirmed)
+
+    def _rank(self, position: Position) -> int:
+        """Entries of this list at or below `position`."""
+        at = bisect_left(self._ids, position.ledger_id)
+        if at < len(self._ids):
+            return self._before[at] + (position.entry_id + 1 if self._ids[at] == position.ledger_id else 0)
+        return self._before[-1] + self._lengths[self._ids[-1]] if self._ids else 0
+
+    async def read(self, first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
+        """Entries from `first`, which exists, up to `last` at most, of one ledger, at least one.
+
+        ▲ Never beyond the closed length. Raises `DataCorrupt`, `InvalidArgument`."""
+        ledger_id = first.ledger_id
+        length = self._lengths.get(ledger_id)
+        if length is None:
+            raise InvalidArgument(f"{self._segment} has no ledger {ledger_id}: it may have been trimmed")
+        writer = self.writer if self.writer is not None and self.writer.ledger_id == ledger_id else None
+        end = length - 1 if writer is None else writer.last_confirmed
+        if last.ledger_id == ledger_id:
+            end = min(end, last.entry_id)
+        found: Sequence[tuple[int, bytes]]
+        if writer is None:
+            found = await self._ledger_store.read(self._segment, ledger_id, first.entry_id, end, max_bytes=max_bytes)
+        else:
+            found = await writer.read(first.entry_id, end, max_bytes=max_bytes)
+        return [(Position(ledger_id, entry_id), entry) for entry_id, entry in found]
+
+    def settle(self, position: Position) -> Position:
+        """A place to read at, moved to the next ledger where its own was closed before reaching it."""
+        return self.next_after(Position(position.ledger_id, position.entry_id - 1))
+
+    async def _rewrite(self, record: LedgerRecord) -> None:
+        await self._list.rewrite(record)
+        self._adopt(record)
+
+    async def _rewrite_while(self, record: LedgerRecord, topic: KeyValue) -> bool:
+        """See `LedgerList.rewrite_while`."""
+        rewritten = await self._list.rewrite_while(record, topic)
+        if rewritten:
+            self._adopt(record)
+        return rewritten
+
+    def _adopt(self, record: LedgerRecord) -> None:
+        self._record = record
+        kept = kept_ledgers(record)
+        self.times.listed(kept)
+        self._ids = [info.ledger_id for info in kept]
+        self._lengths = {info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in kept}
+        self._before = list(accumulate((self._lengths[one] for one in self._ids[:-1]), initial=0))
+        if record.trimmed_below is not None:
+            self._floor = Position(record.trimmed_below[0], record.trimmed_below[1] - 1)
+        closed = [info for info in kept if info.closed_length]
+        last = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1) if closed else EARLIEST
+        # ▲ Never back to the beginning because everything was trimmed: positions that were told must not run ahead.
+        self._last_confirmed = max(self._last_confirmed, last, self._floor)
+        if record.sealed is not None:
+            # ▲ Nor beyond the seal: snapshots of several owners and controllers would differ over where it ends.
+            self._last_confirmed = Position(*record.sealed)
+
+
+def _id(info: LedgerInfo) -> int:
+    return info.ledger_id

@@ -1,0 +1,93 @@
+"""What passes through a segment's pipeline: an entry as it was sent, who waits for it, and where it stands."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from segments.log.dedup import InFlight
+from segments.log.tail_cache import ChunkKey
+from txnwire.errors import TxnError
+from txnwire.ids import EARLIEST, Position, TxnId
+from watchers.visibility import Applied
+
+
+class SendReply(Protocol):
+    """Whoever waits for the outcome of one send; exactly one of the two is called, once."""
+
+    def stored(self, position: Position | None, *, duplicate: bool) -> None: ...
+    def failed(self, error: TxnError) -> None: ...
+
+
+class Outgoing(NamedTuple):
+    """One entry as its producer sent it, already checked against its own metadata. Its messages have the sequence ids
+    from `sequence_id` on; `previous` is the last one of this producer's preceding entry here, -1 for none."""
+
+    producer: str
+    sequence_id: int
+    messages: int
+    previous: int
+    txn_id: TxnId | None
+    writer: int
+    data: bytes
+    publish_time_ms: int
+    chunk: ChunkKey | None = None
+
+
+class Line:
+    """One producer's admitted entries that are not appended yet, in order. It outlives its connections (`users`)."""
+
+    __slots__ = ("items", "key", "users")
+
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.key = key
+        self.items: deque[Item] = deque()
+        self.users = 0
+
+
+class Item:
+    """An admitted entry until it is acked or failed. `ready`: it may be appended as soon as its turn comes.
+    `admitted_s`: when it was admitted, by the monotonic clock."""
+
+    __slots__ = ("admitted", "admitted_s", "entry", "line", "position", "ready")
+
+    def __init__(self, entry: Outgoing, admitted: InFlight[SendReply], line: Line, admitted_s: float) -> None:
+        self.entry = entry
+        self.admitted = admitted
+        self.admitted_s = admitted_s
+        self.line = line
+        self.ready = entry.txn_id is None
+        self.position = EARLIEST
+
+
+class Budget:
+    """Bytes admitted and not yet stored, over all segments of a broker."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+
+
+class PipelineEvents(Protocol):
+    """What the segment has to know of its pipeline."""
+
+    def hold(self, txn_id: TxnId) -> None:
+        """▲ Before the first op of a transaction leaves: its decision must not be missed."""
+
+    def let_go(self, txn_id: TxnId) -> None:
+        """An op was refused; if nothing else of the transaction is held here, its decision is not awaited any more."""
+
+    def applied(self, applied: Applied) -> None:
+        """A decision remembered while ops were in flight has taken effect."""
+
+    def confirmed(self) -> None:
+        """New entries are durable: readers may go on."""
+
+    def rolled(self) -> None:
+        """A ledger was closed and the next one opened."""
+
+    def may_ack(self) -> bool:
+        """Whether the broker's lease surely holds."""
+
+    def lost(self, error: TxnError) -> None:
+        """The segment cannot go on here: ownership or the ledger is lost. May be called any number of times."""

@@ -1,0 +1,49 @@
+"""One connection's hold on one producer of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from segments.log.dedup import NOTHING_STORED
+from segments.log.sending import Line, Outgoing, SendReply
+from txnwire.errors import NotOwner, TxnError
+
+if TYPE_CHECKING:
+    from segments.owner.segment import Segment
+
+
+OnClosed = Callable[[TxnError, int], None]
+"""Called with why it is over, and, where that is a seal, the last sequence id that is stored here."""
+
+
+class ProducerSession:
+    """`on_closed` hears once why it is over, unless the client closes it itself."""
+
+    def __init__(self, segment: Segment, name: str, token: int, line: Line, on_closed: OnClosed) -> None:
+        self._segment = segment
+        self._name = name
+        self._token = token
+        self.line = line
+        self._on_closed: OnClosed | None = on_closed
+        self.error: TxnError | None = None
+
+    def send(self, entry: Outgoing, reply: SendReply) -> None:
+        """See `Pipeline.send`. Raises why the session is over, once it is."""
+        if self.error is not None:
+            raise self.error
+        self._segment.pipeline.send(self.line, self._token, entry, reply)
+
+    def end(self, error: TxnError, last_sequence_id: int = NOTHING_STORED) -> None:
+        """From the segment's side: fenced, or the segment is gone; or it is sealed: `last_sequence_id` is the last of
+        what is stored here of this producer, for good."""
+        on_closed, self._on_closed, self.error = self._on_closed, None, error
+        if on_closed is not None:
+            on_closed(error, last_sequence_id)
+
+    def close(self) -> None:
+        """From the client's side. What is in flight goes on."""
+        if self._on_closed is not None:
+            self._on_closed = None
+            self.error = NotOwner(f"producer {self._name} was closed: open it again")
+            self._segment.producer_closed(self._token, self.line)

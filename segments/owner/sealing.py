@@ -1,0 +1,186 @@
+"""Sealing a segment for a split or a merge, by its owner (DESIGN §8; scenarios S3, S4, S10).
+
+    the topic's record tells of the change ─► hold sends back ─► finish what is in flight ─► close the ledger
+        ─► ▲ seal in `/ledger`, if the record still stands ─► tell the producers ─► the layout has it as sealed: end
+                                                                            └─► given up: go on in a new ledger
+
+Sends that come meanwhile wait; nobody is told of a seal that does not stand. A seal that stands may still be taken
+back, until the layout has the segment as sealed: only then is anybody who reads told of its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from segments.layout.layout_transitions import Seal, find_change, read_topology
+from segments.layout.topology import ACTIVE, SEALED, Topology
+from txnstore import keys
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import InternalError, InvalidArgument, NotAllowed, Timeout, TxnError
+from txnwire.names import SegmentName
+from txnwire.tasks import errand
+
+if TYPE_CHECKING:
+    from segments.owner.segment import Segment
+
+log = structlog.get_logger(__name__)
+
+
+class Sealing:
+    """Of one segment. One thing is done at a time: sealing it, or taking a seal back."""
+
+    def __init__(self, store: MetadataStore, segment: Segment, *, wait_s: float) -> None:
+        """`wait_s`: how long what is in flight may take to end."""
+        self._store = store
+        self._segment = segment
+        self._wait_s = wait_s
+        self._name = SegmentName.from_path(segment.path)
+        self._task: asyncio.Task[None] | None = None
+        self._change_id: str | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._task is None
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def wait_stopped(self) -> None:
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ---- sealing ----------------------------------------------------------------------------------------------------
+
+    async def seal(self, change_id: str) -> Seal:
+        """Repeating it joins the one under way, or finds it done.
+
+        Raises `InvalidArgument` where the topic's record does not tell of such a change of this segment, `NotAllowed`
+        while something else is done here, `Timeout` where what is in flight did not end, `NotOwner`,
+        `StoreUnavailable`."""
+        segment = self._segment
+        segment.check()
+        if segment.ledgers.record.sealed_by != change_id:
+            if self._task is not None and self._change_id != change_id:
+                raise NotAllowed(f"{segment.path} is being sealed, or opened again, for another change: repeat it")
+            task = self._task or self._start(self._seal(change_id), change_id)
+            await asyncio.wait([task])
+            segment.check()
+            task.result()
+        if segment.ledgers.record.sealed_by != change_id:
+            raise NotAllowed(
+                f"{segment.path} was not sealed: it is handed over, or the change {change_id} was given up"
+            )
+        return Seal(segment.ledgers.last_confirmed, segment.ledgers.revision, segment.epoch)
+
+    def _start(self, work: Coroutine[None, None, None], change_id: str | None) -> asyncio.Task[None]:
+        self._change_id = change_id
+        self._task = errand(work, name="sealing", of=self._segment.path)
+        self._task.add_done_callback(self._done)
+        return self._task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, TxnError):
+                log.info("not_sealed", segment=self._segment.path, change=self._change_id, error=str(error))
+            else:
+                self._segment.lost(InternalError(f"the sealing of {self._segment.path} ended: {error!r}"))
+
+    async def _seal(self, change_id: str) -> None:
+        segment = self._segment
+        # ▲ A late request, of a change that was given up since: nothing happens, nobody waits.
+        topic = await self._look(change_id)
+        if topic is None:
+            raise InvalidArgument(f"{self._name.topic} tells of no change {change_id} of {segment.path}")
+        with self._holding_back():
+            if segment.ledgers.sealed:  # for a change that was given up: no two of one segment are under way
+                await segment.pipeline.unseal(topic)
+            await self._wait_idle()
+            await segment.pipeline.seal(change_id, _Looks(self, change_id, topic))
+        log.info("segment_sealed", segment=segment.path, sealed=segment.ledgers.sealed, change=change_id)
+
+    @contextmanager
+    def _holding_back(self) -> Iterator[None]:
+        """▲ Nothing is admitted while it is open whether there is a ledger for it; it is told what has come of that."""
+        segment = self._segment
+        segment.pipeline.hold_back()
+        try:
+            yield
+        finally:
+            if segment.ledgers.sealed:
+                segment.end_producers()
+            else:
+                segment.pipeline.admit_again()
+
+    async def _wait_idle(self) -> None:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._segment.pipeline.wait_idle()
+        except TimeoutError as error:
+            raise Timeout(f"{self._segment.path}: what is in flight did not end within {self._wait_s} s") from error
+
+    async def _look(self, change_id: str) -> KeyValue | None:
+        """The topic's record as it stands now, if it tells of this change of this segment. Raises `StoreUnavailable`,
+        `DataCorrupt`."""
+        record = await self._store.get(keys.topic(self._name.topic.path))
+        if record is None or (topology := read_topology(record)).deleting:
+            return None
+        change = find_change(topology, change_id)
+        return record if change is not None and self._name.segment_id in change.parents else None
+
+    # ---- what becomes of a seal -------------------------------------------------------------------------------------
+
+    def follow(self, topology: Topology) -> None:
+        """`topology`: some layout of the topic, perhaps an old one. A segment is sealed for good once any layout says
+        so; whether its change was given up the store is asked."""
+        ledgers = self._segment.ledgers
+        if not ledgers.sealed or ledgers.ended or self._task is not None:
+            return
+        entry = topology.segments.get(self._name.segment_id)
+        if entry is None or topology.deleting:
+            return
+        if entry.state == SEALED:
+            self._end()
+        elif find_change(topology, ledgers.record.sealed_by or "") is None:
+            self._start(self._take_back(), None)
+
+    def _end(self) -> None:
+        self._segment.ledgers.ended = True
+        self._segment.seal_is_final()
+
+    async def _take_back(self) -> None:
+        """▲ The change was given up: this owner, or one that came since, goes on where it was. The store is asked,
+        as a directory that lags shows the layout from before the change."""
+        record = await self._store.get(keys.topic(self._name.topic.path))
+        if record is None or (topology := read_topology(record)).deleting:
+            return
+        entry = topology.segments.get(self._name.segment_id)
+        if entry is None or entry.state != ACTIVE:
+            if entry is not None:
+                self._end()
+            return
+        if find_change(topology, self._segment.ledgers.record.sealed_by or "") is None:
+            with self._holding_back():
+                await self._segment.pipeline.unseal(record)
+            log.info("seal_taken_back", segment=self._segment.path, still_sealed=self._segment.ledgers.sealed)
+
+
+class _Looks:
+    """The topic's record: first as it was read before the sends were held back, then anew each time."""
+
+    def __init__(self, sealing: Sealing, change_id: str, first: KeyValue) -> None:
+        self._sealing = sealing
+        self._change_id = change_id
+        self._first: KeyValue | None = first
+
+    async def __call__(self) -> KeyValue | None:
+        first, self._first = self._first, None
+        return first if first is not None else await self._sealing._look(self._change_id)

@@ -1,0 +1,505 @@
+"""One segment owned by this broker: its pipeline, transaction buffer, subscriptions and readers, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from segments.ledger.ledger import LedgerFailed
+from segments.log.dedup import Dedup
+from segments.log.dedup_turns import forget_in_turns, snapshot_in_turns
+from segments.log.housekeeping import Housekeeping
+from segments.log.ledgers import SegmentLedgers
+from segments.log.pipeline import Pipeline
+from segments.log.retention import Retention, kept_ledgers
+from segments.log.sending import Line, SendReply
+from segments.log.tail_cache import TailCache
+from segments.owner.broker_wide import Shared
+from segments.owner.load_samples import Stored
+from segments.owner.producers import OnClosed, ProducerSession
+from segments.owner.sealing import Sealing
+from segments.owner.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
+from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics
+from segments.subscription.dispatch import Consumer, Dispatcher, Isolation, Sink, trimmed_from_snapshot
+from segments.subscription.starts import Start, of_this_life, resolve_start
+from segments.subscription.subscription_table import SubscriptionTable
+from segments.subscription.subscriptions import Subscription, Surroundings
+from txnstore.store import KeyValue
+from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, SegmentSealed, Timeout, TxnError
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.names import SegmentName
+from watchers.clean_up import CleanUpTarget, WriteCleanUp
+from watchers.decisions import Membership
+from watchers.outcomes import Decision
+from watchers.visibility import Applied, TransactionBuffer
+
+log = structlog.get_logger(__name__)
+
+
+class Segment:
+    """Made by `take_over.take_over_segment`. `on_lost` is called once, when it cannot go on here (the broker then drops
+    it); `on_doubt` when it should be checked whether it still has its owner."""
+
+    def __init__(
+        self,
+        path: str,
+        epoch: int,
+        shared: Shared,
+        *,
+        ledgers: SegmentLedgers,
+        buffer: TransactionBuffer,
+        dedup: Dedup[SendReply],
+        watermark: KeyValue | None,
+        membership: Membership,
+        may_ack: Callable[[], bool],
+        on_lost: Callable[[Segment, TxnError], None],
+        on_doubt: Callable[[Segment], None],
+    ) -> None:
+        self.path = path
+        self.epoch = epoch
+        self.recovery_s = 0.0
+        self.ledgers = ledgers
+        self.buffer = buffer
+        self._shared = shared
+        self._dedup = dedup
+        self._membership = membership
+        self._may_ack = may_ack
+        self._on_lost = on_lost
+        self._on_doubt = on_doubt
+        self._cache = TailCache(shared.settings.tail_cache_bytes)
+        self._sessions: dict[int, ProducerSession] = {}
+        self.sealing = Sealing(shared.store, self, wait_s=shared.settings.seal_wait_s)
+        self._over: TxnError | None = None
+        self.pipeline = Pipeline(
+            shared.store,
+            shared.clock,
+            shared.settings,
+            segment=path,
+            epoch=epoch,
+            ledgers=ledgers,
+            buffer=buffer,
+            dedup=dedup,
+            cache=self._cache,
+            budget=shared.budget,
+            room=shared.room,
+            measures=shared.measures,
+            op_counter=shared.op_counter,
+            events=self,
+        )
+        self.dispatcher = Dispatcher(
+            ledgers,
+            buffer,
+            self._cache,
+            shared.shares,
+            followed_revision=lambda: shared.decisions.followed_revision,
+            wait_followed=self.wait_followed,
+        )
+        self.subscriptions = SubscriptionTable(
+            Surroundings(
+                store=shared.store,
+                settings=shared.settings,
+                clock=shared.clock,
+                segment=path,
+                epoch=epoch,
+                ledgers=ledgers,
+                dispatcher=self.dispatcher,
+                outcomes=buffer,
+                op_counter=shared.op_counter,
+                events=self,
+                ancestors=self._ancestors,
+            ),
+            shared.clean_up,
+        )
+        self.cursors_held = self.subscriptions.cursors_held
+        self.cuts = SegmentCuts(
+            path,
+            buffer,
+            shared.clock,
+            check=self.check,
+            wait_followed=lambda revision: self.wait_followed(revision, patience_s=PATIENCE_S),
+            wait_s=shared.settings.follow_wait_s,
+        )
+        self._writes = WriteCleanUp(
+            path,
+            epoch,
+            buffer,
+            watermark=watermark,
+            on_lost=self.lost,
+            flush_interval_s=shared.settings.cursor_flush_s,
+        )
+        self._one_round = asyncio.Lock()
+        self._keeping = Housekeeping(shared.store, shared.clock, shared.settings, self)
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Serve. Everything it was recovered from has been taken in."""
+        self._shared.caches.join(self._cache)
+        for target in self._targets:
+            self._shared.clean_up.add(target)
+            self._shared.clean_up.wake(target)
+        self.pipeline.start()
+
+    @property
+    def _targets(self) -> tuple[CleanUpTarget, ...]:
+        return (self._writes, *self.subscriptions.targets)
+
+    def check(self) -> None:
+        """Raises why the segment is over, once it is; `NotOwner` where it may be without having heard of it: what a
+        broker knew before a long pause is no answer (L3)."""
+        if self._over is not None:
+            raise self._over
+        if not self._may_ack():
+            raise NotOwner(f"{self.path}: its broker's lease may have expired, look up the owner again")
+
+    def lost(self, error: TxnError) -> None:
+        """▲ Ownership or the ledger is lost: everyone who waits hears it now, nothing more is written or acked (R4)."""
+        if self._over is None:
+            log.warning("segment_lost", segment=self.path, epoch=self.epoch, error=str(error))
+            if isinstance(error, LedgerFailed):
+                self._shared.room.look()
+            self.stop(_for_clients(error, self.path))
+            self._on_lost(self, error)
+
+    def stop(self, error: TxnError) -> None:
+        """Let go of everything at once, telling producers and consumers `error`. Idempotent."""
+        if self._over is not None:
+            return
+        self._over = error
+        self._shared.measures.left(self._keeping.statistics())
+        self._membership.leave()
+        self._shared.caches.leave(self._cache)
+        self.pipeline.stop(error)
+        self.sealing.stop()
+        self.ledgers.abandon()
+        for session in list(self._sessions.values()):
+            session.end(error)
+        self._sessions.clear()
+        self.dispatcher.close(error)
+        for target in self._targets:
+            self._shared.clean_up.remove(target)
+        self.cuts.woken()
+
+    async def wait_stopped(self) -> None:
+        await self.sealing.wait_stopped()
+        await self.pipeline.wait_stopped()
+        await self.dispatcher.wait_closed()
+
+    async def wait_kept(self) -> None:
+        """Until a round of housekeeping that was under way as the segment was stopped has ended. No other begins."""
+        async with self._one_round:
+            return
+
+    async def hand_over(self, *, timeout_s: float) -> None:
+        """Finish what is in flight, write everything, close the ledger; then stop. A successor has nothing to recover.
+
+        Whatever does not end within `timeout_s` is left to the successor, as after a crash.
+        """
+        error = NotOwner(f"{self.path}: its broker is shutting down, look up the owner again")
+        self.pipeline.refuse(error)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.pipeline.wait_idle()
+                for target in self._targets:
+                    await self._shared.clean_up.drain(target, timeout_s=timeout_s)
+                if self.ledgers.writer is not None and self._over is None:
+                    await self.ledgers.close(self.pipeline.footer)
+        except (TimeoutError, TxnError) as failure:
+            log.warning("hand_over_incomplete", segment=self.path, error=str(failure))
+        finally:
+            self.stop(error)
+            await self.wait_stopped()
+
+    # ---- producing and reading --------------------------------------------------------------------------------------
+
+    def open_producer(self, name: str, incarnation: int, on_closed: OnClosed) -> tuple[ProducerSession, int]:
+        """▲ One live connection per producer name: a second one fences the first (L10). Returns the session and the
+        last stored sequence id of this incarnation, -1 for none. Raises `SegmentSealed`: see `last_sequence_id`."""
+        self.check()
+        if self.ledgers.sealed:
+            raise SegmentSealed(f"{self.path} is sealed: look up the layout again")
+        connected = self._dedup.connect(name, incarnation, self._shared.clock.monotonic())
+        if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
+            # ▲ Only another incarnation is another producer. This one may have come twice, in any order: an opening
+            # it gave up on, delayed on its way, must not tell it that it is fenced for good.
+            if fenced.line.key == (name, incarnation):
+                fenced.end(NotOwner(f"producer {name} was opened anew: open it again"))
+            else:
+                fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
+            self.pipeline.retire(fenced.line)
+        line = self.pipeline.line(name, incarnation)
+        session = ProducerSession(self, name, connected.token, line, on_closed)
+        self._sessions[connected.token] = session
+        return session, connected.last_sequence_id
+
+    def last_sequence_id(self, name: str, incarnation: int) -> int:
+        """Of what is stored of this producer, -1 for nothing; final once the segment is sealed, ▲ for whoever owns it
+        (dedup is in the footer)."""
+        self.check()
+        return self._dedup.last_sequence_id(name, incarnation)
+
+    def end_producers(self) -> None:
+        """The seal stands: everybody is told, each what is stored of its own, and then what was held back fails."""
+        error = SegmentSealed(f"{self.path} is sealed: look up the layout again")
+        sessions, self._sessions = self._sessions, {}
+        for token, session in sessions.items():
+            last = self._dedup.last_sequence_id(*session.line.key)
+            self._dedup.disconnect(token, self._shared.clock.monotonic())
+            self.pipeline.retire(session.line)
+            session.end(error, last)
+        self.pipeline.refuse_held(error)
+
+    def seal_is_final(self) -> None:
+        """The layout has the segment as sealed: what ends is told to whoever reads."""
+        for subscription in self.subscriptions:
+            self.subscriptions.wake_clean_up(subscription)
+        self.dispatcher.wake()
+
+    def producer_closed(self, token: int, line: Line) -> None:
+        """By `ProducerSession.close`."""
+        self._sessions.pop(token, None)
+        self._dedup.disconnect(token, self._shared.clock.monotonic())
+        self.pipeline.retire(line)
+
+    async def attach_reader(
+        self,
+        sink: Sink,
+        *,
+        start: Start,
+        end: Position | None,
+        min_revision: int,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        of_snapshot: bool = False,
+        whole: bool | None = None,
+        permits_are_kib: bool = False,
+    ) -> Consumer:
+        """`of_snapshot`: from one on, or up to one. `whole`: whether it fails where something is trimmed that it was to
+        read, or goes on behind that; None: by what it starts from. Raises `DataCorrupt`, `NotOwner`, `Timeout`,
+        `DataTrimmed`; `InvalidArgument` for a snapshot that is of another cluster."""
+        if min_revision:
+            await self.wait_followed(min_revision, patience_s=READER_PATIENCE_S)
+        self.check()  # ▲ what was confirmed before a long pause says nothing about the snapshot
+        if isolation is Isolation.SNAPSHOT and end is not None and end > self.last_confirmed:
+            # What was confirmed stays so over every change of owner: its reader would wait for ever.
+            raise InvalidArgument(
+                f"the snapshot ends at {end} in {self.path}, which reaches to {self.last_confirmed}: it is of another "
+                "cluster, or of a topic that was deleted since"
+            )
+        start = await of_this_life(start, self.path, self._shared.store)
+        latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
+        point = await resolve_start(start, self.path, self.ledgers, latest)
+        self.check()
+        # ▲ A place that is named is one that an older snapshot was read to, also the very beginning; "earliest" is not.
+        named = start.segment == self.path or point.after > EARLIEST
+        if whole is None:
+            whole = isolation is Isolation.SNAPSHOT or (of_snapshot and named)
+        if whole and named and point.after < self.ledgers.trimmed_through:
+            raise trimmed_from_snapshot(self.ledgers.trimmed_through)
+        consumer = Consumer(
+            sink,
+            next_read=self.ledgers.next_after(point.after),
+            end=end,
+            left_out=point.left_out,
+            min_revision=min_revision,
+            isolation=isolation,
+            whole=whole,
+            permits_are_kib=permits_are_kib,
+        )
+        self.dispatcher.attach(consumer)
+        return consumer
+
+    def _ancestors(self) -> Sequence[int]:
+        name = SegmentName.from_path(self.path)
+        topology = self._shared.topology(name.topic.path)
+        if topology is None or name.segment_id not in topology.segments:
+            return ()
+        return topology.ancestors(name.segment_id)
+
+    @property
+    def shown_revision(self) -> int:
+        """Whatever is visible here was decided at or before it."""
+        return self._shared.decisions.shown_revision
+
+    async def wait_followed(self, revision: int, *, patience_s: float | None = None) -> None:
+        """Until every decision up to `revision` counts here; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""
+        wait_s = self._shared.settings.follow_wait_s
+        await self._shared.decisions.wait_followed(revision, timeout_s=wait_s, patience_s=patience_s)
+
+    # ---- watchers.outcomes.Participant ------------------------------------------------------------------------------
+
+    def decide(self, decision: Decision) -> None:
+        applied = self.buffer.decided(decision)
+        if applied is not None:
+            self.applied(applied)
+        self.subscriptions.decided(decision)
+
+    def header_absent(self, txn_id: TxnId) -> None:
+        """▲ Still pinned; but perhaps somebody else owns the segment and has finished it."""
+        log.warning("header_absent", segment=self.path, transaction=str(txn_id))
+        self._on_doubt(self)
+
+    # ---- sending.PipelineEvents, subscriptions.SubscriptionEvents ---------------------------------------------------
+
+    def hold(self, txn_id: TxnId) -> None:
+        self._membership.add(txn_id)
+
+    def let_go(self, txn_id: TxnId) -> None:
+        """Also of one whose decision was delivered: while that waited for an op in flight, another op of it, that was
+        to be refused, has asked for it again."""
+        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):
+            self._membership.drop(txn_id)
+        self.cuts.woken()
+
+    def applied(self, applied: Applied) -> None:
+        self.pipeline.gate.forget(applied.decision.txn_id)
+        self.subscriptions.visible(applied.decision)
+        if applied.decision.decided_ms:
+            lag_ms = self._shared.clock.wall_ms() - applied.decision.decided_ms
+            self._shared.measures.visibility_lag.observe(max(0, lag_ms) / 1000)
+        self.let_go(applied.decision.txn_id)
+        self._shared.clean_up.wake(self._writes)
+        self.dispatcher.wake()
+
+    def confirmed(self) -> None:
+        self._shared.clean_up.wake(self._writes)
+        self.dispatcher.wake()
+
+    def op_recorded(self) -> None:
+        self._shared.measures.ops_written += 1
+
+    def rolled(self) -> None:
+        self.subscriptions.rolled()
+        self._shared.wake_housekeeping(self.path)
+
+    def acked(self, subscription: Subscription) -> None:
+        self.subscriptions.wake_clean_up(subscription)
+        if self.ledgers.ended:
+            self.dispatcher.wake()
+
+    def may_ack(self) -> bool:
+        return self._may_ack()
+
+    @property
+    def max_read_position(self) -> Position:
+        return self.buffer.max_read_position
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self.buffer.last_confirmed
+
+    # ---- housekeeping.KeptSegment -----------------------------------------------------------------------------------
+
+    async def keep(self, retention: Retention) -> None:
+        """One round of housekeeping. Raises `NotOwner`, `StoreUnavailable`, `LedgerFailed`, `OutcomeUnknown`."""
+        async with self._one_round:
+            self.check()
+            await forget_in_turns(self._dedup, self._shared.clock)
+            await self._keeping.keep(retention)
+
+    @property
+    def may_roll(self) -> bool:
+        return not self._shared.room.exhausted
+
+    async def roll(self) -> None:
+        await self.pipeline.roll()
+
+    async def checkpoint(self) -> None:
+        if self.ledgers.ended:
+            await self.ledgers.keep_footer(await snapshot_in_turns(self._dedup, self._shared.clock.monotonic()))
+        elif not self.ledgers.sealed:  # nor only while there is a writer: one may be on its way, as the log rolls
+            await self.pipeline.checkpoint()
+
+    @property
+    def open_bytes(self) -> int:
+        """Of entries in the open ledger."""
+        return 0 if self.ledgers.writer is None else self.ledgers.writer.appended_bytes
+
+    async def forgotten(self) -> bool:
+        """Whether nothing of the segment is left that anybody could want: sealed for good, every entry trimmed (or
+        never there), no transaction, no aborted record, its producers forgotten. It stays so: nothing can come.
+
+        Raises `NotOwner`, `StoreUnavailable`."""
+        self.check()
+        return self.ledgers.ended and await self._keeping.forgotten(self._dedup.statistics().producers)
+
+    async def drained(self) -> Position | None:
+        return await self.subscriptions.drained()
+
+    def unread_below(self, below: Position) -> int:
+        last = Position(below.ledger_id, below.entry_id - 1)
+        return sum(
+            self.ledgers.entries_between(Position(at.ledger_id, at.entry_id - 1), last)
+            for consumer in self.dispatcher.consumers
+            if (at := consumer.next_read) < below
+        )
+
+    def follow_trim(self) -> None:
+        self.subscriptions.follow_trim()
+        self.dispatcher.wake()
+
+    # ---- load_samples.MeasuredSegment -------------------------------------------------------------------------------
+
+    @property
+    def takes_writes(self) -> bool:
+        return self._over is None and not self.ledgers.sealed
+
+    @property
+    def taken_in(self) -> Stored:
+        return Stored(self.pipeline.stored_messages, self.pipeline.stored_bytes)
+
+    # ---- statistics -------------------------------------------------------------------------------------------------
+
+    def users(self, subscription: str | None) -> tuple[int, int]:
+        """How many producers, and how many consumers and readers, are connected; with `subscription`, its consumers
+        alone."""
+        consumers = [
+            len(one.consumers)
+            for one in self.subscriptions.statistics()
+            if subscription is None or one.name == subscription
+        ]
+        if subscription is not None:
+            return 0, sum(consumers)
+        readers = sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None)
+        return len(self._sessions), readers + sum(consumers)
+
+    def statistics(self, *, pins: int = PINNING_SHOWN) -> SegmentStatistics:
+        """`pins`: how many of the transactions that hold readers back are told at most."""
+        buffer = self.buffer.statistics()
+        pinning = tuple(self.buffer.pinning(pins))
+        last = self.buffer.last_confirmed
+        return SegmentStatistics(
+            path=self.path,
+            epoch=self.epoch,
+            sealed=self.ledgers.sealed,
+            ledgers=len(self.ledgers.record.ledgers),
+            entries=self.ledgers.entries,
+            last_confirmed=self.buffer.last_confirmed,
+            max_read_position=self.buffer.max_read_position,
+            buffer=buffer,
+            pinning=pinning,
+            # An op record comes before its data: what holds back may stand where nothing is yet.
+            entries_behind=tuple(max(0, self.ledgers.entries_between(position, last)) for _, position in pinning),
+            open_transactions=buffer.open,
+            inflight=self.pipeline.inflight,
+            inflight_bytes=self.pipeline.inflight_bytes,
+            cached_bytes=self._cache.bytes,
+            producers=self._dedup.statistics().producers,
+            readers=sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None),
+            clean_up_backlog=sum(target.backlog for target in self._targets),
+            stored_entries=self.pipeline.stored,
+            subscriptions=self.subscriptions.statistics(),
+            recovery_s=self.recovery_s,
+            trimmed_below=self.ledgers.trimmed_below,
+            kept_bytes=self.open_bytes + sum(info.bytes for info in kept_ledgers(self.ledgers.record)),
+            aborted_in_store=self.buffer.records_in_store,
+            keeping=self._keeping.statistics(),
+        )
+
+
+def _for_clients(error: TxnError, path: str) -> TxnError:
+    """What producers and consumers are told: something that makes them look for the next owner."""
+    if isinstance(error, NotOwner | Timeout):
+        return error
+    return NotOwner(f"{path} is being taken over anew ({error}): look up the owner again")

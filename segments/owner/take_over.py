@@ -1,0 +1,206 @@
+"""From an ownership epoch to a serving segment: recovery exactly as DESIGN §6 orders it (R1, R2, R5, R6).
+
+    join decisions → fence and close the old ledger, its length into /ledger → etcd state at one revision → entry
+    headers behind the watermark → dedup from the last footer and the tail → decided leftovers → decisions since
+
+Cost: open transactions and the tail, never history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from segments.layout.subscription_records import STREAM
+from segments.ledger.ledger import LedgerStore
+from segments.log.dedup import Dedup
+from segments.log.dedup_turns import snapshot_in_turns
+from segments.log.ledgers import SegmentLedgers
+from segments.log.sending import SendReply
+from segments.owner.broker_wide import Shared
+from segments.owner.segment import Segment
+from txnwire.entry import parse_metadata, txn_of
+from txnwire.errors import SubscriptionNotFound, TxnError
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import in_turns, turn_size
+from watchers.outcomes import Decision
+from watchers.recovery import SegmentState, load_state
+from watchers.visibility import TransactionBuffer
+
+log = structlog.get_logger(__name__)
+
+SCAN_BYTES = 4 * 1024 * 1024
+ENTRIES_AT_ONCE = 1000
+DECISIONS_AT_ONCE = 200
+ACKS_AT_ONCE = 500
+FOOTER_AFTER_ENTRIES = 1024
+"""Scanning more entries than this for dedup is not to happen twice: the closed ledger gets the footer it lacks."""
+
+
+class _Joining:
+    """Stands in for the segment while it is made: nothing is delivered before `Membership.loaded`."""
+
+    def __init__(self) -> None:
+        self.segment: Segment | None = None
+
+    def decide(self, decision: Decision) -> None:
+        if self.segment is not None:
+            self.segment.decide(decision)
+
+    def header_absent(self, txn_id: TxnId) -> None:
+        if self.segment is not None:
+            self.segment.header_absent(txn_id)
+
+
+async def take_over_segment(
+    path: str,
+    epoch: int,
+    shared: Shared,
+    ledger_store: LedgerStore,
+    *,
+    incarnation: str,
+    may_ack: Callable[[], bool],
+    on_lost: Callable[[Segment, TxnError], None],
+    on_doubt: Callable[[Segment], None],
+) -> Segment:
+    """A serving segment. On any error, cancellation included, nothing is left behind: no watch, no open ledger (R4).
+
+    Raises `NotOwner`, `DataCorrupt` (R5), `StoreUnavailable`, `Timeout`, `LedgerFailed`.
+    """
+    begun_s = shared.clock.monotonic()
+    joining = _Joining()
+    # ▲ Joined before anything is read: a decision made while the segment loads is kept for it.
+    membership = shared.decisions.join(joining)
+    ledgers = SegmentLedgers(
+        shared.store,
+        ledger_store,
+        path,
+        epoch=epoch,
+        incarnation=incarnation,
+        wall_ms=shared.clock.wall_ms,
+        page_ledgers=shared.settings.ledger_page,
+    )
+    try:
+        await ledgers.take_over()
+        state = await load_state(shared.store, path, epoch)
+        await membership.expect(state.open_transactions)
+        buffer = await state.transaction_buffer(
+            last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers)
+        )
+        # ▲ What of it has left etcd is aborted all the same, before anything is read.
+        for ledger_id, aborted in (await ledgers.load_sidecars()).items():
+            buffer.in_sidecar(ledger_id, aborted)
+            await asyncio.sleep(0)
+        dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
+        scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=begun_s)
+        segment = Segment(
+            path,
+            epoch,
+            shared,
+            ledgers=ledgers,
+            buffer=buffer,
+            dedup=dedup,
+            watermark=state.watermark_record,
+            membership=membership,
+            may_ack=may_ack,
+            on_lost=on_lost,
+            on_doubt=on_doubt,
+        )
+        joining.segment = segment
+        await _load_subscriptions(segment, state)
+        await _apply_decisions(segment, state)
+        await membership.loaded(state.open_transactions)
+    except BaseException:
+        membership.leave()
+        ledgers.abandon()
+        raise
+    shared.decisions.loaded_at(state.revision)
+    segment.start()
+    segment.recovery_s = round(shared.clock.monotonic() - begun_s, 3)
+    log.info(
+        "segment_taken_over",
+        segment=path,
+        epoch=epoch,
+        open_transactions=len(state.open_transactions),
+        leftovers=len(state.decisions),
+        scanned_entries=scanned,
+        seconds=segment.recovery_s,
+    )
+    return segment
+
+
+def _fenced_below(ledgers: SegmentLedgers) -> Position:
+    """The place before the ledger this owner has opened: everything older was fenced by it."""
+    return ledgers.last_confirmed if ledgers.writer is None else Position(ledgers.writer.ledger_id, -1)
+
+
+async def _scan(
+    ledgers: SegmentLedgers,
+    watermark: Position,
+    buffer: TransactionBuffer,
+    dedup: Dedup[SendReply],
+    *,
+    now_s: float,
+) -> int:
+    """Read the headers of the tail; returns how many. An open transaction pins at its own first entry here (R1).
+
+    ▲ Dedup is rebuilt from the last footer, not from the watermark: entries below the watermark are decided, but their
+    producers may still resend them.
+    """
+    covered, snapshot = await ledgers.last_footer()
+    if snapshot is not None:
+        dedup.restore(snapshot, now_s)
+    replayed = scanned = 0
+    async for position, metadata in _headers(ledgers, min(watermark, covered)):
+        scanned += 1
+        if scanned % turn_size(ENTRIES_AT_ONCE) == 0:  # of the smallest, one read has tens of thousands
+            await asyncio.sleep(0)
+        if position > watermark and (txn_id := txn_of(metadata)) is not None:
+            buffer.scanned(txn_id, metadata.writer, position)
+        if position > covered:
+            replayed += 1
+            dedup.replay(metadata.producer, metadata.incarnation, metadata.sequence_id, metadata.count, position, now_s)
+    if replayed > FOOTER_AFTER_ENTRIES:
+        await ledgers.write_closed_footer(await snapshot_in_turns(dedup, now_s))
+    return scanned
+
+
+async def _headers(ledgers: SegmentLedgers, after: Position) -> AsyncIterator[tuple[Position, pb.EntryMetadata]]:
+    end = ledgers.last_confirmed
+    at = ledgers.next_after(after)
+    while at <= end:
+        for position, data in await ledgers.read(at, end, max_bytes=SCAN_BYTES):
+            yield position, parse_metadata(data)
+            at = position
+        at = ledgers.next_after(at)
+
+
+async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
+    """Cursors, and ▲ every pending ack restored (P5) before any consumer attaches."""
+    for name in state.subscriptions:
+        table, stored = segment.subscriptions, state.cursor_blocks.get(name, ())
+        try:
+            definition = await table.definition(name)
+        except SubscriptionNotFound:
+            # Deleted; what is left of it still has to be decided and cleaned.
+            type, cursor = STREAM, table.cursor(None, EARLIEST, stored)
+        else:
+            type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
+        subscription = table.add(name, type, cursor, await state.pending_acks(name, cursor))
+        subscription.rolled()
+        async for part in in_turns(state.ack_ops.get(name, ()), ACKS_AT_ONCE):
+            for op in part:
+                subscription.restored(op.txn_id, op.consumer)
+    async for written in in_turns(state.written):
+        for txn_id in written:
+            segment.pipeline.gate.loaded(txn_id)
+
+
+async def _apply_decisions(segment: Segment, state: SegmentState) -> None:
+    """Decided leftovers, ▲ before the first read: what was aborted is in the aborted set from the start (R2)."""
+    async for part in in_turns(state.decisions, DECISIONS_AT_ONCE):
+        for decision in part:
+            segment.decide(decision)

@@ -1,0 +1,492 @@
+"""What a subscription has consumed of one segment: a mark-delete position, and bitmaps of what is acked beyond. Pure.
+
+Everything at or below the mark-delete position is acked. Beyond it, entries are acked individually, kept by *block* of
+4 096 positions of one ledger; entries of which only some messages are acked are kept by index. Both are bounded: past
+the bound an ack is refused with `Overloaded`, unless room was promised for it. State only grows (P6): acking twice, in
+any order, changes nothing.
+
+On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark` with the mark-delete position, one record
+`<ledger>-<n>` per block, and `<ledger>-<n>-<m>` for what of it would make that one too large
+(`segments.subscription.partial_acks`). Each is rewritten on its own, comparing its mod revision ▲ (P11).
+Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ranges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from segments.subscription.acks_around import LedgerList, acks_around
+from segments.subscription.partial_acks import RECORD_BYTES, PartialRoom, Parts, Record
+from txnstore import records
+from txnstore.records import CursorBlock, CursorMark
+from txnstore.store import KeyValue
+from txnwire.errors import DataCorrupt, Overloaded
+from txnwire.ids import EARLIEST, Position
+from watchers.acks import BLOCK_ENTRIES as BLOCK_ENTRIES
+from watchers.acks import WHOLE, AckPosition, Kept, block_of, names_all
+from watchers.pending_acks import BlockWrite
+
+PARTIAL_BYTES: Final = 4 * 1024 * 1024
+"""What the entries acked in part take of the store, of one subscription in one segment."""
+MARK: Final = "mark"
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStatistics:
+    mark_delete: Position
+    blocks: int
+    partial: int
+    dirty: int
+
+
+class _Block(Record):
+    """`acked`: bitmap of whole entries. `parts`: the entries acked in part. `holds`: acks that may still come and for
+    which room was promised."""
+
+    __slots__ = ("acked", "holds", "parts")
+
+    def __init__(self, ledger_id: int, number: int, record_bytes: int) -> None:
+        super().__init__(f"{ledger_id}-{number}", ledger_id, number * BLOCK_ENTRIES)
+        self.acked = 0
+        self.parts = Parts(self, record_bytes)
+        self.holds = 0
+
+    def done_by(self, mark: Position) -> bool:
+        """Whether nothing in it lies beyond `mark`."""
+        if self.ledger_id != mark.ledger_id:
+            return self.ledger_id < mark.ledger_id or not (self.acked or self.parts)
+        return not self.parts and self.acked >> max(mark.entry_id + 1 - self.first_entry, 0) == 0
+
+
+def _trailing_ones(bits: int) -> int:
+    return (~bits & (bits + 1)).bit_length() - 1
+
+
+def _bitmap(text: str) -> int:
+    return int.from_bytes(bytes.fromhex(text), "little")
+
+
+class Cursor:
+    """`start`: the last position *not* to be delivered. `max_blocks`, `max_partial` entries acked in part of at most
+    `partial_bytes` in the store: the bound. The first unacked entry may always be acked, whatever the bound, so a full
+    cursor never stays full for want of room. `record_bytes`: of the entries acked in part in one record."""
+
+    def __init__(
+        self,
+        ledgers: LedgerList,
+        start: Position,
+        *,
+        max_blocks: int = 32,
+        max_partial: int = 4096,
+        partial_bytes: int = PARTIAL_BYTES,
+        record_bytes: int = RECORD_BYTES,
+    ) -> None:
+        self._ledgers = ledgers
+        self._mark = start
+        self._generation = 0
+        """Counts all changes, so that no two states of a block ever bear the same number."""
+        self._mark_generation = 0
+        self._mark_stored = 0
+        self._mark_mod_revision = 0
+        self._rewound = False
+        self.seeks = 0
+        """How often it was set anew: what consumers received before the last time is void."""
+        self._blocks: dict[tuple[int, int], _Block] = {}
+        self._gone: dict[str, int] = {}
+        """Records to be deleted, with their mod revisions."""
+        self._max_blocks = max_blocks
+        self._room = PartialRoom(max_partial, partial_bytes)
+        self._record_bytes = record_bytes
+
+    @staticmethod
+    def load(
+        ledgers: LedgerList,
+        start: Position,
+        stored: Sequence[KeyValue],
+        *,
+        max_blocks: int = 32,
+        max_partial: int = 4096,
+        partial_bytes: int = PARTIAL_BYTES,
+        record_bytes: int = RECORD_BYTES,
+    ) -> Cursor:
+        """From the records under `keys.cursor_blocks`; `start` counts only where no mark has been stored. Raises
+        `DataCorrupt` naming the key."""
+        if any(record.key.endswith(b"/" + MARK.encode()) for record in stored):
+            start = EARLIEST
+        cursor = Cursor(
+            ledgers, start, max_blocks=max_blocks, max_partial=max_partial, partial_bytes=partial_bytes,
+            record_bytes=record_bytes,
+        )  # fmt: skip
+        for record in stored:
+            cursor._merge(record.key, record.value, record.mod_revision)
+        for one in cursor._records():
+            if not one.moved:
+                one.stored = one.generation
+        cursor._mark_stored = cursor._mark_generation
+        cursor.advance()
+        return cursor
+
+    # ---- reading
+
+    @property
+    def mark_delete(self) -> Position:
+        return self._mark
+
+    def following(self, position: Position) -> Position:
+        """The place of the entry behind `position`."""
+        return self._ledgers.next_after(position)
+
+    def acked(self, position: Position) -> int:
+        """Bitmap of the acked messages of an entry: `WHOLE`, 0, or some."""
+        if position <= self._mark:
+            return WHOLE
+        block = self._blocks.get((position.ledger_id, position.entry_id // BLOCK_ENTRIES))
+        if block is None:
+            return 0
+        if block.acked >> (position.entry_id - block.first_entry) & 1:
+            return WHOLE
+        return block.parts.get(position.entry_id)[1]
+
+    def next_unacked(self, position: Position) -> Position:
+        """The first place at or behind `position` that is not wholly acked. O(blocks)."""
+        if position <= self._mark:
+            position = self._ledgers.next_after(self._mark)
+        while (block := self._blocks.get(block_of(position))) is not None:
+            acked = _trailing_ones(block.acked >> (position.entry_id - block.first_entry))
+            if acked == 0:
+                break
+            position = self._ledgers.next_after(Position(position.ledger_id, position.entry_id + acked - 1))
+        return position
+
+    # ---- acks
+
+    def hold(self, ack: AckPosition, *, bounded: bool = True) -> None:
+        """Keep room to apply `ack` later, whatever else is acked until then. Raises `Overloaded`, if `bounded`."""
+        partial = ack.indexes != WHOLE
+        first = self._is_first(ack.position)
+        if partial and bounded and not first:
+            self._check_partial(ack.position)
+        self._block(ack.position, bounded=bounded and not first).holds += 1
+        if partial:
+            self._room.take(ack.position, ack.messages)
+
+    def unhold(self, ack: AckPosition) -> None:
+        """`ack` has been applied, or will not be."""
+        key = block_of(ack.position)
+        block = self._blocks[key]
+        block.holds -= 1
+        if ack.indexes != WHOLE:
+            self._room.give(ack.position)
+        self._drop_if_done(key, block)
+
+    def has_room(self, position: Position) -> bool:
+        """Whether the entry may be given to a consumer that may ack it in part."""
+        return not self._room.full or position in self._room
+
+    def promise(self, position: Position, messages: int) -> None:
+        """The entry is with a consumer: acks of some of its messages are taken in, however full it is by then."""
+        self._room.take(position, messages)
+
+    def withdraw(self, position: Position) -> None:
+        """It is with nobody any more."""
+        self._room.give(position)
+
+    def ack(self, ack: AckPosition, *, held: bool = False) -> bool:
+        """Ack one entry or some of its messages; `held`: room was promised. Returns whether anything changed. Raises
+        `Overloaded`, changing nothing."""
+        position, messages, indexes = ack
+        already = self.acked(position)
+        if indexes & ~already == 0:
+            return False
+        acked = already | indexes
+        if messages and names_all(acked, messages):
+            acked = WHOLE
+        first = self._is_first(position)
+        if acked == WHOLE and first:
+            self._move_mark(position)
+            return True
+        if acked != WHOLE and not already and not held and not first:
+            self._check_partial(position)
+        block = self._block(position, bounded=not held and not first)
+        self._generation += 1
+        if acked != WHOLE:
+            self._put_part(block, position.entry_id, messages, acked).generation = self._generation
+            return True
+        self._drop_part(block, position.entry_id)
+        block.acked |= 1 << (position.entry_id - block.first_entry)
+        block.generation = self._generation
+        return True
+
+    def ack_cumulative(self, ack: AckPosition) -> bool:
+        """Ack everything before `ack.position`, and of that entry what `ack` names: always possible. Returns whether
+        anything changed."""
+        position = ack.position
+        if ack.indexes == WHOLE:
+            if position <= self._mark:
+                return False
+            self._move_mark(position)
+            return True
+        target = Position(position.ledger_id, position.entry_id - 1)
+        moved = target > self._mark
+        if moved:
+            self._move_mark(target)
+        return self.ack(ack, held=True) or moved
+
+    def ack_around(self, ack: AckPosition, kept: Kept) -> bool:
+        """Ack what lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept`
+        names. Returns whether anything changed. Raises `Overloaded`, changing nothing. See
+        `segments.subscription.acks_around`."""
+        blocks, parts = acks_around(self._ledgers, ack, kept)
+        added = sum(1 for key in blocks if key not in self._blocks)
+        if added and len(self._blocks) + added > self._max_blocks:
+            raise self._too_spread()
+        for part in parts:
+            if not self.acked(part.position):
+                self._check_partial(part.position)
+        changed = False
+        for (ledger_id, number), acked in blocks.items():
+            changed = self._ack_in_block(Position(ledger_id, number * BLOCK_ENTRIES), acked) or changed
+        for part in parts:
+            changed = self.ack(part, held=True) or changed
+        self.advance()
+        return changed
+
+    def advance(self) -> None:
+        """Let the mark-delete position pass what is acked behind it (also after a ledger was closed or trimmed)."""
+        if self._blocks:
+            self._move_mark(self._mark, everywhere=True)
+
+    def seek(self, position: Position) -> None:
+        """Forget everything and start over behind `position`: the one way back, asked for by an operator or client.
+        Nothing may be held."""
+        for block in self._blocks.values():
+            self._forget(block)
+        self._blocks.clear()
+        self._mark = position
+        self._generation = self._mark_generation = self._generation + 1
+        self._rewound = True
+        self.seeks += 1
+
+    # ---- persistence
+
+    @property
+    def dirty(self) -> bool:
+        return (
+            self._mark_generation != self._mark_stored
+            or bool(self._gone)
+            or any(one.generation != one.stored for one in self._records())
+        )
+
+    def block_writes(self) -> Sequence[BlockWrite]:
+        """The records that differ from what is stored, `mark` first, deletions last: valid in this order, also in
+        parts: a deleted block's acks lie at or below the mark, ▲ what a page is written without stands in its block
+        before, and what has moved from a block to a page stands there before the block is written without. Behind a
+        seek ▲ deletions come first: a mark that has gone back must never stand beside acks from before."""
+        writes: list[BlockWrite] = []
+        if self._rewound:
+            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
+        if self._mark_generation != self._mark_stored:
+            value = records.encode(CursorMark(position=self._mark, seeks=self.seeks))
+            writes.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
+        changed = [one for one in self._records() if one.generation != one.stored]
+        for one in sorted(changed, key=lambda one: (not one.moved, not isinstance(one, _Block))):
+            acked = one.acked if isinstance(one, _Block) else 0
+            writes.append(BlockWrite(one.name, one.encode(acked), one.mod_revision, one.generation))
+        if not self._rewound:
+            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
+        return writes
+
+    def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None:
+        """They are stored; `revisions` has the mod revision of each block that was put."""
+        for write in writes:
+            mod_revision = 0 if write.value is None else revisions[write.block]
+            if write.block == MARK:
+                self._mark_mod_revision = mod_revision
+                self._mark_stored = write.generation
+                self._rewound = self._rewound and self._mark_generation != write.generation
+                continue
+            block = self._named(write.block)
+            if block is not None:
+                block.mod_revision = mod_revision
+                block.stored = write.generation if write.value is not None else -1
+                block.moved = False
+            elif mod_revision:
+                self._gone[write.block] = mod_revision
+            else:
+                self._gone.pop(write.block, None)
+
+    def reload(self, block: str, value: bytes | None, mod_revision: int) -> None:
+        """A compare was lost: merge what is stored (acks only add up) and write on top of that from now on. Raises
+        `DataCorrupt`."""
+        if value is not None and not self._rewound:
+            self._merge(block.encode(), value, mod_revision)
+            self.advance()
+        elif block == MARK:
+            self._mark_mod_revision = mod_revision
+        elif (found := self._named(block)) is not None:
+            found.mod_revision = mod_revision
+            found.stored = -1
+        elif mod_revision:
+            self._gone[block] = mod_revision
+        else:
+            self._gone.pop(block, None)
+
+    def statistics(self) -> CursorStatistics:
+        dirty = sum(one.generation != one.stored for one in self._records()) + len(self._gone)
+        dirty += self._mark_generation != self._mark_stored
+        partial = sum(len(block.parts) for block in self._blocks.values())
+        return CursorStatistics(self._mark, len(self._blocks), partial, dirty)
+
+    # ---- inside
+
+    def _is_first(self, position: Position) -> bool:
+        """Whether it is the first place that is not wholly acked."""
+        mark = self._mark
+        if position.ledger_id == mark.ledger_id:
+            return position.entry_id == mark.entry_id + 1
+        return position == self._ledgers.next_after(mark)
+
+    def _check_partial(self, position: Position) -> None:
+        if self._room.full and position not in self._room:
+            raise Overloaded(
+                f"{self._room} are acked in part, or about to be: ack the rest of their messages, oldest first"
+            )
+
+    def _ack_in_block(self, first: Position, acked: int) -> bool:
+        block = self._block(first, bounded=False)
+        if acked & ~block.acked == 0:
+            return False
+        self._generation += 1
+        block.acked |= acked
+        block.generation = self._generation
+        for entry_id in block.parts:
+            if acked >> (entry_id - block.first_entry) & 1:
+                self._drop_part(block, entry_id)
+        return True
+
+    def _too_spread(self) -> Overloaded:
+        return Overloaded(
+            f"acks are spread over {self._max_blocks} blocks of {BLOCK_ENTRIES} positions behind the first unacked "
+            f"entry, {self._ledgers.next_after(self._mark)}: ack or seek past that one"
+        )
+
+    def _records(self) -> Iterator[Record]:
+        for block in self._blocks.values():
+            yield block
+            yield from block.parts.pages.values()
+
+    def _put_part(
+        self, block: _Block, entry_id: int, messages: int, acked: int, *, stored_in: Record | None = None
+    ) -> Record:
+        if entry_id not in block.parts:
+            self._room.take(Position(block.ledger_id, entry_id), messages)
+        record = block.parts.put(entry_id, messages, acked, stored_in=stored_in)
+        if (mod_revision := self._gone.pop(record.name, 0)) != 0:  # of an earlier page with that number
+            record.mod_revision = mod_revision
+            record.stored = -1
+        return record
+
+    def _drop_part(self, block: _Block, entry_id: int) -> None:
+        if entry_id not in block.parts:
+            return
+        self._room.give(Position(block.ledger_id, entry_id))
+        emptied = block.parts.drop(entry_id)
+        if emptied is not None and emptied.mod_revision:
+            self._gone[emptied.name] = emptied.mod_revision
+
+    def _forget(self, block: _Block) -> None:
+        """Its records go."""
+        for entry_id in block.parts:
+            self._drop_part(block, entry_id)
+        if block.mod_revision:
+            self._gone[block.name] = block.mod_revision
+
+    def _block(self, position: Position, *, bounded: bool) -> _Block:
+        key = block_of(position)
+        block = self._blocks.get(key)
+        if block is None:
+            if bounded and len(self._blocks) >= self._max_blocks:
+                raise self._too_spread()
+            block = _Block(*key, self._record_bytes)
+            if (mod_revision := self._gone.pop(block.name, 0)) != 0:
+                block.mod_revision = mod_revision
+                block.stored = -1
+            self._blocks[key] = block
+        return block
+
+    def _named(self, name: str) -> Record | None:
+        ledger, number, *page = name.split("-")
+        block = self._blocks.get((int(ledger), int(number)))
+        return block.parts.pages.get(int(page[0])) if block is not None and page else block
+
+    def _move_mark(self, mark: Position, *, everywhere: bool = False) -> None:
+        """To `mark` and past whatever is acked behind it; blocks that hold nothing beyond go. While it moves within one
+        block, only that one is looked at, unless `everywhere`: else ten thousand acks in order would look at hundreds
+        of blocks ten thousand times."""
+        if self._blocks:
+            mark = self._contiguous(mark)
+        within = not everywhere and block_of(mark) == block_of(self._mark)
+        if mark != self._mark:
+            self._mark = mark
+            self._generation = self._mark_generation = self._generation + 1
+        for key in (block_of(mark),) if within else tuple(self._blocks):
+            block = self._blocks.get(key)
+            if block is None:
+                continue
+            if block.parts and block.ledger_id == mark.ledger_id:
+                self._drop_partial(block, mark.entry_id)
+            self._drop_if_done(key, block)
+
+    def _contiguous(self, mark: Position) -> Position:
+        while True:
+            position = self._ledgers.next_after(mark)
+            block = self._blocks.get(block_of(position))
+            acked = 0 if block is None else _trailing_ones(block.acked >> (position.entry_id - block.first_entry))
+            if acked == 0:
+                return mark
+            mark = Position(position.ledger_id, position.entry_id + acked - 1)
+
+    def _drop_partial(self, block: _Block, up_to: int) -> None:
+        for entry_id in block.parts:
+            if entry_id <= up_to:
+                self._drop_part(block, entry_id)
+
+    def _drop_if_done(self, key: tuple[int, int], block: _Block) -> None:
+        """A block behind whose acks the mark has moved goes; its record goes with the next write, or one after it."""
+        if block.holds or not block.done_by(self._mark):
+            return
+        del self._blocks[key]
+        self._forget(block)
+
+    def _merge(self, key: bytes, value: bytes, mod_revision: int) -> None:
+        name = key.rpartition(b"/")[2]
+        self._generation += 1
+        if name == MARK.encode():
+            mark = records.decode(CursorMark, value, key=key)
+            self._mark_mod_revision = mod_revision
+            self._mark_generation = self._generation
+            self._mark = max(self._mark, Position(*mark.position))
+            self.seeks = max(self.seeks, mark.seeks)
+            return
+        try:
+            self._merge_block(name.decode(), records.decode(CursorBlock, value, key=key), mod_revision)
+        except ValueError as error:
+            raise DataCorrupt(f"{key.decode(errors='replace')}: {error}") from error
+
+    def _merge_block(self, name: str, record: CursorBlock, mod_revision: int) -> None:
+        block = self._block(Position(record.ledger_id, record.first_entry), bounded=False)
+        page = block.parts.page(int(name.rpartition("-")[2])) if name != block.name else None
+        found = page or block
+        found.mod_revision = mod_revision
+        found.generation = self._generation
+        block.acked |= _bitmap(record.acked)
+        for entry_id, messages, text in record.partial:
+            acked = block.parts.get(entry_id)[1] | _bitmap(text)
+            changed = self._put_part(block, entry_id, messages, acked, stored_in=page)
+            changed.generation = self._generation
+            changed.moved = changed.moved or changed is not found
+        for entry_id in block.parts:
+            if block.acked >> (entry_id - block.first_entry) & 1:
+                self._drop_part(block, entry_id)

@@ -1,0 +1,525 @@
+"""What of one segment goes to which consumer of a queue subscription, next and again (DESIGN §7, "Dispatch"). Pure.
+
+A queue promises no order, so nothing waits behind an open transaction. Every message behind the mark-delete position
+that is not acked is in one of these places, and comes out of each by itself:
+
+    ahead ──► set aside, while its transaction is open ──commit──► due        (abort: passed over)
+      └─────► delivered to one consumer ──ack──► acked, or pending in a transaction ──abort──► due
+                  ▲         └──nack, consumer gone──► (delayed) ──► due
+                  └───────────────────────────────────────────────── due, lowest position first
+
+Places are kept as positions or intervals of them, never as data, and their number is bounded: past the bound the queue
+stops reading ahead, which loses nothing. Whether a message is acked or pending is the subscription's to tell, so a
+place may be stale (the message was acked meanwhile): it is checked when its turn comes.
+
+All pieces of one chunked value go to one consumer, else nobody could put it together.
+Source: Pulsar's `PersistentDispatcherMultipleConsumers` (round robin by permits, replay set, delayed delivery).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+from operator import itemgetter
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.subscription.redelivery_counts import RedeliveryCounts
+from txnwire.ids import Position, TxnId
+from txnwire.turns import turn_size
+from watchers.acks import WHOLE, AckPosition, block_of
+
+PASSED_AT_ONCE: Final = 5000
+"""Entries that are acked or pending, of which there may be a hundred thousand."""
+
+
+class Acks(Protocol):
+    """What the queue asks about acks."""
+
+    def skip(self, position: Position, messages: int = 0) -> int:
+        """Bitmap of indexes acked or pending; `WHOLE`: all of the entry."""
+
+    def pass_over(self, position: Position, messages: int) -> None:
+        """An aborted entry: nobody will ever ack it."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+    def acked(self, position: Position) -> int: ...
+    def next_unacked(self, position: Position) -> Position: ...
+    def following(self, position: Position) -> Position: ...
+    def has_room(self, position: Position) -> bool:
+        """Whether the entry may be given out, and its messages acked one by one."""
+
+    def promise(self, position: Position, messages: int) -> None:
+        """The entry is given out: room for acks of any of its messages, until it is withdrawn."""
+
+    def withdraw(self, position: Position) -> None: ...
+
+
+class Outcomes(Protocol):
+    """What the queue asks the transaction buffer."""
+
+    def holds(self, txn_id: TxnId) -> bool: ...
+    def is_aborted(self, txn_id: TxnId, writer: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBounds:
+    """`places`: positions and intervals kept. `unacked`: entries with one consumer. `blocks`: of `cursor.BLOCK_ENTRIES`
+    positions between the mark-delete position and the read position, so that the cursor has room for every ack."""
+
+    places: int
+    unacked: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatistics:
+    """Entries. `unacked`: with consumers. `due`: intervals of what is to be delivered again, or now at last.
+    `redelivered`: those not acked yet of which something has been given back."""
+
+    unacked: int = 0
+    set_aside: int = 0
+    set_aside_transactions: int = 0
+    delayed: int = 0
+    due: int = 0
+    redelivered: int = 0
+
+
+class QueueConsumer:
+    """One consumer as the queue sees it. `blocked`: it takes nothing, whatever its permits. Identity is equality."""
+
+    __slots__ = ("__weakref__", "blocked", "held", "kept", "permits")
+
+    def __init__(self) -> None:
+        self.permits = 0
+        self.blocked = False
+        self.held: dict[Position, None] = {}
+        """Entries it has messages of."""
+        self.kept: list[Position] = []
+        """Pieces of a value it has other pieces of, until it can take them."""
+
+
+ConsumerT = TypeVar("ConsumerT", bound=QueueConsumer)
+
+
+class Handout(NamedTuple, Generic[ConsumerT]):
+    """`parts`: (indexes not shown, redelivery count) of each delivery: several where counts differ within an entry."""
+
+    consumer: ConsumerT
+    parts: tuple[tuple[int, int], ...]
+
+
+class _Value(Generic[ConsumerT]):
+    """A chunked value some pieces of which are with `consumer`, or kept for it."""
+
+    __slots__ = ("consumer", "key", "pieces")
+
+    def __init__(self, key: ChunkKey, consumer: ConsumerT) -> None:
+        self.key = key
+        self.consumer = consumer
+        self.pieces = 0
+
+
+class _Out(Generic[ConsumerT]):
+    """Messages of one entry that are with one consumer; a chain where several have some."""
+
+    __slots__ = ("consumer", "indexes", "next", "value")
+
+    def __init__(
+        self, consumer: ConsumerT, indexes: int, value: _Value[ConsumerT] | None, behind: _Out[ConsumerT] | None
+    ) -> None:
+        self.consumer = consumer
+        self.indexes = indexes
+        self.value = value
+        self.next = behind
+
+
+Interval = tuple[Position, Position]
+"""First and last position, of one ledger."""
+
+
+class Queue(Generic[ConsumerT]):
+    def __init__(self, acks: Acks, outcomes: Outcomes, next_read: Position, bounds: QueueBounds) -> None:
+        self._acks = acks
+        self._outcomes = outcomes
+        self._bounds = bounds
+        self.uncommitted = False
+        self.cut_short = False
+        """Set where `next_due` or `next_ahead` has more to pass than is passed in one go: ask again, after others."""
+        self._next_read = next_read
+        self._span: deque[tuple[int, int]] = deque()
+        """Blocks between the mark-delete position and the read position."""
+        self._ready: OrderedDict[ConsumerT, None] = OrderedDict()
+        """Consumers that can take something, the one whose turn it is first."""
+        self._out: dict[Position, _Out[ConsumerT]] = {}
+        self._promised: dict[Position, None] = {}
+        """Those of them that may be acked in part."""
+        self._due: list[Interval] = []
+        """Heap. Intervals may overlap, or name what is somewhere else by now."""
+        self._set_aside: dict[TxnId, list[Interval]] = {}
+        self._intervals = self._entries_aside = 0
+        self._aside_index: list[Interval] | None = None
+        self._passing: deque[Interval] = deque()
+        """Of aborted transactions, to be passed over."""
+        self._delayed: dict[Position, int] = {}
+        self._delays: list[tuple[float, Position, int]] = []
+        """Heap of (when, position, indexes)."""
+        self._counts = RedeliveryCounts()
+        self._values: dict[ChunkKey, _Value[ConsumerT]] = {}
+
+    # ---- consumers --------------------------------------------------------------------------------------------------
+
+    @property
+    def turn(self) -> ConsumerT | None:
+        """Whose turn it is among the consumers that can take something."""
+        return next(iter(self._ready), None)
+
+    def update(self, consumer: ConsumerT) -> None:
+        """Its permits or `blocked` have changed; a new one is taken in by this."""
+        if consumer.permits > 0 and not consumer.blocked:
+            for position in consumer.kept:
+                heappush(self._due, (position, position))
+            consumer.kept.clear()
+            if len(consumer.held) < self._bounds.unacked:
+                self._ready[consumer] = None
+                return
+        self._ready.pop(consumer, None)
+
+    def leave(self, consumer: ConsumerT, *, counted: bool = True) -> None:
+        """It is gone: what it has not acked is due, delivered once more often if `counted`."""
+        consumer.blocked = True
+        self._ready.pop(consumer, None)
+        positions = [*consumer.held]
+        for position in positions:
+            taken = self._take_out(position, consumer, WHOLE)
+            if counted:
+                self._counts.given_back(position, taken)
+        self._make_due([*positions, *consumer.kept])
+        consumer.kept.clear()
+
+    # ---- what comes next --------------------------------------------------------------------------------------------
+
+    def next_due(self) -> Position | None:
+        """The first entry that is due again, or whose transaction has committed. `offer` it, then `due_done`. None also
+        where many were passed that are acked by now: see `cut_short`."""
+        for _ in range(turn_size(PASSED_AT_ONCE)):
+            if not self._due:
+                return None
+            first = self._due[0][0]
+            if self._acks.skip(first) != WHOLE:
+                return first
+            self._forget_if_acked(first)
+            self.due_done()
+        self.cut_short = True
+        return None
+
+    def due_run(self) -> Position:
+        """The last position of the interval that `next_due` begins: what may be read with it."""
+        return self._due[0][1]
+
+    def due_done(self) -> None:
+        """Nothing of the entry `next_due` is due any more."""
+        first, last = self._due[0]
+        if first == last:
+            heappop(self._due)
+        else:
+            heapreplace(self._due, (Position(first.ledger_id, first.entry_id + 1), last))
+
+    def next_ahead(self, limit: Position) -> Position | None:
+        """The first entry not read yet, up to `limit`: `offer` it, then `ahead_done`. None also while the bound is
+        reached. Passes what is acked or pending without reading it; None also where that is many entries: see
+        `cut_short`."""
+        acks = self._acks
+        at = acks.next_unacked(acks.following(_before(self._next_read)))
+        passed = 0
+        while at <= limit and acks.skip(at) == WHOLE:
+            at = acks.next_unacked(acks.following(at))
+            passed += 1
+            if passed >= turn_size(PASSED_AT_ONCE):
+                self._next_read, self.cut_short = at, True
+                return None
+        self._next_read = at
+        if at > limit or self.places >= self._bounds.places or not self._has_room(at):
+            return None
+        return at
+
+    def ahead_done(self) -> None:
+        self._next_read = self._acks.following(self._next_read)
+
+    def _has_room(self, position: Position) -> bool:
+        """▲ Whether the cursor can hold an ack there, of some of its messages too, whatever is acked before it: read no
+        further otherwise, or acks of what was delivered would be refused."""
+        if self._promised and not self._acks.has_room(position):
+            # With nothing given out the next entry is, whatever is acked: else a queue that is taken over with its
+            # cursor full would never read what it waits for.
+            return False
+        span, block = self._span, block_of(position)
+        if span and span[-1] == block:
+            return True
+        first = block_of(self._acks.following(self._acks.mark_delete))
+        while span and span[0] < first:
+            span.popleft()
+        if len(span) >= self._bounds.blocks:
+            return False
+        span.append(block)
+        return True
+
+    @property
+    def places(self) -> int:
+        """What is kept in memory, in positions and intervals."""
+        return len(self._out) + len(self._due) + self._intervals + len(self._passing) + len(self._delays)
+
+    def all_given_out(self, end: Position) -> bool:
+        """Whether everything up to `end` is acked or with a consumer. What a consumer has may still come again."""
+        given = not (self._due or self._set_aside or self._passing or self._delays)
+        return given and self._acks.next_unacked(self._acks.following(_before(self._next_read))) > end
+
+    def may_complete(self, consumer: ConsumerT) -> bool:
+        """Of a segment that has been given out to its end: whether `consumer` has a whole value in pieces, which may be
+        on its way back in parts, or pieces are kept for it."""
+        if consumer.kept:
+            return True
+        return any(value.consumer is consumer and value.pieces >= key.pieces for key, value in self._values.items())
+
+    # ---- giving out -------------------------------------------------------------------------------------------------
+
+    def offer(self, entry: LogEntry) -> Handout[ConsumerT] | None:
+        """Find the entry's place: with the consumer whose turn it is (returned), or elsewhere. Some consumer must be
+        ready."""
+        position, txn_id = entry.position, entry.txn_id
+        if txn_id is not None and not self.uncommitted:
+            # V8: read at this moment, however long the entry has been due, or its read has taken.
+            if self._outcomes.holds(txn_id):
+                self._put_aside(txn_id, position)
+                return None
+            if self._outcomes.is_aborted(txn_id, entry.writer):
+                self._pass_over(position, entry.messages)
+                return None
+        everything = (1 << entry.messages) - 1  # bounded where the entry was sent
+        free = everything & ~self._elsewhere(position, entry.messages)
+        if not free:
+            return None
+        value = None if entry.chunk is None else self._values.get(entry.chunk)
+        if value is None:
+            consumer = next(iter(self._ready))
+            if entry.chunk is not None:
+                value = self._values[entry.chunk] = _Value(entry.chunk, consumer)
+        elif value.consumer.permits > 0 and not value.consumer.blocked:
+            consumer = value.consumer
+        else:
+            value.consumer.kept.append(position)
+            return None
+        self._hand(consumer, entry, free, value)
+        return Handout(consumer, self._counts.parts(position, everything, free))
+
+    def _hand(self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _Value[ConsumerT] | None) -> None:
+        position, messages = entry.position, entry.messages
+        out = self._out.get(position)
+        mine = out
+        while mine is not None and mine.consumer is not consumer:
+            mine = mine.next
+        if mine is not None:
+            mine.indexes |= indexes
+        else:
+            self._out[position] = _Out(consumer, indexes, value, out)
+            if out is None and messages > 1:
+                # ▲ Also of what comes again: what a consumer has it may ack, message by message, whoever acks besides.
+                self._promised[position] = None
+                self._acks.promise(position, messages)
+            consumer.held[position] = None
+            if value is not None:
+                value.pieces += 1
+        consumer.permits -= indexes.bit_count()
+        if consumer.permits <= 0 or len(consumer.held) >= self._bounds.unacked:
+            self._ready.pop(consumer, None)
+        elif consumer in self._ready:
+            self._ready.move_to_end(consumer)
+
+    def _elsewhere(self, position: Position, messages: int) -> int:
+        """Indexes that are acked, pending, with a consumer or delayed."""
+        indexes = self._acks.skip(position, messages) | self._delayed.get(position, 0)
+        out = self._out.get(position)
+        while out is not None:
+            indexes |= out.indexes
+            out = out.next
+        return indexes
+
+    # ---- acks and nacks ---------------------------------------------------------------------------------------------
+
+    def holds(self, position: Position) -> bool:
+        """Whether some of the entry is with a consumer."""
+        return position in self._out
+
+    def settled(self, acks: Iterable[AckPosition]) -> None:
+        """They are acked, or pending in a transaction: nobody has them any more, whoever acked them."""
+        for ack in acks:
+            if ack.position in self._out:
+                self._take_out(ack.position, None, ack.indexes)
+            if self._counts:
+                self._forget_if_acked(ack.position)
+
+    def given_back(
+        self, acks: Iterable[AckPosition], consumer: ConsumerT | None = None, *, due_s: float | None = None
+    ) -> None:
+        """Messages come again, delivered once more often, at `due_s` or at once: those of `acks` that `consumer` has (a
+        nack, an ack refused before it was recorded); without one all of them (pending acks, released)."""
+        positions = []
+        for ack in acks:
+            position, indexes = ack.position, ack.indexes
+            if consumer is not None:
+                indexes = self._take_out(position, consumer, indexes)
+            if not indexes:
+                continue
+            self._counts.given_back(position, indexes)
+            if due_s is None:
+                positions.append(position)
+            else:
+                self._delayed[position] = self._delayed.get(position, 0) | indexes
+                heappush(self._delays, (due_s, position, indexes))
+        self._make_due(positions)
+
+    def next_expiry_s(self) -> float | None:
+        return self._delays[0][0] if self._delays else None
+
+    def expire(self, now_s: float) -> None:
+        """What was delayed until now is due."""
+        while self._delays and self._delays[0][0] <= now_s:
+            _, position, indexes = heappop(self._delays)
+            left = self._delayed.pop(position) & ~indexes
+            if left:
+                self._delayed[position] = left
+            heappush(self._due, (position, position))
+
+    def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
+        """Take `indexes` of an entry from `consumer`, or from all. Returns those that were there."""
+        taken = 0
+        kept: _Out[ConsumerT] | None = None
+        out = self._out.get(position)
+        while out is not None:
+            behind = out.next
+            if consumer is None or out.consumer is consumer:
+                taken |= out.indexes & indexes
+                out.indexes &= ~indexes
+            if out.indexes:
+                out.next, kept = kept, out
+            else:
+                self._returned(out, position)
+            out = behind
+        if kept is None:
+            self._out.pop(position, None)
+            if position in self._promised:
+                del self._promised[position]
+                self._acks.withdraw(position)
+        else:
+            self._out[position] = kept
+        return taken
+
+    def _returned(self, out: _Out[ConsumerT], position: Position) -> None:
+        del out.consumer.held[position]
+        if out.value is not None:
+            out.value.pieces -= 1
+            if not out.value.pieces:
+                del self._values[out.value.key]
+        self.update(out.consumer)
+
+    def _forget_if_acked(self, position: Position) -> None:
+        if position <= self._acks.mark_delete or self._acks.acked(position) == WHOLE:
+            self._counts.forget(position)
+
+    def _make_due(self, positions: Iterable[Position]) -> None:
+        for interval in _intervals(sorted(positions)):
+            heappush(self._due, interval)
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def _put_aside(self, txn_id: TxnId, position: Position) -> None:
+        self._entries_aside += 1
+        self._aside_index = None
+        intervals = self._set_aside.setdefault(txn_id, [])
+        if intervals and _follows(position, intervals[-1][1]):
+            intervals[-1] = (intervals[-1][0], position)
+        else:
+            intervals.append((position, position))
+            self._intervals += 1
+
+    def aside(self, position: Position) -> bool:
+        """Whether the entry is set aside. The index for it is made when somebody asks: only late acks do."""
+        if self._aside_index is None:
+            self._aside_index = sorted(interval for found in self._set_aside.values() for interval in found)
+        at = bisect_right(self._aside_index, position, key=itemgetter(0)) - 1
+        return at >= 0 and position <= self._aside_index[at][1]
+
+    def decided(self, txn_id: TxnId, *, committed: bool) -> None:
+        """A transaction's entries here are visible now, or never will be. Writers that do not count are left out when
+        their entries' turn comes."""
+        intervals = self._set_aside.pop(txn_id, None)
+        if intervals is None:
+            return
+        self._aside_index = None
+        self._intervals -= len(intervals)
+        self._entries_aside -= sum(last.entry_id - first.entry_id + 1 for first, last in intervals)
+        if not committed:
+            self._passing.extend(intervals)
+            return
+        for interval in intervals:
+            heappush(self._due, interval)
+
+    def read_uncommitted(self, uncommitted: bool) -> None:
+        """What its consumers are shown from now on: what was set aside may be due."""
+        self.uncommitted = uncommitted
+        if uncommitted:
+            for txn_id in list(self._set_aside):
+                self.decided(txn_id, committed=True)
+
+    def pass_over(self, limit: int) -> bool:
+        """Ack away up to `limit` entries of aborted transactions. Returns whether some are left."""
+        while self._passing and limit > 0:
+            first, last = self._passing.popleft()
+            end = min(last.entry_id, first.entry_id + limit - 1)
+            for entry_id in range(first.entry_id, end + 1):
+                self._pass_over(Position(first.ledger_id, entry_id), 0)
+            limit -= end + 1 - first.entry_id
+            if end < last.entry_id:
+                self._passing.appendleft((Position(first.ledger_id, end + 1), last))
+        return bool(self._passing)
+
+    def _pass_over(self, position: Position, messages: int) -> None:
+        self._acks.pass_over(position, messages)
+        self._counts.forget(position)
+
+    # ---- the rest ---------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> QueueStatistics:
+        return QueueStatistics(
+            unacked=len(self._out),
+            set_aside=self._entries_aside,
+            set_aside_transactions=len(self._set_aside),
+            delayed=len(self._delayed),
+            due=len(self._due),
+            redelivered=len(self._counts),
+        )
+
+
+def _before(position: Position) -> Position:
+    return Position(position.ledger_id, position.entry_id - 1)
+
+
+def _follows(position: Position, last: Position) -> bool:
+    return position.ledger_id == last.ledger_id and position.entry_id == last.entry_id + 1
+
+
+def _intervals(positions: Iterable[Position]) -> Iterator[Interval]:
+    """Sorted positions as intervals."""
+    first = last = None
+    for position in positions:
+        if last is not None and first is not None and not _follows(position, last):
+            yield first, last
+            first = None
+        first = position if first is None else first
+        last = position
+    if first is not None and last is not None:
+        yield first, last

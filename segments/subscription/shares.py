@@ -1,0 +1,75 @@
+"""What each consumer of a broker may have queued for it, and each segment in memory, so that all of them together stay
+below a bound. Pure.
+
+A consumer that does not read costs what waits for it on its connection and what is read ahead for it. With few of them
+each may have as much as helps; with thousands they share.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from segments.log.settings import BrokerSettings
+from segments.log.tail_cache import TailCache
+
+LEAST_BYTES: Final = 64 * 1024
+"""However many there are: less would be a message at a time."""
+
+
+class DeliveryShares:
+    """`pending_bytes`: queued on a connection before dispatch to it pauses; `deliver_bytes`: of one push; `read_bytes`:
+    of one read ahead. They change as consumers come and go."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._consumers: dict[object, None] = {}
+        self.pending_bytes = self.deliver_bytes = self.read_bytes = 0
+        self._divide()
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
+
+    def join(self, consumer: object) -> None:
+        """Idempotent."""
+        self._consumers[consumer] = None
+        self._divide()
+
+    def leave(self, consumer: object) -> None:
+        """Idempotent."""
+        self._consumers.pop(consumer, None)
+        self._divide()
+
+    def _divide(self) -> None:
+        settings = self._settings
+        share = max(LEAST_BYTES, settings.broker_deliveries_bytes // max(1, len(self._consumers)))
+        # Of a share half waits on the connection, a quarter is on its way there, and a quarter is read ahead.
+        self.pending_bytes = min(settings.connection_pending_bytes, share // 2)
+        self.deliver_bytes = min(settings.deliver_bytes, share // 4)
+        self.read_bytes = min(settings.read_bytes, share // 4)
+
+
+class CacheShares:
+    """Keeps the caches of a broker's segments at their shares of `broker_cache_bytes`, as segments come and go."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._caches: dict[TailCache, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    def join(self, cache: TailCache) -> None:
+        """O(segments)."""
+        self._caches[cache] = None
+        self._divide()
+
+    def leave(self, cache: TailCache) -> None:
+        """Idempotent. O(segments)."""
+        if self._caches.pop(cache, cache) is None:
+            self._divide()
+
+    def _divide(self) -> None:
+        share = max(LEAST_BYTES, self._settings.broker_cache_bytes // max(1, len(self._caches)))
+        for cache in self._caches:
+            cache.resize(min(self._settings.tail_cache_bytes, share))

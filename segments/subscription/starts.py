@@ -1,0 +1,176 @@
+"""Where a reader or a new subscription begins in one segment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from segments.layout import subscription_records as kinds
+from segments.layout.topology import Topology
+from segments.ledger.publish_times import Known
+from segments.log.ledgers import SegmentLedgers
+from txnstore import keys, records
+from txnstore.records import SubscriptionRecord, TopicRecord
+from txnstore.store import MetadataStore
+from txnwire.entry import parse_metadata
+from txnwire.errors import InvalidArgument, TopicNotFound
+from txnwire.ids import EARLIEST, Position
+from txnwire.names import SegmentName
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_BLOCK_BYTES
+from txnwire.turns import turn_size
+
+SCAN_BYTES: Final = 4 * 1024 * 1024
+ENTRIES_AT_ONCE: Final = 1000
+MOST_MESSAGES = MAX_BLOCK_BYTES // 4
+"""No entry has more: each takes an offset of four bytes. A client that means a whole entry, whatever its count, names
+a message beyond; bitmaps must not grow with what it names."""
+
+
+class StartPoint(NamedTuple):
+    """`after`: the last position *not* to be delivered. `left_out`: messages of the entry behind it that are not."""
+
+    after: Position
+    left_out: int = 0
+
+
+class Start(NamedTuple):
+    """As asked for. `position` and `message` (its index) name a message of `segment`: `behind` it, or at it. `passed`:
+    of a segment that lies wholly before it."""
+
+    kind: str = kinds.EARLIEST
+    timestamp_ms: int = 0
+    segment: str = ""
+    position: Position = EARLIEST
+    message: int = 0
+    behind: bool = False
+    passed: bool = False
+
+    @staticmethod
+    def from_wire(start: pb.Start) -> Start:
+        """The first field that is set counts; none means the earliest."""
+        if start.earliest:
+            return Start()
+        if start.latest:
+            return Start(kinds.LATEST)
+        if start.timestamp_ms:
+            return Start(kinds.TIMESTAMP, timestamp_ms=start.timestamp_ms)
+        if not start.segment:
+            return Start()
+        position = Position(start.ledger_id, start.entry_id)
+        return Start(kinds.MESSAGE_ID, 0, start.segment, position, start.index, start.after)
+
+    @staticmethod
+    def from_record(record: SubscriptionRecord, segment: str) -> Start:
+        """A subscription's start in `segment`. "latest" and a time were resolved when the record was made; segments it
+        does not name came later and are read from their beginning. Raises `InvalidArgument` for a kind that is
+        unknown."""
+        start = record.start
+        kind = start.get("kind")
+        if kind == kinds.LATEST or (kind == kinds.TIMESTAMP and record.positions):
+            # ▲ A time is not looked for again: what was delivered from here and not acked may be older than it.
+            at = record.positions.get(segment)
+            if at is None:
+                return Start()
+            return Start(kinds.MESSAGE_ID, 0, segment, Position(at[0], at[1] + 1))
+        if kind == kinds.TIMESTAMP:  # made by an older version, which resolved no time
+            return Start(kinds.TIMESTAMP, timestamp_ms=int(start["timestamp_ms"]))
+        if kind == kinds.MESSAGE_ID:
+            position = Position(int(start["ledger_id"]), int(start["entry_id"]))
+            message, behind = int(start.get("index", 0)), bool(start.get("after"))
+            passed = SegmentName.from_path(segment).segment_id in start.get("ancestors", ())
+            return Start(kinds.MESSAGE_ID, 0, str(start["segment"]), position, message, behind, passed)
+        if kind != kinds.EARLIEST:
+            raise InvalidArgument(f"start {start!r}: expected kind earliest, latest, timestamp or message_id")
+        return Start()
+
+
+async def placed(start: Start, segment: str, store: MetadataStore) -> Start:
+    """For a seek. Of a message of another segment the topic's record tells, ▲ not a copy that may not know that one
+    yet, whether it lies behind all of this one.
+
+    Raises `InvalidArgument` where the topic has no such segment, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
+    """
+    if start.kind != kinds.MESSAGE_ID or start.segment == segment:
+        return start
+    topology = await _layout(segment, store)
+    # ▲ A message of another topic, or of an earlier one of this name, would mean "earliest", and reset every cursor.
+    topology.check_has(start.segment)
+    ancestors = topology.ancestors(SegmentName.from_path(start.segment).segment_id)
+    return start._replace(passed=SegmentName.from_path(segment).segment_id in ancestors)
+
+
+async def of_this_life(start: Start, segment: str, store: MetadataStore) -> Start:
+    """For a reader. It may have begun at a message of another of its topics, or of a segment that was pruned since; one
+    of an earlier topic of this name is refused.
+
+    Raises `InvalidArgument`, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
+    """
+    if start.kind != kinds.MESSAGE_ID or start.segment == segment:
+        return start
+    named = SegmentName.from_path(start.segment)
+    if named.topic == SegmentName.from_path(segment).topic:
+        topology = await _layout(segment, store)
+        if not topology.is_pruned(named.segment_id):
+            topology.check_has(start.segment)
+    return start
+
+
+async def _layout(segment: str, store: MetadataStore) -> Topology:
+    topic = SegmentName.from_path(segment).topic
+    key = keys.topic(topic.path)
+    if (record := await store.get(key)) is None:
+        raise TopicNotFound(f"{topic} does not exist")
+    return Topology(topic, records.decode(TopicRecord, record.value, key=key))
+
+
+async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max_read_position: Position) -> StartPoint:
+    """Raises `DataCorrupt`. A message of another segment starts this one at its beginning, or, if that one came from
+    this one by splits and merges, at its end (API.md, "MessageId")."""
+    if start.kind == kinds.LATEST:
+        return StartPoint(max_read_position)  # V5: what open transactions hold back is still to come
+    if start.kind == kinds.TIMESTAMP:
+        return StartPoint(await before_timestamp(start.timestamp_ms, ledgers))
+    if start.kind == kinds.MESSAGE_ID and start.segment == segment:
+        before = Position(start.position.ledger_id, start.position.entry_id - 1)
+        if start.position.entry_id < 0 or (start.behind and start.message >= MOST_MESSAGES):
+            return StartPoint(start.position)
+        if ledgers.next_after(before) != start.position:
+            # ▲ It is trimmed: the first messages of the next entry would be left out for those before it in its own.
+            return StartPoint(before)
+        return StartPoint(before, min(start.message + start.behind, MOST_MESSAGES))
+    if start.passed:
+        return StartPoint(ledgers.last_confirmed)
+    return StartPoint(EARLIEST)
+
+
+async def before_timestamp(timestamp_ms: int, ledgers: SegmentLedgers) -> Position:
+    """The position before the first entry published at or after `timestamp_ms`, the last one where there is none.
+
+    ▲ Nothing that is asked for lies before it, however the stamps are mixed: passed over is only what was read, or what
+    `PublishTimes` knows to be older. Raises `DataCorrupt`, `LedgerFailed`.
+    """
+    before, end, scanned = EARLIEST, ledgers.last_confirmed, 0
+    while (at := ledgers.next_after(before)) <= end:
+        older = ledgers.times.older(at.ledger_id, timestamp_ms)
+        if older.entries > at.entry_id:
+            before = min(Position(at.ledger_id, older.entries - 1), end)
+            continue
+        newest_ms = older.newest_ms if older.entries == at.entry_id else None
+        try:
+            found = await ledgers.read(at, end, max_bytes=SCAN_BYTES)
+        except InvalidArgument:
+            if ledgers.contains(at):
+                raise
+            continue  # trimmed meanwhile
+        for position, data in found:
+            published_ms = parse_metadata(data).publish_time_ms
+            if published_ms >= timestamp_ms:
+                return before
+            before, scanned = position, scanned + 1
+            newest_ms = None if newest_ms is None else max(newest_ms, published_ms)
+            if scanned % turn_size(ENTRIES_AT_ONCE) == 0:
+                await asyncio.sleep(0)
+        if newest_ms is not None:
+            ledgers.times.scanned(before.ledger_id, Known(before.entry_id + 1, newest_ms))
+    return before

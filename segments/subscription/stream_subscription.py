@@ -1,0 +1,171 @@
+"""A stream subscription in one segment: one holder at a time, in order (DESIGN §6, §8)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from segments.layout.subscription_records import STREAM
+from segments.subscription.cursor import Cursor
+from segments.subscription.dispatch import Consumer, Isolation
+from segments.subscription.subscriptions import Acker, Subscription, SubscriptionStatistics, Surroundings
+from txnwire.errors import ExpiredTransaction, NotAllowed, TxnConflict, TxnError
+from txnwire.ids import Position
+from watchers.acks import AckPosition
+from watchers.outcomes import Decision
+from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
+
+REWINDS_REMEMBERED: Final = 100
+
+
+class StreamSubscription(Subscription):
+    """Implements `dispatch.AckState`. `holder` is `name@incarnation` of whoever attached last."""
+
+    type = STREAM
+
+    def __init__(self, surroundings: Surroundings, name: str, cursor: Cursor, pending: PendingAcks) -> None:
+        super().__init__(surroundings, name, cursor, pending)
+        self.holder: str | None = None
+        self.assignment_epoch = 0
+        self.consumer: Consumer | None = None
+        self._held_back = False
+        self._high_water = cursor.mark_delete
+        self._reached = cursor.mark_delete
+        """The last that was delivered since it last went back."""
+        self._rewound = False
+        """After an abort, under the consumer that is attached."""
+        self._rewinds: deque[tuple[Position, Position]] = deque(maxlen=REWINDS_REMEMBERED)
+        """What was delivered and is delivered again: from, to."""
+
+    # ---- holders ----------------------------------------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer, assignment_epoch: int, *, after_abort: bool = False) -> None:
+        """Make `consumer` the one reader, fencing whoever was attached.
+
+        ▲ P12: a *new* holder gets nothing before its predecessor's pending acks are decided; they might come back, and
+        then later messages of the same keys would have been processed before them.
+
+        `after_abort`: it attaches anew for that alone, so what has come again for it already is not counted twice.
+        Raises `NotAllowed`.
+        """
+        if assignment_epoch < self.assignment_epoch:
+            raise NotAllowed(
+                f"{consumer.holder} attaches to {self._segment} under assignment epoch {assignment_epoch}, but "
+                f"{self.assignment_epoch} has followed it: wait for your next assignment"
+            )
+        self.close(NotAllowed(f"{consumer.holder} now reads {self._segment} for subscription {self.name}"))
+        self.holder, self.assignment_epoch, self.consumer = consumer.holder, assignment_epoch, consumer
+        self._held_back = self._awaits_predecessor()
+        if not self._held_back:
+            consumer.next_read = self._go_back(counted=not (after_abort and self._rewound))
+        self._rewound = False
+        self._dispatcher.attach(consumer)
+
+    def _awaits_predecessor(self) -> bool:
+        return any(acker != self.holder for ackers in self._ackers.values() for acker in ackers)
+
+    def close(self, error: TxnError) -> None:
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            self._dispatcher.detach(consumer)
+            consumer.sink.consumer_closed(error)
+
+    def detach(self, consumer: Consumer) -> None:
+        """It has gone by itself."""
+        self._dispatcher.detach(consumer)
+        if self.consumer is consumer:
+            self.consumer = None
+
+    # ---- acks and decisions -----------------------------------------------------------------------------------------
+
+    def _check_position(self, ack: AckPosition, acker: Acker) -> None:
+        """Who reads uncommitted may also ack what it was shown."""
+        consumer = self.consumer
+        if consumer is not None and consumer.isolation is not Isolation.READ_COMMITTED:
+            self._check_readable(ack, self._events.last_confirmed)
+        else:
+            self._check_readable(ack, self._events.max_read_position)
+
+    def _settled(self, positions: Sequence[AckPosition]) -> None:
+        """The cursor and the pending acks tell the rest."""
+
+    def _not_acked(self, positions: Sequence[AckPosition], acker: Acker, error: TxnError) -> None:
+        """Its transaction is aborted by the client, and that rewinds."""
+
+    def _refused(self, reservations: Sequence[Reservation], error: TxnError) -> None:
+        if isinstance(error, TxnConflict | ExpiredTransaction):
+            self._rewind()  # delivered, and its ack will never come
+        self._release_successor()
+
+    def _settle(self, acked: Sequence[AckPosition], released: Sequence[AckPosition]) -> None:
+        """It goes back once, when all of it is settled."""
+
+    def _decision_applied(self, applied: AppliedAcks) -> None:
+        if applied.released and not self._held_back:
+            self._rewind()
+        self._release_successor()
+
+    def visible(self, decision: Decision) -> None:
+        """Dispatch asks for the read position."""
+
+    def restart(self) -> None:
+        self._high_water = self._reached = self.cursor.mark_delete
+        self._rewinds.clear()
+
+    def _release_successor(self) -> None:
+        """Let a new holder begin once none of its predecessors' acks are pending any more."""
+        if self._held_back and not self._awaits_predecessor():
+            self._held_back = False
+            if self.consumer is not None:
+                self.consumer.next_read = self._go_back()
+            self._dispatcher.wake()
+
+    def _rewind(self) -> None:
+        """After an abort: what the consumer has buffered may lie behind messages that are due again."""
+        if self.consumer is not None:
+            self._rewound = True
+            self.consumer.rewind_to(self._go_back())
+            self._dispatcher.wake()
+
+    def _go_back(self, *, counted: bool = True) -> Position:
+        """What was delivered since it last went back comes once more."""
+        at = self.pending.earliest_unacked()
+        if counted:
+            if at <= self._reached:
+                self._rewinds.append((at, self._reached))
+            self._reached = Position(at.ledger_id, at.entry_id - 1)
+        return at
+
+    # ---- dispatch.AckState ------------------------------------------------------------------------------------------
+
+    def holds_back(self) -> bool:
+        # ▲ A decision that is applied in turns has been followed, and does not count yet: who came back for an abort
+        # would be shown what is newer, and could ack it, before what was released.
+        return self._held_back or self.pending.applying
+
+    def redelivery_count(self, position: Position) -> int:
+        self._reached = max(self._reached, position)
+        if position > self._high_water:
+            self._high_water = position
+            return 0
+        return sum(1 for begin, end in self._rewinds if begin <= position <= end)
+
+    # ---- the rest ---------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> SubscriptionStatistics:
+        consumer = self.holder if self.consumer is not None else None
+        return SubscriptionStatistics(
+            name=self.name,
+            type=self.type,
+            consumer=consumer,
+            consumers=() if consumer is None else (consumer,),
+            mark_delete=self.cursor.mark_delete,
+            backlog=self._backlog,
+            permits=0 if self.consumer is None else self.consumer.permits,
+            delivered=0 if self.consumer is None else self.consumer.delivered,
+            held_back=self._held_back,
+            pending=self.pending.statistics(),
+            open_transactions=tuple(self.pending.open_transactions()),
+            drained=self.drained,
+        )

@@ -1,0 +1,445 @@
+"""The subscriptions of one segment: loading, attaching (a stream's under an assignment), seeking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+
+from segments.layout.subscription_records import QUEUE, STREAM, other_type
+from segments.log.erasing import erase_subscription
+from segments.subscription.cursor import Cursor
+from segments.subscription.dispatch import Consumer, Isolation, Sink
+from segments.subscription.drained import DrainedMark
+from segments.subscription.queue_subscription import AttachedConsumer, QueueSubscription
+from segments.subscription.starts import Start, StartPoint, placed, resolve_start
+from segments.subscription.stream_subscription import StreamSubscription
+from segments.subscription.subscriptions import Subscription, SubscriptionStatistics, Surroundings
+from txnstore import keys, records
+from txnstore.access.paging import in_pages
+from txnstore.records import AssignmentRecord, SubscriptionRecord
+from txnstore.store import KeyValue
+from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
+from txnwire.ids import Position, TxnId
+from txnwire.names import SegmentName
+from txnwire.tasks import errand
+from watchers.acks import WHOLE, AckPosition
+from watchers.clean_up import AckCleanUp, CleanUp
+from watchers.outcomes import Decision
+from watchers.pending_acks import PendingAcks
+
+log = structlog.get_logger(__name__)
+
+SUBSCRIPTIONS_AT_ONCE: Final = 1000
+"""Of a topic, read at once."""
+_TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
+
+
+class SubscriptionTable:
+    """`events` is the segment, whose `lost` also ends every clean-up."""
+
+    def __init__(self, surroundings: Surroundings, clean_up: CleanUp) -> None:
+        self._surroundings = surroundings
+        self._store = surroundings.store
+        self._clean_up = clean_up
+        self._settings = surroundings.settings
+        self._segment = surroundings.segment
+        self._topic = SegmentName.from_path(surroundings.segment).topic
+        self._topic_path = self._topic.path
+        self._segment_id = SegmentName.from_path(surroundings.segment).segment_id
+        self._epoch = surroundings.epoch
+        self._ledgers = surroundings.ledgers
+        self._dispatcher = surroundings.dispatcher
+        self._events = surroundings.events
+        self._subscriptions: dict[str, Subscription] = {}
+        self._targets: dict[str, AckCleanUp] = {}
+        self._created: dict[str, int] = {}
+        """Create revisions of the subscriptions' records, as last read."""
+        self._drained: dict[str, DrainedMark] = {}
+        self._sought: dict[str, int] = {}
+        """How many seeks have begun."""
+        self._loading: dict[str, asyncio.Lock] = {}
+        self._seeking: dict[str, asyncio.Lock] = {}
+        """Held during a seek: nobody attaches meanwhile."""
+        self._dropping: dict[str, asyncio.Task[None]] = {}
+        self.cursors_held = asyncio.Lock()
+        """Held while a cursor moves back, and while what all have passed is trimmed."""
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._subscriptions.values())
+
+    @property
+    def targets(self) -> tuple[AckCleanUp, ...]:
+        """What clean-up writes of these subscriptions."""
+        return tuple(self._targets.values())
+
+    # ---- attaching --------------------------------------------------------------------------------------------------
+
+    async def attach(
+        self,
+        sink: Sink,
+        *,
+        subscription: str,
+        holder: str,
+        assignment_epoch: int,
+        min_revision: int,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        after_abort: bool = False,
+    ) -> tuple[StreamSubscription, Consumer]:
+        """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and what lies
+        before this segment is drained.
+
+        Raises `NotAllowed`, `SubscriptionNotFound`, `InvalidArgument` (a queue), `DataCorrupt`, `NotOwner`,
+        `StoreUnavailable`.
+        """
+        found, sought = None, -1
+        while found is None or sought != self._sought.get(subscription, 0):
+            sought = self._sought.get(subscription, 0)
+            await self._check_assignment(subscription, holder, assignment_epoch)
+            await self._check_ancestors(subscription)
+            found = await self._load_to_attach(subscription)
+        self._events.check()
+        if not isinstance(found, StreamSubscription):
+            raise self._other_type(found, STREAM)
+        consumer = Consumer(
+            sink,
+            next_read=Position(0, 0),
+            acks=found,
+            min_revision=min_revision,
+            isolation=isolation,
+            holder=holder,
+        )
+        found.attach(consumer, assignment_epoch, after_abort=after_abort)
+        return found, consumer
+
+    async def attach_to_queue(
+        self,
+        sink: Sink,
+        *,
+        subscription: str,
+        holder: str,
+        min_revision: int,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> tuple[QueueSubscription, AttachedConsumer]:
+        """Attach one more consumer to a queue subscription.
+
+        Raises `SubscriptionNotFound`, `InvalidArgument` (a stream, or another isolation than the others'),
+        `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
+        """
+        while (found := await self._load_to_attach(subscription)) is None:
+            continue
+        self._events.check()
+        if not isinstance(found, QueueSubscription):
+            raise self._other_type(found, QUEUE)
+        consumer = AttachedConsumer(sink, holder, min_revision)
+        found.attach(consumer, isolation)
+        return found, consumer
+
+    async def _load_to_attach(self, name: str) -> Subscription | None:
+        """None where a seek had to be waited for: what was checked before may have changed meanwhile."""
+        found = await self.load(name)
+        seeking = self._seeking.get(name)
+        if seeking is not None and seeking.locked():
+            async with seeking:
+                return None
+        found.check()
+        return found
+
+    def _other_type(self, found: Subscription, asked: str) -> InvalidArgument:
+        return other_type((self._topic_path, found.name), found.type, asked)
+
+    async def _check_assignment(self, subscription: str, holder: str, epoch: int) -> None:
+        """▲ Asked of the store, not of a copy that may lag: the assignment's write is what fences a former holder."""
+        key = keys.assignment(self._topic_path, subscription)
+        found = await self._store.get(key)
+        record = None if found is None else records.decode(AssignmentRecord, found.value, key=key)
+        if record is None or not _may_read(record, holder, self._segment, epoch):
+            raise NotAllowed(
+                f"{holder} is not assigned {self._segment} of subscription {subscription} at epoch {epoch} (the record "
+                f"is at epoch {record.epoch if record else 'none'}): wait for your next assignment"
+            )
+
+    async def _check_ancestors(self, subscription: str) -> None:
+        """▲ S7: asked of the store as well. The controller's copy may lag behind a seek, or a subscription made anew,
+        for which what was drained is to be read again first. A seek that comes behind this look comes here too, after
+        it was at the ancestors, and closes who was attached."""
+        ancestors = self._surroundings.ancestors()
+        if not ancestors:
+            return
+        prefix = keys.drained_by_subscription(self._topic_path, subscription)
+        found = await self._store.range(prefix, keys.prefix_end(prefix), keys_only=True)
+        drained = {record.key[len(prefix) :]: None for record in found.records}
+        missing = [ancestor for ancestor in ancestors if str(ancestor).encode() not in drained]
+        if missing:
+            raise NotAllowed(
+                f"{self._segment} is not read yet: subscription {subscription} has to consume segment {missing[0]} of "
+                f"{self._topic} first, which it came from: wait for your next assignment"
+            )
+
+    def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:
+        """Close a holder whose segment was given to somebody else."""
+        found = self._subscriptions.get(subscription)
+        if not isinstance(found, StreamSubscription) or found.consumer is None or found.holder is None:
+            return
+        if record is not None and record.epoch < found.assignment_epoch:
+            return  # older than what the holder attached under
+        if record is None or not _may_read(record, found.holder, self._segment, found.assignment_epoch):
+            found.close(NotAllowed(f"{self._segment} of {subscription} is no longer assigned to {found.holder}"))
+
+    # ---- loading ----------------------------------------------------------------------------------------------------
+
+    async def load(self, name: str) -> Subscription:
+        """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
+        found = self._subscriptions.get(name)
+        if found is None:
+            async with self._loading.setdefault(name, asyncio.Lock()):
+                found = self._subscriptions.get(name) or await self._create(name)
+        return found
+
+    async def _create(self, name: str) -> Subscription:
+        definition = await self.definition(name)
+        point = await self.start_of(definition)
+        self._events.check()
+        cursor = self.cursor(definition, point.after)
+        skipped = await self._first_messages(point)
+        if skipped is not None:
+            cursor.ack(skipped)
+        found = self.add(name, definition.type, cursor, PendingAcks(self._segment, name, cursor))
+        self._clean_up.add(self._targets[name])
+        self._clean_up.wake(self._targets[name])
+        return found
+
+    async def _first_messages(self, point: StartPoint) -> AckPosition | None:
+        """The first messages of the entry at the start that are not to be delivered, if any."""
+        at = self._ledgers.next_after(point.after)
+        if not point.left_out or not self._ledgers.contains(at):
+            return None
+        entry = await self._dispatcher.read_entry(at)
+        left_out = min(point.left_out, entry.messages)
+        return AckPosition(at, entry.messages, WHOLE if left_out == entry.messages else (1 << left_out) - 1)
+
+    async def definition(self, name: str) -> SubscriptionRecord:
+        """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
+        key = keys.subscription(self._topic_path, name)
+        found = await self._store.get(key)
+        record = None if found is None else records.decode(SubscriptionRecord, found.value, key=key)
+        if found is None or record is None or record.deleting_ms:
+            self._created.pop(name, None)
+            raise SubscriptionNotFound(f"topic://{self._topic_path} has no subscription {name}: join it first")
+        self._created[name] = found.create_revision
+        return record
+
+    async def start_of(self, definition: SubscriptionRecord) -> StartPoint:
+        """Where the subscription begins here if it has no cursor yet."""
+        start = Start.from_record(definition, self._segment)
+        return await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
+
+    def cursor(self, definition: SubscriptionRecord | None, start: Position, stored: Sequence[KeyValue] = ()) -> Cursor:
+        """A queue's may run far ahead of an open transaction, so it has more room. Raises `DataCorrupt`."""
+        load = partial(Cursor.load, self._ledgers, start, stored, partial_bytes=self._settings.partial_acks_bytes)
+        if definition is not None and definition.type == QUEUE:
+            settings = self._settings
+            return load(max_blocks=settings.queue_cursor_blocks + 1, max_partial=settings.queue_unacked_entries)
+        return load()
+
+    def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
+        """One that is loaded, or was found by recovery; its `definition` was looked for before. Raises `DataCorrupt`
+        for a type that is unknown."""
+        if (make := _TYPES.get(type)) is None:
+            raise DataCorrupt(
+                f"subscription {name} of topic://{self._topic_path} has type {type!r}: expected {STREAM} or {QUEUE}"
+            )
+        self._follow_trim(cursor)
+        subscription = make(self._surroundings, name, cursor, pending)
+        self._subscriptions[name] = subscription
+        if (created := self._created.get(name)) is not None:  # otherwise it is deleted
+            subscription.created = created
+            self._drained[name] = DrainedMark(
+                self._segment,
+                name,
+                owner_epoch=self._epoch,
+                subscription_created=created,
+                consumption=subscription,
+                end=lambda: self._ledgers.end,
+            )
+        self._targets[name] = AckCleanUp(
+            self._segment,
+            name,
+            self._epoch,
+            pending,
+            on_lost=self._events.lost,
+            flush_interval_s=self._settings.cursor_flush_s,
+            behind_cursor=self._drained.get(name),
+        )
+        return subscription
+
+    # ---- seek ------------------------------------------------------------------------------------------------------
+
+    async def seek(self, name: str, start: Start) -> None:
+        """Go on from `start` here, forgetting what was acked. Stored when this returns. A seek that fails may have
+        taken effect: repeat it. Over a layout, parents are sought before their children.
+
+        Raises `InvalidArgument` (a message of a segment that the topic does not have: nothing has moved),
+        `SubscriptionNotFound`, `Timeout` (an open transaction holds acks, named), `NotOwner`, `DataCorrupt`,
+        `StoreUnavailable`, `OutcomeUnknown`.
+        """
+        # ▲ Before anybody is closed or anything moves: a message that is not this topic's would mean "earliest".
+        start = await placed(start, self._segment, self._store)
+        found = await self.load(name)
+        self._sought[name] = self._sought.get(name, 0) + 1
+        async with self._seeking.setdefault(name, asyncio.Lock()):
+            # ▲ Whoever is attached goes first, and attaches again under a new consumer id: from here on no ack of what
+            # was received before the seek is admitted.
+            found.check()
+            found.close(NotOwner(f"subscription {name} on {self._segment} is being sought: attach again"))
+            await found.wait_nothing_pending(timeout_s=self._settings.seek_wait_s)
+            try:
+                with self._mark(name).held():
+                    # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor
+                    # may it be on its way there that the segment is drained.
+                    await self._write_all(found)
+                    async with self.cursors_held:
+                        await self._move(found, start)
+            finally:
+                # ▲ Where the mark was taken back and the cursor did not move, nothing else would have it put again.
+                if (target := self._targets.get(name)) is not None:
+                    self._clean_up.wake(target)
+            # ▲ The mark that has gone back is stored before the seek is answered.
+            await self._write_all(found)
+
+    async def _move(self, found: Subscription, start: Start) -> None:
+        point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
+        skipped = await self._first_messages(point)
+        sealed = self._ledgers.record.sealed
+        found.check()  # what is drained is said by name: it may be another's by now
+        if sealed is not None and (skipped is not None or point.after < Position(*sealed)):
+            await self._take_drained_back(found.name)
+        self._events.check()
+        found.check()
+        found.cursor.seek(point.after)
+        self._follow_trim(found.cursor)
+        if skipped is not None:
+            found.cursor.ack(skipped)
+        found.cursor.advance()
+        found.restart()
+
+    async def _take_drained_back(self, name: str) -> None:
+        """▲ Before the cursor goes back, whoever has put the mark: whoever reads what came of this segment would
+        otherwise go on while it is read again. It is put again as soon as the subscription is at the end."""
+        mark = self._mark(name)
+        mark.taken_back(await self._store.commit(mark.take_back()))
+
+    def _mark(self, name: str) -> DrainedMark:
+        mark = self._drained.get(name)
+        if mark is None:
+            raise SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} is deleted")
+        return mark
+
+    async def _write_all(self, subscription: Subscription) -> None:
+        """Raises `Timeout`, `NotOwner`, `StoreUnavailable`; what ended the subscription."""
+        target = self._targets.get(subscription.name)
+        if target is not None:
+            await self._clean_up.drain(target, timeout_s=self._settings.seek_wait_s)
+        self._events.check()
+        subscription.check()
+
+    # ---- trimming ---------------------------------------------------------------------------------------------------
+
+    async def drained(self) -> Position | None:
+        """The last position here that every subscription of the topic is done with; None where there is none. One that
+        nobody has attached to yet is done with what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
+        prefix = keys.subscriptions(self._topic_path)
+        lowest: Position | None = None
+        pages = in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE)
+        # ▲ All of them before any cursor is looked at: a seek back that comes between two pages counts.
+        for found in [record async for page in pages for record in page]:
+            definition = records.decode(SubscriptionRecord, found.value, key=found.key)
+            if definition.deleting_ms:
+                continue
+            loaded = self._subscriptions.get(found.key[len(prefix) :].decode())
+            done = (await self.start_of(definition)).after if loaded is None else loaded.cursor.mark_delete
+            lowest = done if lowest is None else min(lowest, done)
+        return lowest
+
+    def follow_trim(self) -> None:
+        """What is trimmed counts as consumed, also by those who had yet to."""
+        for subscription in self._subscriptions.values():
+            if self._follow_trim(subscription.cursor):
+                self.wake_clean_up(subscription)
+
+    def _follow_trim(self, cursor: Cursor) -> bool:
+        below = self._ledgers.trimmed_below
+        before = None if below is None else Position(below.ledger_id, below.entry_id - 1)
+        return before is not None and before > cursor.mark_delete and cursor.ack_cumulative(AckPosition(before, 0))
+
+    # ---- deleting ---------------------------------------------------------------------------------------------------
+
+    async def drop(self, name: str) -> None:
+        """Stop a subscription that is marked as being deleted, and erase what the segment holds of it (P9).
+
+        ▲ When this returns nothing of it can come any more under this ownership: whoever loads it finds the mark, and
+        every write of its own that was on its way has been answered. Acks pending in open transactions go. Idempotent.
+        Raises `NotAllowed` where it is not marked, `NotOwner`, `StoreUnavailable`.
+        """
+        # ▲ It goes on without who asked: the next controller, asking again, must not be told that all is gone while
+        # what this one has waited for, or its own deletions, may still land: on a subscription of the same name, say.
+        task = self._dropping.get(name)
+        if task is None:
+            task = self._dropping[name] = errand(self._drop(name), name="dropping a subscription", of=name)
+            task.add_done_callback(partial(self._dropped, name))
+        await asyncio.shield(task)
+
+    def _dropped(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._dropping[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("subscription_not_dropped", segment=self._segment, subscription=name, error=str(error))
+
+    async def _drop(self, name: str) -> None:
+        key = keys.subscription(self._topic_path, name)
+        record = await self._store.get(key)
+        if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
+            raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")
+        async with self._loading.setdefault(name, asyncio.Lock()):
+            if (found := self._subscriptions.get(name)) is not None:
+                found.stop(SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} was deleted"))
+                await found.wait_all_answered()
+                await self._clean_up.retire(self._targets[name])
+                del self._subscriptions[name], self._targets[name]
+                for known in (self._drained, self._created, self._sought):
+                    known.pop(name, None)
+                for txn_id in found.pending.open_transactions():
+                    self._events.let_go(txn_id)
+            self._events.check()
+            await erase_subscription(self._store, self._segment, self._epoch, name)
+
+    # ---- what concerns all ------------------------------------------------------------------------------------------
+
+    def decided(self, decision: Decision) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.decided(decision)
+
+    def visible(self, decision: Decision) -> None:
+        """The transaction's entries here are visible now, or never will be."""
+        for subscription in self._subscriptions.values():
+            subscription.visible(decision)
+
+    def holds(self, txn_id: TxnId) -> bool:
+        return any(subscription.pending.holds(txn_id) for subscription in self._subscriptions.values())
+
+    def wake_clean_up(self, subscription: Subscription) -> None:
+        self._clean_up.wake(self._targets[subscription.name])
+
+    def rolled(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.rolled()
+
+    def statistics(self) -> tuple[SubscriptionStatistics, ...]:
+        return tuple(subscription.statistics() for subscription in self._subscriptions.values())
+
+
+def _may_read(record: AssignmentRecord, holder: str, segment: str, epoch: int) -> bool:
+    """Whether the assignment gives `segment` to `holder`, who has heard of it under `epoch`."""
+    return epoch <= record.epoch and segment in record.consumers.get(holder, ())

@@ -1,1 +1,0 @@
-"""The rules of the history checker (`simulation.checker`), a file for each kind of question."""

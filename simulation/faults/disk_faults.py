@@ -1,0 +1,94 @@
+"""What befalls the disk of the brokers."""
+
+from __future__ import annotations
+
+from simulation.faults.scene import DATA, Kind, Scene
+from simulation.world.sim_disk import DiskFaults, Part
+
+
+async def _with(scene: Scene, faults: DiskFaults, shortest_s: float = 0.5, longest_s: float = 8.0) -> None:
+    over = scene.world.disk(DATA).befall(faults)
+    await scene.for_a_while(shortest_s, longest_s)
+    over()
+
+
+async def slow(scene: Scene) -> None:
+    await _with(scene, DiskFaults(sync_s=(0.0002, 0.05), slow_share=0.2, read_s=(0.0, 0.02)))
+
+
+async def stalled(scene: Scene) -> None:
+    """Nothing gets to it for longer than clients wait, and leases last."""
+    await _with(scene, DiskFaults(stalled=True), 0.2, 7.0)
+
+
+async def failing(scene: Scene) -> None:
+    """Syncs, creates, fences and small files."""
+    await _with(scene, DiskFaults(failing_share=scene.chance.choice((0.02, 0.1, 0.5))))
+
+
+async def failing_silently(scene: Scene) -> None:
+    """Syncs fail, and the disk does not take either where a ledger ends: ▲ a successor would count what only the
+    kernel has. What it has of that is gone with the next power failure."""
+    await _with(scene, DiskFaults(failing_share=0.1, unrecorded_share=scene.chance.choice((0.5, 1.0))))
+
+
+async def folder_gone(scene: Scene) -> None:
+    """▲ Its folder is moved away, or unmounted, and comes back: nothing that was acknowledged counts as never made. The
+    writers of open ledgers go on without seeing a fence; brokers that start meanwhile refuse."""
+    over = scene.world.disk(DATA).befall(DiskFaults(gone=True))
+    if scene.chance.random() < 0.5:
+        scene.any_of(scene.brokers).kill()
+    await scene.for_a_while(0.5, 12.0)
+    over()
+
+
+async def full(scene: Scene) -> None:
+    await _with(scene, DiskFaults(full=True))
+
+
+async def failing_reads(scene: Scene) -> None:
+    await _with(scene, DiskFaults(read_failing_share=scene.chance.choice((0.05, 0.3, 1.0))))
+
+
+async def wrong_reads(scene: Scene) -> None:
+    """▲ A bit is wrong as it is read, and right the next time: nobody is ever given a wrong value, nothing that was
+    acknowledged is taken for a torn tail."""
+    await _with(scene, DiskFaults(flip_share=scene.chance.choice((0.01, 0.1, 0.5))))
+    _stop_brokers(scene)
+
+
+async def flipped_bits(scene: Scene) -> None:
+    """▲ Bits flip on the disk, of ledgers, footers and sidecars, and are put right from a copy later on: what is
+    damaged is told by name and offset meanwhile, and all of it is there afterwards."""
+    disk = scene.world.disk(DATA)
+    parts: tuple[Part, ...] = ("data", "data", "footer", "sidecar")
+    damages = []
+    for _ in range(scene.chance.choice((1, 3, 10))):
+        keys = list(disk.files)
+        part = scene.chance.choice(parts)
+        if keys and (damage := disk.damage(key := scene.chance.choice(keys), part, scene.chance)) is not None:
+            scene.told.append(f"{part} of {key[0]}/{key[1]} at {damage.offset}")
+            damages.append(damage)
+    await scene.for_a_while(0.5, 12.0)
+    for damage in damages:
+        disk.repair(damage)
+    _stop_brokers(scene)
+
+
+def _stop_brokers(scene: Scene) -> None:
+    """▲ What they have found damaged they do not look at again: whoever put it right starts them anew."""
+    for name in scene.brokers:
+        scene.world.processes[name].stop()
+
+
+KINDS = {
+    "slow disk": Kind(slow),
+    "stalled disk": Kind(stalled),
+    "failing disk": Kind(failing),
+    "disk failing silently": Kind(failing_silently),
+    "folder gone": Kind(folder_gone),
+    "full disk": Kind(full),
+    "failing reads": Kind(failing_reads),
+    "wrong reads": Kind(wrong_reads),
+    "flipped bits": Kind(flipped_bits),
+}

@@ -1,0 +1,171 @@
+"""What befalls processes and their hosts' clocks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from simulation.faults.scene import DATA, Kind, Scene
+from simulation.faults.steps import STEPS
+from simulation.faults.strikes import LAST_STRIKE_S
+from simulation.world.sim_disk import DiskFaults
+
+
+async def kill_a_server(scene: Scene) -> None:
+    process = scene.any_of(scene.servers)
+    process.kill()
+    await scene.for_a_while(0.01, 6.0)
+    process.start()
+
+
+async def stop_a_server(scene: Scene) -> None:
+    """In order: segments and coordinator ids are handed over, also in the midst of a split."""
+    scene.any_of(scene.servers).stop()
+
+
+async def kill_a_client(scene: Scene) -> None:
+    process = scene.any_of(scene.clients)
+    process.kill()
+    await scene.for_a_while(0.01, 15.0)
+    process.start()
+
+
+async def kill_all_of_a_kind(scene: Scene) -> None:
+    """All brokers, all coordinators, or all servers at one moment, back one by one."""
+    names = scene.chance.choice((scene.brokers, scene.controls, scene.servers))
+    scene.told.append(" ".join(names))
+    processes = [scene.world.processes[name] for name in names]
+    for process in processes:
+        process.kill()
+    for process in processes:
+        await scene.for_a_while(0.01, 3.0)
+        process.start()
+
+
+async def host_failure(scene: Scene) -> None:
+    """Of a server or a client: nobody is told, and no connection refused; its disk, on another machine, stays."""
+    process = scene.any_of((*scene.servers, *scene.servers, *scene.clients))
+    process.fail_with_host()
+    await scene.for_a_while(0.05, 15.0)
+    process.start()
+
+
+async def no_brokers_for_long(scene: Scene) -> None:
+    """▲ And half of the clients gone with them: what these had open is aborted, and falls due for collection while
+    nobody owns its segments."""
+    clients = [name for name in scene.clients if scene.chance.random() < 0.5]
+    processes = [scene.world.processes[name] for name in (*scene.brokers, *clients)]
+    for process in processes:
+        process.kill()
+    await scene.for_a_while(18.0, 24.0)
+    for process in processes:
+        process.start()
+
+
+async def power_failure(scene: Scene) -> None:
+    """Of the machine with the disk, and of every broker on it."""
+    processes = [scene.world.processes[name] for name in scene.brokers]
+    for process in processes:
+        process.fail_with_host()
+    scene.world.disk(DATA).power_failure()
+    await scene.for_a_while(0.5, 12.0)
+    for process in processes:
+        process.start()
+
+
+async def pause(scene: Scene) -> None:
+    """Up to longer than a lease: when it wakes it may be a zombie."""
+    process = scene.any_of((*scene.servers, *scene.clients))
+    process.pause()
+    await scene.for_a_while(0.1, 16.0)
+    process.resume()
+
+
+async def stutter(scene: Scene) -> None:
+    """▲ It is stopped again and again for a moment, each time between two steps of something else."""
+    process = scene.any_of((*scene.servers, *scene.servers, *scene.clients))
+    longest_s = scene.chance.choice((0.01, 0.1, 2.0))
+    until = scene.world.loop.time() + scene.chance.uniform(0.5, 6.0)
+    while scene.world.loop.time() < until:
+        process.pause()
+        await scene.for_a_while(0.0005, longest_s)
+        process.resume()
+        await scene.for_a_while(0.0001, 0.05)
+
+
+async def drifting_clock(scene: Scene) -> None:
+    """A wall clock that runs too fast or too slow; what it is off by stays."""
+    process = scene.any_of((*scene.servers, *scene.clients))
+    share = scene.chance.choice((-0.5, -0.01, 0.01, 0.5, 3.0))
+    scene.told.append(f"{share:+.0%}")
+    process.clock.drift(share)
+    await scene.for_a_while(2.0, 30.0)
+    process.clock.drift(0.0)
+
+
+async def wall_clock(scene: Scene) -> None:
+    """An hour forth or back; nothing may be aborted, or kept, by it (D6)."""
+    process = scene.any_of((*scene.servers, *scene.clients))
+    process.clock.step_ms = scene.chance.choice((-3_600_000, 3_600_000, 0))
+    scene.told.append(f"by {process.clock.step_ms} ms")
+
+
+async def strike_at_a_change(scene: Scene) -> None:
+    armed = scene.strikes.arm(scene.chance, scene.chance.choice((1, 1, 3)))
+    await scene.for_a_while(1.0, 10.0)
+    scene.strikes.disarm(armed)
+    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until whoever was struck last is back
+
+
+async def strike_at_a_step(scene: Scene) -> None:
+    """At one kind of step, once or several times: of all that servers write to etcd, store, or ask for."""
+    step, hits = scene.chance.choice(STEPS), scene.chance.choice((1, 1, 3, 8))
+    skip = scene.chance.choice((0, 0, 3, 40))
+    scene.told.append(f"{hits} of {step} behind {skip}")
+    armed = scene.strikes.arm(scene.chance, hits, (step,), skip)
+    await scene.for_a_while(2.0, 12.0)
+    scene.strikes.disarm(armed)
+    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until whoever was struck last is back
+
+
+async def slow_take_overs(scene: Scene) -> None:
+    """▲ Brokers hand over again and again while transactions that have written there go on; and what a new owner reads
+    from the disk, which is behind what it has read of etcd, takes long: these are decided while it loads."""
+    longest_s = scene.chance.choice((0.1, 0.3, 1.0))
+    over = scene.world.disk(DATA).befall(DiskFaults(read_s=(longest_s / 10, longest_s)))
+    for _ in range(scene.chance.choice((1, 2, 4))):
+        scene.any_of(scene.brokers).stop()
+        await scene.for_a_while(1.5, 4.0)
+    over()
+
+
+async def unheard_seals(scene: Scene) -> None:
+    """▲ For a while no client hears what brokers store, and who seals a segment meanwhile dies right behind it: what
+    that holds of each producer its next owner knows from the seal alone (L7)."""
+    span_s = scene.chance.choice((1.0, 2.5, 5.0))
+    scene.told.append(f"{span_s:g} s")
+    for link in scene.world.network.links():
+        if link.ends[1].host in scene.brokers and link.ends[0].host in scene.clients:
+            link.lose_replies(1, span_s)
+    armed = scene.strikes.arm(scene.chance, 3, ("seal",), how="kill")
+    await asyncio.sleep(span_s)
+    scene.strikes.disarm(armed)
+    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until whoever was struck last is back
+
+
+KINDS = {
+    "kill a server": Kind(kill_a_server, weight=2),
+    "stop a server": Kind(stop_a_server),
+    "strike at a change": Kind(strike_at_a_change, weight=5),
+    "strike at a step": Kind(strike_at_a_step, weight=6),
+    "kill all of a kind": Kind(kill_all_of_a_kind),
+    "slow take-overs": Kind(slow_take_overs),
+    "unheard seals": Kind(unheard_seals),
+    "host failure": Kind(host_failure),
+    "stutter": Kind(stutter),
+    "drifting clock": Kind(drifting_clock),
+    "kill a client": Kind(kill_a_client),
+    "no brokers for long": Kind(no_brokers_for_long),
+    "power failure": Kind(power_failure),
+    "pause": Kind(pause, weight=2),
+    "wall clock": Kind(wall_clock),
+}

@@ -1,0 +1,1 @@
+"""The rules of the history checker (`simulation.judges.checker`), a file for each kind of question."""

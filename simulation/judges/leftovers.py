@@ -1,0 +1,91 @@
+"""What is left of processes that were closed, in memory and of what they held outside: one judge for the simulation and
+for tests of servers and clients.
+
+`rest` says what a cluster may hold that goes on. Here everything has ended in order: no task of ours runs, no budget is
+taken, no file of a ledger is open, nobody is a member, and no lease stands but what is meant to go by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from simulation.judges.footprint import collections_of, numbers_of
+from txnstore import keys
+from txnstore.memory.memory_etcd import MemoryEtcd
+
+ROOT: Final = f"{Path(__file__).parents[2]}{os.sep}"
+OURS: Final = ("txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "txnctl")
+BUDGETS: Final = (
+    "Budget.bytes",
+    "Pipeline._inflight",
+    "Pipeline._bytes",
+    "CleanUp._in_flight",
+    "CleanUp._keys_in_flight",
+    "Room.taken",
+    "Channel._unanswered_bytes",
+    "OpenFile._users",
+)
+EMPTY: Final = (
+    "OwnedTasks._tasks",
+    "Client._opened",
+    "Links._links",
+    "Links._attempts",
+    "Consumer._memberships",
+    "Consumer._feeds",
+    "Reader._feeds",
+    "CleanUp._registered",
+    "CleanUp._due",
+    "Controller._joining",
+    "TopicUsers._coming",
+    "TopicUsers._marking",
+    "FileLedgerStore._writers",
+    "FileLedgerStore._jobs",
+    "FileLedgerStore._ended",
+)
+"""Members, producers, connections and files that are open."""
+
+
+def left_in(closed: object) -> Iterator[str]:
+    """Of a server, client, role or store, all of which was closed in order."""
+    lengths = collections_of(closed)
+    sizes = numbers_of(closed, BUDGETS) | {what: lengths.get(what, 0) for what in EMPTY}
+    for what, size in sizes.items():
+        if size:
+            yield f"{type(closed).__name__}, closed, has {size} left in {what}"
+
+
+def tasks_left(tasks: Iterable[asyncio.Task[Any]]) -> Iterator[str]:
+    """Those that run code of ours and have not ended."""
+    for task in tasks:
+        code = getattr(task.get_coro(), "cr_code", None)
+        if task.done() or code is None:
+            continue
+        place = code.co_filename.removeprefix(ROOT)
+        if place.partition(os.sep)[0] in OURS:
+            yield f"a task is left: {task.get_name()}, {code.co_qualname} of {place}"
+
+
+def files_left() -> Iterator[str]:
+    """Files of ledgers that this process has open."""
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # closed meanwhile
+        if f"{os.sep}ledgers{os.sep}" in path:
+            yield f"a file is left open: {path}"
+
+
+def leases_left(etcd: MemoryEtcd) -> Iterator[str]:
+    """▲ Those of sending fences go by themselves, an hour behind the last sending: see
+    `txnstore.access.sending_fence`."""
+    held: dict[int, list[str]] = {}
+    for record in etcd.mvcc.range(b"\0", b"\xff")[0]:
+        if record.lease and not record.key.startswith(keys.SENDER):
+            held.setdefault(record.lease, []).append(record.key.decode())
+    for lease, names in held.items():
+        yield f"lease {lease:x} is left, with {', '.join(names)}"

@@ -1,0 +1,498 @@
+"""One to three brokers, two processes with coordinator and controller, clients of every kind, layouts that change under
+them, and whatever can befall them: the production code, assembled over simulated ports, run from one seed and judged by
+the history checker (DESIGN §13)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TextIO
+
+from simulation.faults.damage import names_a_file
+from simulation.faults.faults import Schedule
+from simulation.faults.nemesis import Nemesis, schedule_of
+from simulation.faults.scene import DATA
+from simulation.judges.checker import check
+from simulation.judges.history import History
+from simulation.judges.invariants import Invariants
+from simulation.judges.key_judge import KeyJudge
+from simulation.judges.leftovers import leases_left, left_in, tasks_left
+from simulation.judges.let_go import LetGoJudge
+from simulation.judges.record_judge import RecordJudge
+from simulation.judges.rest import REST_S, held_at_work, held_in_memory, left_in_store, open_beyond_owned
+from simulation.judges.settling import Settling
+from simulation.judges.sometimes import Sometimes
+from simulation.judges.terms import Terms
+from simulation.seeking.seek_model import SeekLog
+from simulation.seeking.seek_sending import TOPIC as SOUGHT_TOPIC
+from simulation.seeking.seek_sending import SenderLife
+from simulation.seeking.seek_work import SeekDrain, SeekLife
+from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
+from simulation.workloads.acking_work import AckingDrain, AckingLife, AckingLog
+from simulation.workloads.careless import share_of
+from simulation.workloads.dead_work import DeadDrain, DeadLife, DeadLog
+from simulation.workloads.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
+from simulation.workloads.keyed_work import TOPIC as KEYED_TOPIC
+from simulation.workloads.keyed_work import KeyedLife, KeyedLog
+from simulation.workloads.large_work import TOPIC as LARGE_TOPIC
+from simulation.workloads.large_work import LargeDrain, LargeLife, LargeLog
+from simulation.workloads.layout_work import LayoutJudge, LayoutLife, placed
+from simulation.workloads.operator_work import OperatorLife
+from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
+from simulation.workloads.passing_work import PassingDrain, PassingLife, PassingLog
+from simulation.workloads.queue_work import QueueDrain, QueueLife, QueueLog
+from simulation.workloads.recorder import Recorder
+from simulation.workloads.staying_work import StayingLife, StayingLog
+from simulation.workloads.stream_work import StreamDrain, StreamLife, StreamLog
+from simulation.workloads.workload import SUBSCRIPTION, TOPICS, ClientLife, Drain, Plan
+from simulation.world import guards
+from simulation.world.busy import BusyJudge
+from simulation.world.hearing import last_words_are_findings, no_collection, quiet
+from simulation.world.loop import SimLoop, SimulationStuck
+from simulation.world.servers import broker_settings, serve, server_settings
+from simulation.world.sim_disk import DiskFaults
+from simulation.world.sim_ledger import SimLedgerStore
+from simulation.world.trace import Trace
+from simulation.world.world import Ports, World, pages_divided_by
+from txnctl.checking.invariants import broken_invariants
+from txnctl.checking.ledgers import Now, broken_ledgers
+from txnctl.checking.picture import picture_of, take_picture
+from txnctl.process.server import Server
+from txnstore import keys
+from txnstore.memory.memory_etcd import Arrival
+from txnwire.entry import parse_metadata
+from txnwire.errors import DataCorrupt, NotAllowed, OutcomeUnknown, StoreFull, StoreUnavailable, Timeout
+from txnwire.tasks import TaskEnd
+from txnwire.turns import turns_divided_by
+
+CONTROLS = ("control-1", "control-2")
+PASSING = "client-passing"
+QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
+KEYED = ("client-keyed-1", "client-keyed-2")
+SEEKER = "client-seeker"
+SENDER = "client-sender"
+"""To the topic that is sought in."""
+ACKER = "client-acker"
+OPERATOR = "client-operator"
+LAYOUTS = "client-layouts"
+LARGE = "client-large"
+GIVING_UP = "client-giving-up"
+STREAM = "client-stream"
+STAYING = "client-staying"
+EXTRA_SHARE = 0.5
+"""Of runs, that have large values; and as many that have dead letters, and that have a stream from cut to cut."""
+LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
+"""Of changes of layouts, one of them for each run; None: there are none."""
+WORK_S = 60.0
+QUIET_S = 40.0
+"""After healing: longer than any transaction's time limit, the client grace and a lease together."""
+DRAIN_S = 180.0
+EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
+NO_FOLDER = "is no data folder yet"
+OBSERVED_S = 1.0
+LOOK_AGAIN_S = 0.1
+"""At rest: what a server asks of etcd by itself now and then, to know that it is there, is answered by then."""
+"""Virtual seconds between two looks at what asks for the time."""
+STOP_S = 30.0
+"""For a server to hand over what it has, and end."""
+RELIEF_S = 20.0
+"""After healing, until the maintenance role has taken back the alarm of a full etcd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run showed. `findings` is empty where nothing is wrong."""
+
+    seed: int
+    digest: str
+    virtual_s: float
+    events: int
+    operations: dict[str, int]
+    errors: dict[str, int]
+    faults: dict[str, int]
+    reached: dict[str, int]
+    """How often which rare branch was reached."""
+    settled: dict[str, float]
+    """How long each kind of work took to come to its end after everything had healed, in virtual seconds."""
+    findings: list[str]
+    schedule: Schedule
+    told: list[str]
+    """What befell it: every fault, and what it drew."""
+    history: History = field(repr=False)
+
+
+class Scenario:
+    """One cluster, its clients, and what befalls them."""
+
+    def __init__(self, loop: SimLoop, seed: int, *, work_s: float, schedule: Schedule) -> None:
+        self._loop = loop
+        self._work_s = work_s
+        self._world = World(loop, seed)
+        shape = self._shape = random.Random(f"{seed}/shape")
+        self._world.disk(DATA).faults = DiskFaults(sync_s=shape.choice(((0.0002, 0.002), (0.002, 0.05))))
+        self._brokers = ["broker-1", "broker-2", "broker-3"][: shape.choice((1, 2, 2, 3))]
+        pause_s = shape.choice((0.01, 0.05, 0.15))
+        self.plan = Plan(
+            f"txn://{','.join(f'{name}:6650' for name in CONTROLS)}",
+            Recorder(loop.time),
+            segments=shape.choice((1, 2, 2)),
+            pause_s=pause_s,
+            subscriptions=((TOPICS[0], SUBSCRIPTION), (KEYED_TOPIC, KEYED_SUBSCRIPTION)),
+            careless=share_of(seed),
+        )
+        self.plan.damaged = lambda: self._world.disk(DATA).flips > 0
+        self.plan.unreadable = lambda: self._world.disk(DATA).unreadable
+        self.queue = QueueLog()
+        self.passing = PassingLog()
+        self.sought = SeekLog()
+        self.acking = AckingLog()
+        self.large = LargeLog()
+        self.dead = DeadLog()
+        self.stream = StreamLog(TOPICS)
+        self.staying = StayingLog()
+        self.layouts = LayoutJudge()
+        self.keys = KeyJudge()
+        self.held = KeyedLog()
+        self.sometimes = Sometimes(self._world.etcd)
+        self.records = RecordJudge()
+        self.terms = Terms(self._world, STAYING)
+        self._world.etcd.on_arrival = self._met
+        self._world.witnesses += [self.layouts.saw, self.sometimes.saw, lambda _, events: self.keys.saw(events)]
+        self._world.witnesses += [
+            lambda _, events: self.records.saw(events),
+            lambda _, events: self.terms.saw(events),
+        ]
+        self._servers: dict[str, Server | None] = {}
+        """Those that serve, of each process' present life, or the one before"""
+        self._add_processes()
+        self.nemesis = Nemesis(self._world, schedule)
+        self.invariants = Invariants(
+            self._world.etcd,
+            seed,
+            calm_since=lambda: self.nemesis.calm_since,
+            clocks_differ=lambda: self._world.clocks_differ or any("clock" in kind for kind in self.nemesis.counts),
+        )
+        self.let_go = LetGoJudge(self.plan.lifetimes, lambda: self.nemesis.calm_since)
+        self.busy = BusyJudge(self._loop)
+        self._world.witnesses += [self.invariants.saw, lambda at, events: self.let_go.saw(at, events)]
+        self.settling = Settling()
+        self._stopped_at = float("inf")
+        self.findings: list[str] = []
+        self.drained = False
+        self._healed_at = float("inf")
+
+    def _met(self, arrival: Arrival) -> None:
+        self.sometimes.met(self._loop.time(), arrival)
+        self.records.met(arrival)
+
+    def _add_processes(self) -> None:
+        for name in CONTROLS:
+            control = server_settings(name, "coordinator,controller,admin", f"{name}:6650")
+            self._world.add(name, partial(serve, settings=control, running=self._running(name)))
+        brokers = broker_settings(self._shape.choice((4096, 64 * 1024, 1024 * 1024)))
+        for name in self._brokers:
+            settings = server_settings(name, "broker", f"{name}:6650")
+            program = partial(serve, settings=settings, brokers=brokers, running=self._running(name))
+            self._world.add(name, program, disk=DATA)
+        for name in ("client-1", "client-2"):
+            self._world.add(name, lambda ports: ClientLife(ports, self.plan).live())
+        for name in QUEUE_WORKERS:
+            self._world.add(name, lambda ports: QueueLife(ports, self.plan, self.queue).live())
+        self._world.add(PASSING, lambda ports: PassingLife(ports, self.plan, self.passing).live())
+        self._world.add(SEEKER, lambda ports: SeekLife(ports, self.plan, self.sought).live())
+        self._world.add(SENDER, lambda ports: SenderLife(ports, self.plan, self.sought).live())
+        self._world.add(ACKER, lambda ports: AckingLife(ports, self.plan, self.acking).live())
+        for name in KEYED:
+            self._world.add(name, lambda ports: KeyedLife(ports, self.plan, self.held).live())
+        self._world.add(OPERATOR, lambda ports: OperatorLife(ports, self.plan).live())
+        if self._shape.random() < EXTRA_SHARE:
+            self._world.add(LARGE, lambda ports: LargeLife(ports, self.plan, self.large).live())
+        if self._shape.random() < EXTRA_SHARE:
+            self._world.add(GIVING_UP, lambda ports: DeadLife(ports, self.plan, self.dead).live())
+        if (pace_s := self._shape.choice(LAYOUT_PACES_S)) is not None:
+            changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
+            self._world.add(LAYOUTS, lambda ports: LayoutLife(ports, self.plan, changed, pace_s).live())
+        if self._shape.random() < EXTRA_SHARE:
+            if LARGE in self._world.processes:
+                self.stream.topics = (*TOPICS, LARGE_TOPIC)
+            self._world.add(STREAM, lambda ports: StreamLife(ports, self.plan, self.stream).live())
+        if self._shape.random() < EXTRA_SHARE:
+            self._world.add(STAYING, lambda ports: StayingLife(ports, self.plan, self.staying).live())
+
+    def _running(self, name: str) -> Callable[[Server | None], None]:
+        def running(server: Server | None) -> None:
+            self._servers[name] = server
+            if server is not None:
+                server.tasks.witnesses.append(lambda end: self._task_ended(name, end))
+
+        return running
+
+    def _task_ended(self, name: str, end: TaskEnd) -> None:
+        """▲ Whether it was begun anew or its process ended by it: no task of ours ends but by a defect."""
+        if not isinstance(end.error, DataCorrupt):  # of records and ledgers that a fault has damaged
+            of = f" of {end.of}" if end.of else ""
+            self.findings.append(f"dead task: {name}: {end.name}{of} ended: {end.error!r}")
+
+    async def _observe(self) -> None:
+        """The invariants that ask for the time; once clients have stopped, also what is left to be done."""
+        mvcc = self._world.etcd.mvcc
+        while True:
+            await asyncio.sleep(OBSERVED_S)
+            now = self._loop.time()
+            self.invariants.look_at_the_time(now)
+            self.let_go.look_at_the_time(now)
+            self.busy.look()
+            if now > self._stopped_at:
+                picture = picture_of(mvcc.revision, lambda start, end: mvcc.range(start, end)[0])
+                self.settling.look(now - self._stopped_at, picture)
+
+    async def run(self) -> None:
+        for process in self._world.processes.values():
+            process.start()
+        observing = self._loop.create_task(self._observe())
+        trouble = self._loop.create_task(self.nemesis.run())
+        await asyncio.sleep(self._work_s)
+        trouble.cancel()
+        await asyncio.wait([trouble])
+        if not trouble.cancelled():
+            trouble.result()
+        self._world.note("heal")
+        self._healed_at = self._loop.time()
+        for name, server in self._servers.items():
+            if server is not None and self._world.processes[name].alive:
+                self.findings += held_at_work(name, server, self._world.etcd.mvcc)
+        self.nemesis.heal()
+        await asyncio.sleep(2.0)
+        self.plan.active = False
+        self._stopped_at = self._loop.time()
+        clients = [process for name, process in self._world.processes.items() if name.startswith("client")]
+        for process in clients:
+            process.keep_down()
+        await asyncio.sleep(QUIET_S)
+        self.findings += self.staying.findings()
+        for process in clients:
+            process.kill()
+        observing.cancel()
+        await asyncio.wait([observing])
+        if not observing.cancelled():
+            observing.result()
+        await self._drain()
+        await self._check_records()
+        await self._rest()
+        await self._end()
+
+    async def _drain(self) -> None:
+        self._world.note("drain")
+        drains: list[Drain] = []
+
+        async def program(ports: Ports) -> None:
+            drains.append(Drain(ports, self.plan))
+            await self._timed("reading everything", drains[-1].run())
+            await self._timed("queue", QueueDrain(ports, self.plan, self.queue).run())
+            self.findings += self.queue.findings()
+            await self._timed("passing topic", PassingDrain(ports, self.plan, self.passing).run())
+            self.findings += self.passing.findings()
+            await self._timed("sought subscription", SeekDrain(ports, self.plan, self.sought).run())
+            self.findings += self.sought.findings()
+            await self._timed("acks of every kind", AckingDrain(ports, self.plan, self.acking).run())
+            self.findings += self.acking.findings()
+            if LARGE in self._world.processes:
+                await self._timed("large values", LargeDrain(ports, self.plan, self.large).run())
+                self.findings += self.large.findings()
+            if GIVING_UP in self._world.processes:
+                await self._timed("dead letters", DeadDrain(ports, self.plan, self.dead).run())
+                self.findings += self.dead.findings()
+            if STREAM in self._world.processes:
+                await self._timed("stream from cut to cut", StreamDrain(ports, self.plan, self.stream).run())
+                self.findings += self.stream.findings(self._sent_together())
+            queue_drained.append(True)
+
+        queue_drained: list[bool] = []
+        drain = self._world.add("drain", program, restart_s=None)
+        drain.start()
+        await drain.wait_ended(DRAIN_S)
+        self.drained = drains[-1].finished
+        if not (self.drained and queue_drained):
+            self.findings.append(f"the drain did not end within {DRAIN_S:g} s after everything healed")
+
+    def _sent_together(self) -> Iterator[list[str]]:
+        """Values, by the transaction, or the writer's part of one, that sent them."""
+        for draft in self.plan.recorder.drafts:
+            yield [value for _, value in draft.sends]
+        large: dict[str, list[str]] = {}
+        for send in self.large.sends:
+            large.setdefault(send.txn_id, []).append(send.value)
+        yield from large.values()
+
+    async def _timed(self, what: str, drain: Awaitable[None]) -> None:
+        begin = self._loop.time()
+        await drain
+        self.settling.drained(what, self._loop.time() - begin)
+
+    async def _rest(self) -> None:
+        """Nothing is left of all this, neither in memory nor in the store."""
+        await asyncio.sleep(REST_S)
+        mvcc = self._world.etcd.mvcc
+        self.findings += left_in_store(mvcc, self._world.etcd_clock.wall_ms())
+        segments = mvcc.count(keys.LEDGER, keys.prefix_end(keys.LEDGER))
+        held = self._held_at_rest(segments)
+        await asyncio.sleep(LOOK_AGAIN_S)
+        self.findings += [text for text in self._held_at_rest(segments) if text in held]
+
+    async def _end(self) -> None:
+        """Every server is stopped in order, and leaves nothing."""
+        lives = [(self._world.processes[name], server) for name, server in self._servers.items() if server is not None]
+        owners = [process.owner for process, _ in lives]
+        for process, _ in lives:
+            process.keep_down()
+            process.stop()
+        for process, _ in lives:
+            if not await process.wait_ended(STOP_S):
+                self.findings.append(f"{process.name} did not end within {STOP_S:g} s of being asked to")
+        for (process, server), owner in zip(lives, owners, strict=True):
+            tasks = tasks_left(owner.tasks if owner is not None else ())
+            self.findings += [f"{process.name}: {text}" for text in (*left_in(server), *tasks)]
+        self.findings += leases_left(self._world.etcd)
+
+    def _held_at_rest(self, segments: int) -> list[str]:
+        found: list[str] = []
+        for name, server in self._servers.items():
+            if server is None:
+                found.append(f"{name} does not serve though everything has healed")
+            else:
+                found += held_in_memory(name, server, segments)
+                found += open_beyond_owned(name, server, self._world.processes[name].open_ledgers)
+        return found
+
+    async def _check_records(self) -> None:
+        """`txnctl check`'s invariants, and that clean-up has left nothing behind."""
+
+        async def program(ports: Ports) -> None:
+            picture = await take_picture(ports.store)
+            findings = broken_invariants(picture, now_ms=ports.clock.wall_ms())
+            ledgers, now = SimLedgerStore(self._world.disk(DATA)), Now(ports.store)
+            async for finding in broken_ledgers(picture, ledgers, lambda _: None, now=now):
+                findings.append(finding)
+            self.findings += [f"{rule}: {text}" for rule, text in findings]
+            for txn_id, segment, subscription in picture.ops:
+                self.findings.append(f"left behind: op records of {txn_id} in {segment} {subscription or ''}")
+
+        checking = self._world.add("check", program, restart_s=None)
+        checking.start()
+        if not await checking.wait_ended(30.0):
+            self.findings.append("checking the records did not end within 30 s")
+
+    def count_at_the_end(self) -> None:
+        """Into `sometimes`, what is known only now."""
+        self.sometimes.clients_met(self.plan.errors)
+        self.sometimes.reached("large value in pieces", self.large.in_pieces)
+        self.sometimes.reached("message moved to the dead letters", len(self.dead.dead))
+        self.sometimes.reached("step of a stream read again", self.stream.again)
+        self.sometimes.reached("shown by the step behind the one that had it pending", self.stream.late)
+        self.sometimes.reached(
+            "controller again behind the term of another one, with a consumer connected all along",
+            self.terms.behind_another,
+        )
+        self.sometimes.reached("subscription used again while it was deleted", self.staying.made_again)
+        self.sometimes.reached("call cancelled by its caller", self.plan.cut)
+        self.sometimes.reached("let go of while it was open", self.let_go.ended)
+        self.sometimes.reached("outcome told by the last question alone", self.plan.resolved)
+        for disk in self._world.disks.values():
+            self.sometimes.disk_did(disk.did)
+        self.sometimes.entries_stand(self._entries())
+
+    def _entries(self) -> Iterator[tuple[str, str, int]]:
+        for segment, entry in self._world.disk(DATA).entries():
+            metadata = parse_metadata(entry)
+            yield segment, metadata.producer, metadata.sequence_id
+
+    def all_findings(self, history: History) -> list[str]:
+        return [
+            *(f"anomaly: {anomaly}" for anomaly in check(history)),
+            *self.findings,
+            *(f"fault: {text}" for text in self._world.findings),
+            *(f"invariant: {text}" for text in self.invariants.findings),
+            *(f"settling: {text}" for text in self.settling.findings()),
+            *self._ended_processes(),
+            *(f"layout: {text}" for text in (*self.layouts.findings, *self.layouts.misplaced(placed(history)))),
+            *(f"let go: {text}" for text in self.let_go.findings),
+            *(f"busy: {text}" for text in self.busy.findings),
+            *(f"transaction key: {text}" for text in self.keys.findings),
+            *(f"records: {text}" for text in self.records.findings),
+            *(f"unexpected error: {text}" for text in self.plan.unexpected),
+            *(f"unhandled: {text}" for text in self._loop.unhandled),
+        ]
+
+    def _ended_processes(self) -> list[str]:
+        """A server may end because its roles could not be taken up while faults went on; never because of a bug."""
+        found: dict[str, int] = {}
+        for broken in self._world.broken:
+            if not (broken.at < self._healed_at + RELIEF_S and _excused(broken.error)):
+                text = f"{broken.process} ended: {type(broken.error).__name__}: {broken.error}"
+                found[text] = found.get(text, 0) + 1
+        return [f"{text} ({count} times)" for text, count in found.items()]
+
+
+def _excused(error: BaseException) -> bool:
+    """▲ A broker that starts while its data folder is away refuses to."""
+    return isinstance(error, EXCUSED) or (isinstance(error, NotAllowed) and NO_FOLDER in str(error))
+
+
+def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> Report:
+    """One run from one seed, and what the seed lets befall it unless `schedule` says otherwise. Deterministic: the same
+    arguments give the same report, hash included."""
+    if schedule is None:
+        schedule = schedule_of(seed, work_s=work_s)
+    with turns_divided_by(pages_divided_by(seed)):
+        return _run(seed, work_s, schedule, log)
+
+
+def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Report:
+    trace = Trace(log)
+    loop = SimLoop(seed, trace)  # type: ignore[abstract]
+    alarms: dict[str, int] = {}
+    scenario = Scenario(loop, seed, work_s=work_s, schedule=schedule)
+    with (
+        quiet(trace, alarms, scenario.sometimes.logged),
+        last_words_are_findings(loop),
+        guards.forbidden(loop.time),
+        no_collection(),
+    ):
+        try:
+            loop.run_until_complete(scenario.run())
+        except SimulationStuck as stuck:
+            scenario.findings.append(f"stuck: {stuck}")
+        history = scenario.plan.recorder.history(drained=scenario.drained)
+        findings = scenario.all_findings(history)
+        scenario.count_at_the_end()
+        findings += [
+            f"logged: {text} ({count} times)"
+            for text, count in alarms.items()
+            if not (scenario.plan.damaged() and names_a_file(text))
+        ]
+        virtual_s = loop.time()
+        loop.close()
+    reached = {
+        **scenario.layouts.counts,
+        **scenario.sometimes.counts,
+        "fenced": scenario.held.fenced,
+        "connects with one key that race": scenario.held.raced + scenario.held.refused,
+        "sought": scenario.sought.seeks,
+        "sought, and it is known where at last": int(scenario.sought.ended and scenario.sought.is_certain),
+        "sought elsewhere": scenario.sought.refused,
+        "acked behind a seek": scenario.sought.late,
+        "sought topic made again": scenario.sought.life,
+        "sought subscription made again": scenario.sought.lives,
+    }
+    told = [f"{fault} ({', '.join(words)})" for fault, words in scenario.nemesis.told.items()]
+    operations: dict[str, int] = {}
+    for operation in history.operations:
+        kind = f"{operation.name.partition(' ')[0]} {operation.outcome}"
+        operations[kind] = operations.get(kind, 0) + 1
+    return Report(
+        seed, trace.digest(), virtual_s, trace.events, operations, scenario.plan.errors, scenario.nemesis.counts,
+        reached, scenario.settling.took_s, findings, schedule, told, history,
+    )  # fmt: skip

@@ -1,0 +1,329 @@
+"""Acks of every kind against each other on one stream subscription: in transactions and outside, single and cumulative,
+of whole entries and of parts of them, over segments that split and merge (SCENARIOS P1, P2, P8; DESIGN §6, "Pending
+acks"). A cumulative ack means all that this consumer was handed out before, in every segment.
+
+One process works on it, so that it knows of everything. What must be true, whatever befell the cluster:
+
+- what a committed transaction has acked, singly or up to a message, does not come again;
+- what an aborted one has acked comes again, before anything behind it in its segment;
+- everything else comes in the end, unless it was acked outside of transactions. Such an ack counts for nothing where it
+  named what was pending in a transaction; a cumulative one counts for all the rest that it covers. The latter is asked
+  at the end, when nothing befalls the cluster any more: plain acks may be forgotten by a server that is killed.
+
+Of an ack outside it is known that it met a transaction that was open only where that is asked behind the ack's answer
+and no connection was opened meanwhile: over a new one it may have been sent again, and land once more at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import txnclient
+from simulation.judges.history import Place
+from simulation.workloads.queue_work import outcomes_of
+from simulation.workloads.recorder import place_of
+from simulation.workloads.workload import DRAIN_SILENCE_S, Plan
+from simulation.world.world import Ports
+from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.message import Message
+from txnclient.producing.producer import Producer
+from txnclient.transactions.transaction import Transaction
+from txnwire.errors import TxnError
+from txnwire.ports import Connection, Listener
+
+TOPIC = "topic://public/sim/acking"
+SUBSCRIPTION = "acking"
+SEGMENTS = 2
+KEYS = 12
+ABORTED_SHARE = 0.6
+
+
+class Named(NamedTuple):
+    """What one ack names: some values, and, cumulative, everything up to a place in each segment, or less of it: what
+    has come again, or to nobody yet, since it was handed out is passed over."""
+
+    values: tuple[str, ...] = ()
+    up_to: tuple[Place, ...] = ()
+
+    def may_name(self, value: str, place: Place) -> bool:
+        return value in self.values or any(at[0] == place[0] and place <= at for at in self.up_to)
+
+
+@dataclass(slots=True)
+class Outside:
+    """An ack outside of transactions. `dropped`: what it surely did not ack, for it was pending in a transaction."""
+
+    named: Named
+    dropped: tuple[Named, ...] = ()
+
+
+@dataclass(slots=True)
+class AckingLog:
+    """What was done over all lives. `left` and `visible`: values with their places, as found at the end."""
+
+    within: list[tuple[str, Named]] = field(default_factory=list)
+    """(transaction, what it acked or tried to)"""
+    outside: list[Outside] = field(default_factory=list)
+    dropped: int = 0
+    """Acks outside that met what was pending."""
+    aborted: dict[str, None] = field(default_factory=dict)
+    """Transactions that have surely ended so."""
+    owed: dict[str, Place] = field(default_factory=dict)
+    """What has to come again."""
+    breaches: list[str] = field(default_factory=list)
+    left: dict[str, Place] = field(default_factory=dict)
+    visible: dict[str, Place] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    def received(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            value, place = message.value.decode(), place_of(message.id)
+            self.owed.pop(value, None)
+            for missing in [one for one, at in self.owed.items() if at[0] == place[0] and at < place]:
+                self.breaches.append(
+                    f"acking: {missing} at {self.owed.pop(missing)} was aborted; {value} at {place} came"
+                )
+
+    def has_aborted(self, txn_id: str, messages: Sequence[Message]) -> None:
+        """What it had acked of `messages` is owed, unless something else may have acked it."""
+        self.aborted[txn_id] = None
+        held = [named for one, named in self.within if one == txn_id]
+        others = [named for one, named in self.within if one not in self.aborted]
+        for message in messages:
+            value, place = message.value.decode(), place_of(message.id)
+            if not any(value in named.values for named in held):
+                continue
+            if not any(named.may_name(value, place) for named in others) and not self._acked_outside(value, place):
+                self.owed[value] = place
+
+    def findings(self) -> Iterator[str]:
+        yield from self.breaches
+        committed = [(txn_id, named) for txn_id, named in self.within if self.outcomes.get(txn_id) == "COMMITTED"]
+        for value, place in self.visible.items():
+            by = [txn_id for txn_id, named in committed if value in named.values]
+            may_be = any(named.may_name(value, place) for _, named in committed)
+            if value in self.left and by:
+                yield f"acking: {value} at {place} came at the end although {by[0]} had committed its ack"
+            elif value not in self.left and not may_be and not self._acked_outside(value, place):
+                yield f"acking: {value} at {place} was lost: nobody acked it for good, and it did not come at the end"
+        yield from (
+            f"acking: {value} came at the end and is not visible" for value in self.left if value not in self.visible
+        )
+
+    def _acked_outside(self, value: str, place: Place) -> bool:
+        return any(
+            one.named.may_name(value, place) and not any(value in held.values for held in one.dropped)
+            for one in self.outside
+        )
+
+
+class AckingLife:
+    """One life of the process."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+        self._random = ports.random
+        self._connections = _Connections(ports)
+        self._handed: dict[int, Place] = {}
+        """How far each segment was handed out to this consumer."""
+        self._unacked: dict[str, None] = {}
+        """What was handed out since all that is not acked came again last, and was not acked."""
+        self._careless = plan.caller(ports.random)
+
+    async def live(self) -> None:
+        """Returns when it cannot go on, or a while has passed: it is started anew."""
+        ports = self._ports
+        try:
+            opening = txnclient.connect(
+                self._plan.url, timeout=10.0, transport=self._connections, clock=ports.clock, random=ports.random
+            )
+            async with self._careless.within(opening) as client:
+                await client.create_topic(TOPIC, segments=SEGMENTS)
+                until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
+                consuming = client.consumer(TOPIC, SUBSCRIPTION, name="acking", start="earliest")
+                async with (
+                    self._careless.within(client.producer(TOPIC, linger_ms=5)) as producer,
+                    self._careless.within(consuming) as consumer,
+                ):
+                    while self._plan.active and ports.clock.monotonic() < until:
+                        await asyncio.sleep(self._random.expovariate(1 / (0.2 + 8 * self._plan.pause_s)))
+                        await self._turn(client, producer, consumer)
+        except TxnError as error:
+            self._plan.met(ports.owner.name, error)
+
+    async def _turn(self, client: txnclient.Client, producer: Producer, consumer: Consumer) -> None:
+        values = [self._value() for _ in range(self._random.randrange(1, 6))]
+        await asyncio.gather(*[producer.send_nowait(one, key=f"k{self._random.randrange(KEYS)}") for one in values])
+        messages = await self._receive(consumer)
+        if not messages:
+            return
+        if self._random.random() < 0.2:
+            return  # a later cumulative ack means them too
+        if self._random.random() < 0.15:
+            await self._ack_outside(consumer, messages)
+            return
+        txn = await self._careless.call(client.begin(timeout=15.0))
+        try:
+            await self._ack_within(client, consumer, txn, messages)
+        except TxnError:
+            await self._careless.call(txn.abort())
+            raise
+
+    async def _receive(self, consumer: Consumer) -> list[Message]:
+        opened = self._connections.opened
+        messages = await self._careless.call(consumer.receive_many(self._random.randrange(1, 9), timeout=1.0))
+        self._log.received(messages)
+        if self._connections.opened != opened:
+            self._unacked.clear()
+        for message in messages:
+            place = place_of(message.id)
+            self._handed[place[0]] = max(place, self._handed.get(place[0], place))
+        self._unacked.update(dict.fromkeys(_values(messages)))
+        return messages
+
+    def _all_handed(self) -> Named:
+        """▲ What was handed out last is acked: with it all that was handed out before, in every segment."""
+        named = Named(tuple(self._unacked), tuple(self._handed.values()))
+        self._unacked.clear()
+        return named
+
+    def _value(self) -> bytes:
+        return self._plan.value(self._ports.owner.name).encode()
+
+    async def _ack_within(
+        self, client: txnclient.Client, consumer: Consumer, txn: Transaction, messages: Sequence[Message]
+    ) -> None:
+        if self._random.random() < 0.3:
+            held = self._all_handed()
+            self._log.within.append((str(txn.id), held))
+            await self._careless.call(consumer.ack_cumulative(messages[-1], txn=txn))
+        else:
+            some = [message for message in messages if self._random.random() < 0.6] or messages[:1]
+            held = self._named(some)
+            self._log.within.append((str(txn.id), held))
+            await self._careless.call(consumer.ack(some, txn=txn))
+        if self._random.random() < 0.6:
+            await self._ack_outside(consumer, messages, still_held=lambda: self._is_open(client, txn), held=held)
+        if self._random.random() >= ABORTED_SHARE:
+            await self._careless.call(txn.commit())
+            return
+        await self._careless.call(txn.abort())
+        self._unacked.clear()
+        self._log.has_aborted(str(txn.id), messages)
+
+    def _named(self, messages: Sequence[Message]) -> Named:
+        values = _values(messages)
+        for value in values:
+            self._unacked.pop(value, None)
+        return Named(values)
+
+    async def _is_open(self, client: txnclient.Client, txn: Transaction) -> bool:
+        return (await client.outcomes([txn.id]))[txn.id] == "OPEN"
+
+    async def _ack_outside(
+        self,
+        consumer: Consumer,
+        messages: Sequence[Message],
+        *,
+        still_held: Callable[[], Awaitable[bool]] | None = None,
+        held: Named | None = None,
+    ) -> None:
+        opened = self._connections.opened
+        if self._random.random() < 0.5:
+            ack = Outside(self._all_handed())
+            self._log.outside.append(ack)
+            await self._careless.call(consumer.ack_cumulative(messages[-1]))
+        else:
+            ack = Outside(self._named(messages))
+            self._log.outside.append(ack)
+            await self._careless.call(consumer.ack(messages))
+        if held is not None and still_held is not None and await still_held() and self._connections.opened == opened:
+            ack.dropped = (held,)
+            self._log.dropped += 1
+
+
+def _values(messages: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(message.value.decode() for message in messages)
+
+
+class _Connections:
+    """The process' transport, counted."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._transport = ports.transport
+        self.opened = 0
+
+    async def connect(self, address: str, *, timeout_s: float) -> Connection:
+        self.opened += 1
+        return await self._transport.connect(address, timeout_s=timeout_s)
+
+    async def listen(self, address: str, handler: Callable[[Connection], Awaitable[None]]) -> Listener:
+        return await self._transport.listen(address, handler)
+
+
+class AckingDrain:
+    """At the end, when everything has healed and the process lives no more."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+
+    async def run(self) -> None:
+        ports, log = self._ports, self._log
+        async with txnclient.connect(
+            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
+        ) as client:
+            await client.create_topic(TOPIC, segments=SEGMENTS)
+            log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_id for txn_id, _ in log.within)))
+            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
+                async for message in reader:
+                    log.visible[message.value.decode()] = place_of(message.id)
+            async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
+                while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
+                    log.left |= {message.value.decode(): place_of(message.id) for message in messages}
+                    await consumer.ack(messages)
+            await self._ack_around(client)
+
+    async def _ack_around(self, client: txnclient.Client) -> None:
+        """A cumulative ack over what is pending, in every segment, behind a split or merge; then that is decided."""
+        values = [self._plan.value(self._ports.owner.name) for _ in range(8)]
+        some = sorted(self._ports.random.sample(range(7), 3))
+        committed = self._ports.random.random() < 0.5
+        async with client.consumer(TOPIC, SUBSCRIPTION, name="around", start="earliest") as consumer:
+            async with client.producer(TOPIC) as producer:
+                for number, value in enumerate(values):
+                    await producer.send(value.encode(), key=f"k{number}")
+            messages = [await consumer.receive(timeout=30.0) for _ in values]
+            values = [message.value.decode() for message in messages]
+            txn = await client.begin(timeout=60.0)
+            await consumer.ack([messages[index] for index in some], txn=txn)
+            await self._change_layout(client)
+            await consumer.ack_cumulative(messages[-1])
+            await (txn.commit() if committed else txn.abort())
+        async with client.consumer(TOPIC, SUBSCRIPTION, name="left", start="earliest") as consumer:
+            left: list[str] = []
+            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
+                left += _values(messages)
+                await consumer.ack(messages)
+        expected = [] if committed else [values[index] for index in some]
+        if sorted(left) != sorted(expected):
+            self._log.breaches.append(
+                f"acking: {values} acked up to the last, {some} of them in a transaction that has "
+                f"{'committed' if committed else 'aborted'}: {left} came again, expected {expected}"
+            )
+
+    async def _change_layout(self, client: txnclient.Client) -> None:
+        """Segments that hold what is pending may be sealed by it: they stay with their consumer until all is acked."""
+        active = (await client.describe_topic(TOPIC)).active
+        with suppress(txnclient.NotAllowed, txnclient.InvalidArgument):
+            if self._ports.random.random() < 0.5:
+                await client.split(self._ports.random.choice(active).name)
+            elif len(active) > 2:
+                await client.merge(active[0].name, active[1].name)

@@ -1,0 +1,88 @@
+"""Two holders of one transaction key that take turns, also while the other one works: each new one fences the one
+before, whose open transaction is aborted at once and whose sends nobody may ever read (K1, K3, K6).
+
+What they do goes into the history, which the checker judges; what becomes of the key's record is judged revision by
+revision (`simulation.judges.key_judge`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import txnclient
+from simulation.workloads.workload import TOPICS, ClientLife, Plan
+from simulation.world.world import Ports
+from txnwire.errors import ExpiredTransaction, NotAllowed, TxnError
+
+KEY = "billing/nightly"
+SUBSCRIPTION = "billing"
+TOPIC = TOPICS[1]
+
+
+RACE_S = 0.05
+
+
+@dataclass(slots=True)
+class KeyedLog:
+    """What became of the holders: how often one was fenced, was refused as another one connected, or connected right
+    behind another one (`RACE_S`)."""
+
+    fenced: int = 0
+    refused: int = 0
+    raced: int = 0
+    connected_at: float = float("-inf")
+
+    def connected(self, now: float) -> None:
+        self.raced += now - self.connected_at < RACE_S
+        self.connected_at = now
+
+
+class KeyedLife(ClientLife):
+    """One life of one holder."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: KeyedLog) -> None:
+        super().__init__(ports, plan, subscription=SUBSCRIPTION)
+        self._log = log
+
+    async def live(self) -> None:
+        """Returns when it is fenced, or cannot go on: it is started anew."""
+        ports = self._ports
+        together = self._random.random() < 0.5  # with the other one, if that waits as well
+        await asyncio.sleep(4.0 - self._now() % 4.0 if together else self._random.expovariate(1 / 3.0))
+        try:
+            opening = txnclient.connect(
+                self._plan.url,
+                transaction_key=KEY,
+                timeout=self._random.uniform(3.0, 12.0),
+                transport=ports.transport,
+                clock=ports.clock,
+                random=ports.random,
+            )
+            async with self._careless.within(opening) as client:
+                self._log.connected(self._now())
+                await self._hold(client)
+        except ExpiredTransaction:
+            self._log.fenced += 1
+        except NotAllowed as error:
+            self._log.refused += 1
+            self._plan.met(self._name, error)
+        except TxnError as error:
+            self._plan.met(self._name, error)
+
+    async def _hold(self, client: txnclient.Client) -> None:
+        for topic in TOPICS:
+            await self._careless.call(client.create_topic(topic, segments=self._plan.segments))
+        producers = [await client.producer(topic, linger_ms=self._random.choice((0, 5))) for topic in TOPICS]
+        consumer = await client.consumer(TOPIC, SUBSCRIPTION, name=self._name.partition(".")[0], start="earliest")
+        while self._plan.active:
+            await asyncio.sleep(self._random.expovariate(1 / (2 * self._plan.pause_s)))
+            try:
+                await self._transaction(client, producers, consumer)
+                self._failures = 0
+            except ExpiredTransaction:
+                raise
+            except TxnError as error:
+                self._plan.met(self._name, error)
+                self._judge_fitness(error)
+                consumer.rewind()

@@ -1,0 +1,194 @@
+"""Consumers that stay, whatever becomes of the controllers: of a stream, of a queue, and of a subscription that is
+deleted and made again under its name while its next consumer already asks for it.
+
+What is sent while one of them is open has to come to it. Behind the work the layout changes once more and more is
+sent: whoever hears of no layout any more misses that (`StayingLog.findings`). This client is never careless, and lives
+on until everything is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import txnclient
+from simulation.workloads.workload import Plan
+from simulation.world.world import Ports
+from txnclient.consuming.consumer import Consumer
+from txnclient.producing.producer import Producer
+from txnwire.errors import SubscriptionNotFound, TxnError
+
+TOPIC = "topic://public/sim/staying"
+STREAM, QUEUE, AGAIN = "staying", "staying-queue", "again"
+KEYS = 16
+LAST_SENDS = 16
+"""Behind the last change of the layout."""
+AGAIN_S = 4.0
+"""Mean time between two deletions of the subscription that is made again."""
+
+
+@dataclass(slots=True)
+class StayingLog:
+    """By subscription what was sent since its present consumer was opened and has not come yet."""
+
+    due: dict[str, dict[str, None]] = field(default_factory=dict)
+    made_again: int = 0
+    sent: int = 0
+    ended: bool = False
+    """Whether all was sent, behind the last change of the layout."""
+
+    def findings(self) -> Iterator[str]:
+        for subscription, values in self.due.items():
+            if values:
+                yield (
+                    f"staying: {len(values)} of {self.sent} messages, the first of them {next(iter(values))}, did not "
+                    f"come to {subscription}, whose consumer stayed"
+                )
+        if self.sent and not self.ended:
+            yield "staying: it could not send what was left once everything had healed"
+
+
+class StayingLife:
+    """One life of the process. It goes on behind the end of the work until it is killed."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: StayingLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+        self._random = ports.random
+        self._name = ports.owner.name
+
+    async def live(self) -> None:
+        ports = self._ports
+        while True:
+            try:
+                async with txnclient.connect(
+                    self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
+                ) as client:
+                    await client.create_topic(TOPIC, segments=1)
+                    await self._work(client)
+            except TxnError as error:
+                self._plan.met(self._name, error)
+            await asyncio.sleep(0.5)
+
+    async def _work(self, client: txnclient.Client) -> None:
+        works = (self._send(client), self._stay(client, STREAM, "stream"), self._stay(client, QUEUE, "queue"))
+        tasks = [asyncio.ensure_future(work) for work in (*works, self._use_again(client))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- sending ----
+
+    async def _send(self, client: txnclient.Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            while self._plan.active:
+                await asyncio.sleep(self._random.expovariate(1.0))
+                await self._send_one(producer)
+                if self._random.random() < 0.1:
+                    await self._change_layout(client)
+            await self._change_layout(client)
+            for _ in range(LAST_SENDS):
+                await self._send_one(producer)
+            self._log.ended = True
+            await asyncio.Event().wait()
+
+    async def _send_one(self, producer: Producer) -> None:
+        """▲ It is due where it was stored while the consumer was open; it may come before that is known here."""
+        value = self._plan.value("staying")
+        due = list(self._log.due.values())
+        for values in due:
+            values[value] = None
+        self._log.sent += 1
+        try:
+            await producer.send(value.encode(), key=f"k{self._random.randrange(KEYS)}")
+        except TxnError as error:
+            for values in due:
+                values.pop(value, None)
+            self._plan.met(self._name, error)
+
+    async def _change_layout(self, client: txnclient.Client) -> None:
+        active = (await client.describe_topic(TOPIC)).active
+        with suppress(txnclient.NotAllowed, txnclient.InvalidArgument, txnclient.Timeout):
+            if len(active) > 3:
+                await client.merge(active[0].name, active[1].name)
+            else:
+                await client.split(self._random.choice(active).name)
+
+    # ---- staying ----
+
+    async def _stay(self, client: txnclient.Client, subscription: str, type: str) -> None:
+        async with client.consumer(TOPIC, subscription, type=type, name=subscription) as consumer:
+            self._log.due[subscription] = {}
+            await self._receive(subscription, consumer)
+
+    async def _receive(self, subscription: str, consumer: Consumer) -> None:
+        while True:
+            for message in await consumer.receive_many(50):
+                self._log.due[subscription].pop(message.value.decode(), None)
+                await self._ack(consumer, message)
+
+    async def _ack(self, consumer: Consumer, message: txnclient.Message) -> None:
+        try:
+            await consumer.ack(message)
+        except TxnError as error:
+            if error.fatal or isinstance(error, SubscriptionNotFound):
+                raise
+            self._plan.met(self._name, error)
+
+    # ---- made again ----
+
+    async def _use_again(self, client: txnclient.Client) -> None:
+        consumer = await self._open_again(client)
+        while True:
+            await self._receive_for_a_while(consumer)
+            deleting = asyncio.ensure_future(self._delete(client, consumer))
+            try:
+                await asyncio.sleep(self._random.expovariate(1 / 0.03))
+                consumer = await self._open_again(client)
+                await deleting
+            finally:
+                deleting.cancel()
+                await asyncio.gather(deleting, return_exceptions=True)
+            self._log.made_again += 1
+
+    async def _receive_for_a_while(self, consumer: Consumer) -> None:
+        """Until it is to be deleted, or was: once the work is over, only that ends it."""
+        self._log.due[AGAIN] = {}
+        receiving = asyncio.ensure_future(self._receive(AGAIN, consumer))
+        try:
+            await asyncio.wait((receiving,), timeout=self._random.expovariate(1 / AGAIN_S))
+            if not self._plan.active:
+                await asyncio.wait((receiving,))
+        finally:
+            del self._log.due[AGAIN]
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+
+    async def _delete(self, client: txnclient.Client, consumer: Consumer) -> None:
+        """One that is not answered may still delete the next one of the name: its consumer is told so."""
+        try:
+            if self._plan.active:
+                await client.delete_subscription(TOPIC, AGAIN, force=True)
+        except SubscriptionNotFound:
+            pass  # it is not there any more
+        except TxnError as error:
+            self._plan.met(self._name, error)
+        finally:
+            await consumer.close()
+
+    async def _open_again(self, client: txnclient.Client) -> Consumer:
+        """Also while the one before is being deleted."""
+        while True:
+            try:
+                return await client.consumer(TOPIC, AGAIN, name=AGAIN)
+            except SubscriptionNotFound:
+                pass  # of the one before
+            except TxnError as error:
+                self._plan.met(self._name, error)
+            await asyncio.sleep(0.05)

@@ -1,0 +1,283 @@
+"""A stream that goes from one cut to the next, as Spark's source does (SCENARIOS X2): each step shows what its end
+holds and its start does not, read in bulk, segment by segment and part by part, whatever befalls the cluster meanwhile.
+
+A step's end is written down before anything of it is read, so whoever comes after a crash reads the same step; and now
+and then an old one is read once more, long after. At the end each committed transaction must have been shown by exactly
+one step, whole, and every reading of a step must have shown the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import txnclient
+from simulation.workloads.large_work import AUTOSCALE
+from simulation.workloads.large_work import TOPIC as LARGE_TOPIC
+from simulation.workloads.workload import Plan
+from simulation.world.world import Ports
+from txnclient.reading.entries import EntryHead
+from txnclient.reading.snapshot import SegmentBounds, Snapshot, Span
+from txnwire.errors import TxnError
+from txnwire.ids import EARLIEST, Position
+
+PAUSE_S = 3.0
+"""Mean pause between two steps."""
+AGAIN_SHARE = 0.3
+"""Of steps, after which an earlier one is read once more."""
+TRIES = 4
+"""Of each part of a step, until the step as a whole begins anew; as many as Spark makes of a task."""
+
+
+class Shown(NamedTuple):
+    """One message of a step."""
+
+    position: Position
+    txn_id: str | None
+    value: str
+
+
+@dataclass(slots=True)
+class StreamLog:
+    """What the stream knows over all its lives. `cuts`: where it began, and the end of each step, the last of which may
+    still be under way; `steps`: of each what it showed, by segment."""
+
+    topics: tuple[str, ...]
+    cuts: list[str] = field(default_factory=list)
+    steps: list[dict[str, list[Shown]]] = field(default_factory=list)
+    done: int = 0
+    """Steps that have been read to their ends."""
+    again: int = 0
+    """Segments of steps that were read more than once."""
+    late: int = 0
+    """Messages that stand before their step's start: of transactions that were pending then."""
+    found: list[str] = field(default_factory=list)
+    expected: Counter[str] = field(default_factory=Counter)
+    """What a reader shows at the end, between where the stream began and where it ended."""
+    ended: bool = False
+
+    def planned(self, end: Snapshot) -> None:
+        if self.cuts:
+            self.steps.append({})
+        self.cuts.append(end.to_json())
+
+    def span(self, step: int) -> Span:
+        return Span(Snapshot.from_json(self.cuts[step]), Snapshot.from_json(self.cuts[step + 1]))
+
+    def told(self, step: int, path: str, shown: list[Shown]) -> None:
+        """All of a segment that a step shows, however often it was read."""
+        before = self.steps[step].setdefault(path, shown)
+        if before is not shown:
+            self.again += 1
+            if before != shown:
+                self.found.append(f"stream: step {step} of {path} was {_told(before)}, and read again {_told(shown)}")
+
+    def findings(self, sent: Iterable[Sequence[str]]) -> Iterator[str]:
+        """`sent`: the first words of values that belong together, each with those of its transaction."""
+        yield from self.found
+        if not self.ended:
+            return
+        steps: dict[str, int] = {}
+        transactions: dict[str, int] = {}
+        for number, step in enumerate(self.steps):
+            for one in (one for shown in step.values() for one in shown):
+                name = one.value.partition(" ")[0]
+                if name in steps:
+                    yield f"stream: {name} was shown by step {steps[name]} and by step {number}"
+                steps.setdefault(name, number)
+                if one.txn_id is not None and transactions.setdefault(one.txn_id, number) != number:
+                    yield f"stream: {one.txn_id} was shown by step {transactions[one.txn_id]} and by step {number}"
+        for together in sent:
+            parts = {name: steps[name] for name in together if name in steps}
+            if parts and (len(parts) < len(together) or len(dict.fromkeys(parts.values())) > 1):
+                yield f"stream: of {', '.join(together)}, which belong together, steps show {parts}"
+        values = Counter(one.value for step in self.steps for shown in step.values() for one in shown)
+        for what, difference in (("lacks", self.expected - values), ("has, and no reader,", values - self.expected)):
+            if difference:
+                yield f"stream: it {what} {', '.join(value.partition(' ')[0] for value in difference)}"
+
+
+def _told(shown: Sequence[Shown]) -> str:
+    return ", ".join(f"{one.value.partition(' ')[0]} at {one.position}" for one in shown) or "nothing"
+
+
+class StreamLife:
+    """One life of the process."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: StreamLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+        self._random = ports.random
+        self._name = ports.owner.name
+        self._careless = plan.caller(ports.random)
+
+    async def live(self) -> None:
+        """Returns when it cannot go on: it is started anew."""
+        ports = self._ports
+        try:
+            async with txnclient.connect(
+                self._plan.url,
+                timeout=self._random.uniform(3.0, 12.0),
+                transport=ports.transport,
+                clock=ports.clock,
+                random=ports.random,
+            ) as client:
+                await self.go_on(client)
+        except TxnError as error:
+            self._plan.met(self._name, error)
+
+    async def go_on(self, client: txnclient.Client) -> None:
+        for topic in self._log.topics:
+            if topic == LARGE_TOPIC:
+                await client.create_topic(topic, segments=1, autoscale=AUTOSCALE)
+            else:
+                await client.create_topic(topic, segments=self._plan.segments)
+        while self._plan.active:
+            await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
+            try:
+                await self._careless.call(self.step(client), awaits=20)
+                if self._log.done and self._random.random() < AGAIN_SHARE:
+                    await self._careless.call(self._read(client, self._random.randrange(self._log.done)), awaits=20)
+            except TxnError as error:
+                self._plan.met(self._name, error)
+                if error.fatal:
+                    raise
+
+    async def step(self, client: txnclient.Client) -> bool:
+        """The one under way, or else the next one. Returns False where nothing has been added."""
+        log = self._log
+        if log.done == len(log.steps):
+            cut = await client.snapshot(list(log.topics))
+            if not log.cuts:
+                log.planned(cut if self._random.random() < 0.5 else await _beginning(client, cut))
+                return True
+            if not cut.adds_to(Snapshot.from_json(log.cuts[-1])):
+                return False
+            log.planned(cut)
+        await self._read(client, log.done)
+        log.done += 1
+        return True
+
+    async def _read(self, client: txnclient.Client, step: int) -> None:
+        """All segments at once, each for itself."""
+        span = self._log.span(step)
+        ranges = [(path, span.after(path), end) for path, end in span.ends(self._log.topics).items()]
+        reading = [self._read_segment(client, step, span, *one) for one in ranges if one[1] < one[2]]
+        for failed in await asyncio.gather(*reading, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                raise failed
+
+    async def _read_segment(
+        self, client: txnclient.Client, step: int, span: Span, path: str, after: Position, end: Position
+    ) -> None:
+        assert span.end is not None
+        pages = client.scan_entries(path, after=after, end=end, min_revision=span.end.revision)
+        heads = [head for page in [page async for page in pages] for head in page]
+        places = partings(heads)
+        shown: list[Shown] = []
+        inner = sorted(self._random.sample(places, min(len(places), self._random.choice((0, 1, 3)))))
+        for first, last in zip([after, *inner], [*inner, end], strict=True):
+            shown += await self._read_part(client, span, path, first, last)
+        if not any(head.piece for head in heads):
+            self._hold_against_heads(step, span, path, heads, shown)
+        start = None if span.start is None else span.start.bounds(path)
+        if start is not None and path not in self._log.steps[step]:
+            self._log.late += sum(1 for one in shown if one.position <= start.end)
+        self._log.told(step, path, shown)
+
+    def _hold_against_heads(
+        self, step: int, span: Span, path: str, heads: Sequence[EntryHead], shown: Sequence[Shown]
+    ) -> None:
+        """A plan is made of heads: they tell of the same entries, in order, and of as many messages in each."""
+        planned = [
+            (head.position, head.messages)
+            for head in heads
+            if not head.aborted and span.shows(path, head.position, head.txn_id, head.writer)
+        ]
+        if planned != (read := list(Counter(one.position for one in shown).items())):
+            self._log.found.append(f"stream: step {step} of {path} has {planned} by heads and {read} by entries")
+
+    async def _read_part(
+        self, client: txnclient.Client, span: Span, path: str, after: Position, end: Position
+    ) -> list[Shown]:
+        """What a task does: on its own, and again where it fails."""
+        for number in range(1, TRIES + 1):
+            try:
+                return await self._try_part(client, span, path, after, end)
+            except TxnError as error:
+                if number == TRIES or error.fatal:
+                    raise
+                self._plan.met(self._name, error)
+                await asyncio.sleep(self._random.expovariate(1 / 0.5))
+        raise AssertionError("the last try returns or raises")
+
+    async def _try_part(
+        self, client: txnclient.Client, span: Span, path: str, after: Position, end: Position
+    ) -> list[Shown]:
+        shown: list[Shown] = []
+        window = self._random.choice((1024, 4096, 1024 * 1024))
+        reading = client.read_entries(path, after=after, end=end, span=span, prefetch_bytes=window)
+        try:
+            async for entries in reading:
+                for entry in entries:
+                    txn_id = None if entry.txn_id is None else str(entry.txn_id)
+                    shown += [Shown(entry.position, txn_id, value.decode()) for value in entry.block.values()]
+        finally:
+            await reading.aclose()
+        return shown
+
+
+def partings(heads: Sequence[EntryHead]) -> list[Position]:
+    """Behind which entries a range can be parted: none of them amid the pieces of a large value."""
+    places: list[Position] = []
+    begun: dict[tuple[str, int], None] = {}
+    for head in heads:
+        if head.piece is not None:
+            key = (head.piece.producer, head.piece.incarnation)
+            begun[key] = None
+            if head.piece.number + 1 == head.piece.pieces:
+                del begun[key]
+        if not begun:
+            places.append(head.position)
+    return places[:-1]
+
+
+async def _beginning(client: txnclient.Client, cut: Snapshot) -> Snapshot:
+    """A cut that holds nothing: before the first entry of each segment, also of those that are open at `cut`."""
+    topics = {}
+    for topic, bounds in cut.topics.items():
+        segments = {}
+        for path, one in bounds.segments.items():
+            at = one.end
+            async for page in client.scan_entries(path, after=EARLIEST, end=one.end, min_revision=cut.revision):
+                at = min(at, page[0].position._replace(entry_id=page[0].position.entry_id - 1))
+            segments[path] = SegmentBounds(at, at, one.sealed and at == one.end)
+        topics[topic] = bounds._replace(segments=segments)
+    return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
+
+
+class StreamDrain:
+    """At the end, when everything has healed and the process lives no more: the rest of the stream."""
+
+    def __init__(self, ports: Ports, plan: Plan, log: StreamLog) -> None:
+        self._ports = ports
+        self._plan = plan
+        self._log = log
+
+    async def run(self) -> None:
+        ports, log = self._ports, self._log
+        async with txnclient.connect(
+            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
+        ) as client:
+            life = StreamLife(ports, self._plan, log)
+            while await life.step(client):
+                pass
+            first, last = Snapshot.from_json(log.cuts[0]), Snapshot.from_json(log.cuts[-1])
+            async with client.reader(list(log.topics), start=first, end=last) as reader:
+                while not reader.ended:
+                    log.expected.update(message.value.decode() for message in await reader.receive_many(500))
+        log.ended = True

@@ -1,0 +1,35 @@
+"""Whether a process rests: one whose callbacks never end, waiting for what has ended or asking without a pause, holds
+nothing up in virtual time, and would burn a core in real time."""
+
+from __future__ import annotations
+
+from simulation.world.loop import CALLBACK_S, Owner, SimLoop
+
+AT_MOST = 30_000
+"""Callbacks of one process in a virtual second. One that spins comes to a million, those of whole runs to 4 000."""
+
+
+class BusyJudge:
+    """`look` is called once in a virtual second."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._seen: dict[Owner, int] = {}
+        self.most = 0
+        self.findings: list[str] = []
+
+    def look(self) -> None:
+        for owner in self._loop.owners:
+            done = owner.steps - self._seen.get(owner, 0)
+            self._seen[owner] = owner.steps
+            self.most = max(self.most, done)
+            if done > AT_MOST:
+                self.findings.append(
+                    f"at virtual second {self._loop.time():.0f} {owner.name} had run {done} callbacks within one "
+                    f"second, which took {done * CALLBACK_S:.2f} s of it: it does not rest; tasks: {_tasks(owner)}"
+                )
+
+
+def _tasks(owner: Owner) -> str:
+    names = sorted({getattr(task.get_coro(), "__qualname__", "?") for task in owner.tasks if not task.done()})
+    return ", ".join(names[:20])

@@ -1,0 +1,316 @@
+"""Disks of simulated hosts: files with what of them is durable, and what befalls them.
+
+Power fails (`power_failure`); syncs take time, fail, stall; there is no room; reads take time, fail, or tell one bit
+wrong; a bit on the disk flips (`damage`) until it is put right again from a copy (`repair`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from segments.ledger import ledger_format
+from segments.ledger.ledger import LedgerFailed, LedgerUnreadable
+from simulation.world.trace import Trace
+
+Key = tuple[str, int]
+Part = Literal["data", "footer", "sidecar"]
+
+IO_ERROR = "input/output error"
+NO_SPACE = "no space left on device"
+GONE = "the data folder is not there any more"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFaults:
+    """Shares of syncs and of reads. Slow syncs take up to `slow_s`; failing ones kill their ledger. `stalled`: nothing
+    that is to be synced gets anywhere while it lasts. `full`: nothing can be written, all can be read. `gone`: the
+    folder is not there, only what is open goes on."""
+
+    sync_s: tuple[float, float] = (0.0, 0.0)
+    slow_s: tuple[float, float] = (0.1, 2.0)
+    slow_share: float = 0.0
+    failing_share: float = 0.0
+    unrecorded_share: float = 0.0
+    """Of failed syncs: the disk does not take either where the ledger ends."""
+    stalled: bool = False
+    full: bool = False
+    gone: bool = False
+    read_s: tuple[float, float] = (0.0, 0.0)
+    read_failing_share: float = 0.0
+    flip_share: float = 0.0
+    """Of reads: one bit of what they tell is wrong, and right again the next time."""
+
+
+@dataclass(slots=True)
+class SimFile:
+    """`data` is what the kernel has, `durable` how much of it is on the disk; `bound`: entries once counted. `dropped`:
+    from there on a sync has failed: the kernel goes on telling what it has, and never writes it again."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: int = 0
+    dropped: int | None = None
+    fenced: bool = False
+    bound: int | None = None
+    created: bool = False
+    deleted: bool = False
+    footer: bytes | None = None
+    sidecar: bytes | None = None
+
+    @property
+    def present(self) -> bool:
+        """Anything but a fence."""
+        return self.created or self.footer is not None or self.sidecar is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Damage:
+    """A bit that has flipped on the disk, until it is repaired."""
+
+    file: SimFile
+    part: Part
+    offset: int
+    good: int
+    bad: int
+
+
+class SimDisk:
+    """One host's files, and what befalls them. `faults` are its usual ways; `befall` adds to them for a while."""
+
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        faults: DiskFaults | None = None,
+        trace: Trace | None = None,
+        forgives_untold_ends: bool = False,
+    ) -> None:
+        """`forgives_untold_ends`: where an owner is gone before this disk or etcd took a note of where its ledger
+        ends, what the kernel has of it gets to the disk after all (docs/limits.md, *Repairs*, has what else may be)."""
+        self.random = random.Random(f"{seed}/disk")
+        self._forgives_untold_ends = forgives_untold_ends
+        self.faults = faults or DiskFaults()
+        self.files: dict[Key, SimFile] = {}
+        self.trace = trace or Trace()
+        self.mark: str | None = None
+        self.witnesses: list[Callable[[str, str], None]] = []
+        """Told what has just been done ("sync", "footer", "sidecar", "create") to a ledger of which segment."""
+        self.did: dict[str, int] = dict.fromkeys(("refused", "failed", "torn"), 0)
+        """Entries of a former owner refused by their fence; syncs that failed; files that a power failure tore."""
+        self.flips = 0
+        """Bits that were wrong so far, on the disk or once as they were read."""
+        self.unreadable: dict[str, None] = {}
+        """Files that could not be read at some time, by what they are called."""
+        self._troubles: dict[int, DiskFaults] = {}
+        self._next_trouble = 0
+        self._moving = asyncio.Event()
+        self._moving.set()
+        self._damaged: dict[Damage, None] = {}
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def tell(self, what: str, segment: str) -> None:
+        for witness in self.witnesses:
+            witness(what, segment)
+
+    # --- what befalls it ---
+
+    def befall(self, faults: DiskFaults) -> Callable[[], None]:
+        """These too, until the returned call."""
+        number, self._next_trouble = self._next_trouble, self._next_trouble + 1
+        self._troubles[number] = faults
+        self._look_whether_stalled()
+
+        def end() -> None:
+            self._troubles.pop(number, None)
+            self._look_whether_stalled()
+
+        return end
+
+    def heal(self) -> None:
+        """End everything, and put right every bit that has flipped."""
+        self._troubles.clear()
+        self._look_whether_stalled()
+        for damage in list(self._damaged):
+            self.repair(damage)
+
+    def power_failure(self) -> None:
+        """Everything not synced is lost, torn, or there after all, sector by sector."""
+        for key, file in self.files.items():
+            self._tear(file)
+            self.trace.record(0.0, "power", *key, len(file.data))
+
+    def _tear(self, file: SimFile) -> None:
+        if file.dropped is not None:
+            del file.data[file.dropped :]
+            file.dropped = None
+        suffix = bytes(file.data[file.durable :])
+        if not suffix:
+            return
+        self.did["torn"] += 1
+        match self.random.randrange(3):
+            case 0:
+                del file.data[file.durable :]
+            case 1:
+                del file.data[file.durable + self.random.randrange(len(suffix)) :]
+            case _:
+                self._lose_sectors(file)
+        file.durable = len(file.data)
+
+    def _lose_sectors(self, file: SimFile) -> None:
+        sector = ledger_format.SECTOR_BYTES
+        for start in range(file.durable // sector * sector, len(file.data), sector):
+            if self.random.random() < 0.5:
+                begin, end = max(start, file.durable), min(start + sector, len(file.data))
+                file.data[begin:end] = bytes(end - begin)
+
+    def flip_bit(self, key: Key) -> int:
+        """Damage one bit somewhere in a ledger; returns its offset in the file."""
+        file = self.files[key]
+        offset = self.random.randrange(len(file.data))
+        file.data[offset] ^= 1 << self.random.randrange(8)
+        return offset
+
+    def damage(self, key: Key, part: Part, chance: random.Random) -> Damage | None:
+        """Flip a bit that is on the disk for good: of a ledger what is durable, of a small file any. None where there
+        is none."""
+        file = self.files[key]
+        content = file.data[: file.durable] if part == "data" else getattr(file, part)
+        if not content:
+            return None
+        offset = chance.randrange(len(content))
+        good = content[offset]
+        damage = Damage(file, part, offset, good, good ^ 1 << chance.randrange(8))
+        if any((other.file, other.part, other.offset) == (file, part, offset) for other in self._damaged):
+            return None
+        self._set_byte(damage, damage.bad)
+        self._damaged[damage] = None
+        self.flips += 1
+        return damage
+
+    def repair(self, damage: Damage) -> None:
+        """▲ What was written since is left alone: a small file may have been replaced."""
+        if self._damaged.pop(damage, damage) is None:
+            content = damage.file.data if damage.part == "data" else getattr(damage.file, damage.part)
+            if content is not None and damage.offset < len(content) and content[damage.offset] == damage.bad:
+                self._set_byte(damage, damage.good)
+
+    def _set_byte(self, damage: Damage, value: int) -> None:
+        if damage.part == "data":
+            damage.file.data[damage.offset] = value
+            return
+        content = bytearray(getattr(damage.file, damage.part))
+        content[damage.offset] = value
+        setattr(damage.file, damage.part, bytes(content))
+
+    def entries(self) -> Iterator[tuple[str, bytes]]:
+        """(segment, entry) of every whole entry in the ledgers, to be looked at by checkers."""
+        for (segment, ledger_id), file in self.files.items():
+            if file.created:
+                read_at, where = self.reader(file), f"{segment}/{ledger_id}.ledger"
+                opened = ledger_format.decode_header(read_at, where)
+                found = ledger_format.scan(read_at, len(file.data), opened, where, bound=file.bound)
+                if not found.entries:
+                    continue
+                for _, entry in ledger_format.read_entries(
+                    read_at, opened.marker, found.index.floor(0), 0, found.entries - 1,
+                    max_bytes=len(file.data), where=where,
+                ):  # fmt: skip
+                    yield segment, entry
+
+    def counted_by_another(self, file: SimFile) -> None:
+        """Somebody who cannot know where it ends counts what it holds."""
+        if self._forgives_untold_ends and file.bound is None:
+            file.dropped = None
+
+    def forget_unwritten(self, file: SimFile) -> None:
+        """A sync of it has failed, and the kernel drops what it could not write."""
+        self._lose_sectors(file)
+
+    def sync_to(self, file: SimFile, end: int) -> None:
+        """A sync of it has succeeded, as the kernel says."""
+        file.durable = max(file.durable, end if file.dropped is None else min(end, file.dropped))
+
+    def _all_faults(self) -> Iterator[DiskFaults]:
+        yield self.faults
+        yield from self._troubles.values()
+
+    def _look_whether_stalled(self) -> None:
+        if any(faults.stalled for faults in self._all_faults()):
+            self._moving.clear()
+        else:
+            self._moving.set()
+
+    # --- used by the ledger stores ---
+
+    @property
+    def gone(self) -> bool:
+        return any(faults.gone for faults in self._all_faults())
+
+    def expect_here(self, what: str) -> None:
+        """Raises `LedgerFailed`."""
+        if self.gone:
+            raise LedgerFailed(f"{what}: {GONE}")
+
+    def takes_the_end(self) -> bool:
+        """Whether it takes, after a failed sync, where the ledger ends."""
+        fails = [self.random.random() < faults.unrecorded_share for faults in self._all_faults()]
+        return not any(fails)
+
+    @property
+    def is_full(self) -> bool:
+        return any(faults.full for faults in self._all_faults())
+
+    async def sync_pause(self) -> str | None:
+        """As long as a sync takes; why it failed, if it did."""
+        pause_s = 0.0
+        for faults in list(self._all_faults()):
+            slow = self.random.random() < faults.slow_share
+            pause_s = max(pause_s, self.random.uniform(*(faults.slow_s if slow else faults.sync_s)))
+        await asyncio.sleep(pause_s)
+        await self._moving.wait()
+        if self.is_full:
+            return NO_SPACE
+        fails = [self.random.random() < faults.failing_share for faults in self._all_faults()]
+        return IO_ERROR if any(fails) else None
+
+    async def put_in_place(self, what: str, put: Callable[[], None]) -> None:
+        """A file that appears whole under its name, or replaces one. Raises `LedgerFailed`; it may be there then, or
+        when its writer dies waiting: it has its name before its folder is synced."""
+        self.expect_here(what)
+        early = self.random.random() < 0.5 and not self.is_full
+        if early:
+            put()
+        failed = await self.sync_pause()
+        if failed is not None:
+            raise LedgerFailed(f"{what}: {failed}")
+        self.expect_here(what)
+        if not early:
+            put()
+
+    async def read_pause(self, what: str, *, by_name: bool = False) -> None:
+        """As long as a read takes, of an open file or one that is looked for `by_name`. Raises `LedgerUnreadable`."""
+        pause_s = max(self.random.uniform(*faults.read_s) for faults in list(self._all_faults()))
+        await asyncio.sleep(pause_s)
+        fails = [self.random.random() < faults.read_failing_share for faults in self._all_faults()]
+        if any(fails) or (by_name and self.gone):
+            self.unreadable[what] = None
+            raise LedgerUnreadable(f"reading {what}: {IO_ERROR if any(fails) else GONE}")
+
+    def reader(self, file: SimFile) -> ledger_format.ReadAt:
+        return lambda offset, length: self.as_read(bytes(file.data[offset : offset + length]))
+
+    def as_read(self, content: bytes) -> bytes:
+        if not self._troubles or not content:
+            return content
+        flips = [self.random.random() < faults.flip_share for faults in self._troubles.values()]
+        if not any(flips):
+            return content
+        self.flips += 1
+        wrong = bytearray(content)
+        wrong[self.random.randrange(len(wrong))] ^= 1 << self.random.randrange(8)
+        return bytes(wrong)

@@ -1,0 +1,135 @@
+"""What the store refuses at once leaves nothing behind in the broker: it can be sent again, and by others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.segments.brokering import Client, Cluster, eventually
+from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_write_op
+from txnstore.access.store_client import StoreClient
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.store import MetadataStore
+from txnwire.errors import InvalidArgument, SequenceGap, StoreFull, TxnConflict
+from txnwire.proto import txn_pb2 as pb
+
+
+async def sampled(etcd: MemoryEtcd, quota_bytes: int, *stores: MetadataStore, above: bool) -> None:
+    """Until all of these have noticed this quota."""
+    etcd.quota_bytes = quota_bytes
+    for store in stores:
+        assert isinstance(store, StoreClient)
+        await eventually(lambda store=store: store.refuses_new is above)  # type: ignore[misc]
+
+
+async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_again(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
+    txn, other = await cluster.begin(), await cluster.begin()
+    await producer.send("a", txn=txn)
+    await cluster.commit(txn)
+    await consumer.wait("a")
+    txn = await cluster.begin()
+    plenty = memory_etcd.quota_bytes
+    await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4, node.store, cluster.store, above=True)
+    with pytest.raises(StoreFull):
+        await producer.send("b", txn=txn)
+    with pytest.raises(StoreFull):
+        await consumer.ack(consumer.messages[0], txn=txn)
+    await sampled(memory_etcd, plenty, node.store, cluster.store, above=False)
+    async with asyncio.timeout(5):
+        await producer.send("b", txn=txn, sequence_id=1, previous=0)
+    await consumer.ack(consumer.messages[0], txn=other)
+    await cluster.commit(txn)
+    await cluster.commit(other)
+    await cluster.wait_no_ops(txn)
+    await consumer.wait("a", "b")
+    await (await cluster.subscribe(client, segment, epoch=2)).wait("b")
+
+
+async def test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_holds_up_no_other(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    """Three producers write in one transaction: the first one's op carries its index key, the others' ops wait for it.
+    The second producer's fails with what it sent before, in another transaction; the third has its answer as well."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    pipeline = (await node.broker.segment(segment)).pipeline
+    one, two, three = [await client.producer(segment, name) for name in ("one", "two", "three")]
+    txn, other = await cluster.begin(), await cluster.begin()
+    store.hold(is_write_op)
+    sends = [two.send_nowait("m", txn=other)]
+    await eventually(lambda: store.waiting == 1)
+    sends += [producer.send_nowait("m", txn=txn) for producer in (one, two, three)]  # in one go
+    await eventually(lambda: store.waiting == 2 and pipeline.inflight == 4)
+    await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4, store._store, above=True)
+    store.open()
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreFull, StoreFull, SequenceGap, StoreFull]
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_all_acks_that_wait_for_the_first_of_a_transaction_are_refused_with_it_and_come_again(
+    memory_cluster: Cluster, kind: str
+) -> None:
+    """The first ack's op carries the index key; those behind it are answered although they are never sent."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    consumer = await (cluster.queue if kind == "queue" else cluster.subscribe)(client, segment, name=kind)
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    subscription = await node.broker.segments[segment].subscriptions.load(kind)
+    txn = await cluster.begin()
+    store.hold(is_ack_op)
+    acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.take()]
+    await eventually(lambda: subscription.pending.statistics().positions == len(acking))
+    await cluster.abort(txn)
+    store.open()
+    async with asyncio.timeout(5.0):
+        answers = await asyncio.gather(*acking, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [TxnConflict] * 3
+    await consumer.wait(*"abc")
+
+
+async def test_an_ack_too_large_for_a_record_is_refused_and_releases_what_it_names(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, permits=10_000)
+    await producer.send("a")
+    await consumer.wait("a")
+    txn, other = await cluster.begin(), await cluster.begin()
+    with pytest.raises(InvalidArgument):
+        await _ack_oversized(client, consumer.id, txn.most_bits, txn.least_bits)
+    await consumer.ack(consumer.messages[0], txn=txn)
+    with pytest.raises(InvalidArgument):
+        await _ack_oversized(client, consumer.id, txn.most_bits, txn.least_bits)
+    await cluster.abort(txn)
+    await cluster.wait_no_ops(txn)
+    await consumer.wait("a")
+    await consumer.ack(consumer.messages[0], txn=other)
+
+
+async def _ack_oversized(client: Client, consumer_id: int, most: int, least: int) -> None:
+    """All but one of many messages, of one entry, named over and over."""
+    count = 80_000
+    indexes = ((1 << count) - 2).to_bytes(count // 8, "little")
+    positions = [pb.AckPosition(ledger_id=1, entry_id=0, count=count, indexes=indexes) for _ in range(100)]
+    await client.call(
+        ack=pb.Ack(consumer_id=consumer_id, positions=positions, txnid_most_bits=most, txnid_least_bits=least)
+    )

@@ -1,0 +1,200 @@
+"""Autoscale over real brokers and a real change driver: what comes in is published, and moves the layout (PIP-483)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec.structs import replace as replaced
+
+from segments.controller.autoscaling import Autoscaling
+from segments.layout.topology import Topology, create_record
+from segments.owner.load_samples import LoadReporter
+from tests.segments.brokering import TOPIC, Cluster, Node, eventually
+from tests.segments.changing import Controlling, controlling, topology_of
+from txnstore import keys, records
+from txnstore.records import LoadSample
+from txnstore.store import Commit, Delete, Put
+from txnwire.clock import SystemClock
+from txnwire.errors import Timeout
+from txnwire.names import TopicName
+
+
+class SetClock:
+    """Time goes as a test says; by the wall it is always noon."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 43_200_000
+
+
+async def sample(cluster: Cluster, path: str) -> LoadSample | None:
+    found = await cluster.store.get(keys.load(path))
+    return None if found is None else records.decode(LoadSample, found.value, key=found.key)
+
+
+async def put_load(cluster: Cluster, path: str, messages_per_s: float) -> None:
+    value = LoadSample(messages_in_per_s=messages_per_s, bytes_in_per_s=0, window_s=60, taken_ms=1)
+    await cluster.store.commit(Commit(puts=(Put(keys.load(path), records.encode(value)),)))
+
+
+async def started(cluster: Cluster, segments: int) -> tuple[Node, list[str]]:
+    cluster.settings = replace(cluster.settings, load_sample_s=0)
+    paths = await cluster.create_topic(segments=segments)
+    node = await cluster.start()
+    await eventually(lambda: len(node.broker.segments) == segments)
+    return node, paths
+
+
+async def test_the_owner_of_a_segment_tells_what_comes_in(memory_cluster: Cluster) -> None:
+    node, (path,) = await started(memory_cluster, 1)
+    clock = SetClock()
+    reporter = LoadReporter(node.store, clock, lambda: node.broker.segments.values(), every_s=0)
+    await reporter.report()
+    client = await memory_cluster.connect(node)
+    producer = await client.producer(path)
+    for _ in range(10):
+        await producer.send("a", "b")
+    clock.now_s += 10
+    await reporter.report()
+    told = await sample(memory_cluster, path)
+    assert told is not None
+    assert (told.messages_in_per_s, told.window_s) == (2.0, 10.0)
+    assert told.bytes_in_per_s > 0
+    clock.now_s += 10
+    await reporter.report()
+    assert reporter.written == 1, "steady enough"
+
+
+async def test_a_former_owner_tells_nothing(memory_cluster: Cluster) -> None:
+    """▲ It would leave a record behind that nobody ever deletes."""
+    node, (path,) = await started(memory_cluster, 1)
+    clock = SetClock()
+    segment = node.broker.segments[path]
+    reporter = LoadReporter(node.store, clock, lambda: [segment], every_s=0)
+    await reporter.report()
+    await memory_cluster.store.commit(Commit(deletes=(Delete(keys.owner(path)),)))
+    clock.now_s += 10
+    await reporter.report()
+    assert await sample(memory_cluster, path) is None
+    assert reporter.written == 0
+
+
+async def look(node: Node, clock: SetClock, autoscaling: Autoscaling, after_s: float) -> None:
+    clock.now_s += after_s
+    await autoscaling.look()
+    await eventually(lambda: not autoscaling.acting)
+    await node.directory.wait_revision((await newest(node)), prefix=keys.TOPIC)
+
+
+async def newest(node: Node) -> int:
+    record = await node.store.get(keys.topic(TOPIC.path))
+    assert record is not None
+    return record.mod_revision
+
+
+def autoscaling_of(node: Node, clock: SetClock, control: Controlling) -> Autoscaling:
+    return Autoscaling(node.store, node.directory, clock, control.changes, every_s=0)
+
+
+async def test_a_hot_segment_is_split_and_cold_ones_are_merged_again(memory_cluster: Cluster) -> None:
+    node, (path,) = await started(memory_cluster, 1)
+    clock = SetClock()
+    async with controlling(memory_cluster) as control:
+        autoscaling = autoscaling_of(node, clock, control)
+        await put_load(memory_cluster, path, 20_000)
+        await look(node, clock, autoscaling, 0)
+        assert len((await topology_of(memory_cluster)).active) == 1, "a new controller waits for a while"
+        await look(node, clock, autoscaling, 60)
+        topology = await topology_of(memory_cluster)
+        assert [entry.lo for entry in topology.active] == [0, 0x8000]
+        for child in topology.active_paths:
+            await put_load(memory_cluster, child, 10)
+        await look(node, clock, autoscaling, 1)
+        await look(node, clock, autoscaling, 299)
+        assert len((await topology_of(memory_cluster)).active) == 2, "cold, but not for long enough"
+        await look(node, clock, autoscaling, 1)
+        merged = await topology_of(memory_cluster)
+        assert [(entry.lo, entry.hi) for entry in merged.active] == [(0, 0xFFFF)]
+        statistics = autoscaling.statistics()
+        assert (statistics.splits, statistics.merges, statistics.failed) == (1, 1, 0)
+        await autoscaling.close()
+
+
+@pytest.mark.parametrize("policy", ["off", {"max_segments": 1}])
+async def test_the_policy_of_a_topic_keeps_it_as_it_is(memory_cluster: Cluster, policy: object) -> None:
+    node, (path,) = await started(memory_cluster, 1)
+    record = replaced((await topology_of(memory_cluster)).record, policies={"autoscale": policy})
+    await memory_cluster.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), records.encode(record)),)))
+    await node.directory.wait_revision(await newest(node), prefix=keys.TOPIC)
+    clock = SetClock()
+    async with controlling(memory_cluster) as control:
+        autoscaling = autoscaling_of(node, clock, control)
+        await put_load(memory_cluster, path, 20_000)
+        for _ in range(3):
+            await look(node, clock, autoscaling, 100)
+        assert len((await topology_of(memory_cluster)).active) == 1
+        await autoscaling.close()
+
+
+async def test_a_change_that_fails_is_decided_anew_later(memory_cluster: Cluster) -> None:
+    node, (path,) = await started(memory_cluster, 1)
+    clock = SetClock()
+    async with controlling(memory_cluster, patience_s=0.0) as control:
+
+        def refuse(_: str) -> None:
+            raise Timeout("what is in flight does not end")
+
+        control.owners.before = refuse
+        autoscaling = autoscaling_of(node, clock, control)
+        await put_load(memory_cluster, path, 20_000)
+        await look(node, clock, autoscaling, 0)
+        await look(node, clock, autoscaling, 60)
+        assert autoscaling.statistics().failed == 1
+        assert len((await topology_of(memory_cluster)).active) == 1
+        control.owners.before = lambda _: None
+        await look(node, clock, autoscaling, 1)
+        await look(node, clock, autoscaling, 60)
+        assert len((await topology_of(memory_cluster)).active) == 2
+        await autoscaling.close()
+
+
+async def test_it_looks_by_itself_for_as_long_as_its_term(memory_cluster: Cluster) -> None:
+    node, (path,) = await started(memory_cluster, 1)
+    async with controlling(memory_cluster) as control:
+        autoscaling = Autoscaling(node.store, node.directory, SystemClock(), control.changes, every_s=0.01)
+        record = replaced((await topology_of(memory_cluster)).record, policies={"autoscale": {"split_cooldown_s": 0}})
+        await memory_cluster.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), records.encode(record)),)))
+        await put_load(memory_cluster, path, 20_000)
+        autoscaling.start()
+        await eventually(lambda: autoscaling.statistics().splits == 1)
+        await autoscaling.close()
+
+
+async def test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is(memory_cluster: Cluster) -> None:
+    """Its policy, put there by another version, say; nor a load that is none."""
+    other = Topology(
+        TopicName("public", "nyc", "airlines"), create_record(1, policies={"autoscale": {"threshold": 1}}, created_ms=1)
+    )
+    puts = (
+        Put(keys.topic(other.topic.path), records.encode(other.record)),
+        Put(keys.load(other.active_paths[0]), b"{}"),
+    )
+    await memory_cluster.store.commit(Commit(puts=puts))
+    memory_cluster.settings = replace(memory_cluster.settings, load_sample_s=0)
+    (path,) = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await eventually(lambda: len(node.broker.segments) == 2)
+    await put_load(memory_cluster, path, 20_000)
+    clock = SetClock()
+    async with controlling(memory_cluster) as control:
+        autoscaling = autoscaling_of(node, clock, control)
+        await look(node, clock, autoscaling, 0)
+        await look(node, clock, autoscaling, 60)
+        assert len((await topology_of(memory_cluster)).active) == 2
+        await autoscaling.close()

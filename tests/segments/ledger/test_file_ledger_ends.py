@@ -1,0 +1,105 @@
+"""Where a ledger of files ends: what is found of it is made durable, and what only this process knows is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from segments.ledger import ledger_files
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.ledger import LedgerFailed
+from segments.ledger.ledger_files import LedgerPaths
+from simulation.judges.leftovers import files_left
+from tests.segments.ledger_store_contract import SEGMENT, filled
+
+
+@pytest.mark.parametrize("make", [ledger_files.create_fence, partial(ledger_files.create_count, entries=3)])
+def test_a_fence_or_count_that_is_found_is_durable_before_anybody_goes_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[LedgerPaths], object]
+) -> None:
+    """▲ Whoever gave it its name may have died before the folder was synced: a power failure would take it, and with it
+    what a successor has told its clients since."""
+    paths = ledger_files.paths_of(tmp_path, SEGMENT, 1)
+    make(paths)
+    real, synced = os.fsync, list[str]()
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    make(paths)
+    assert str(paths.directory) in synced
+
+
+async def test_l5_a_fence_that_fails_forgets_no_end_that_the_disk_has_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The next one would count what the kernel has and the disk has not."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    ledgers = FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fails)
+        broken.setattr(os, "link", fails)
+        writer.append(b"lost")
+        with pytest.raises(LedgerFailed):
+            await writer.sync()
+        with pytest.raises(LedgerFailed):
+            await ledgers.fence(SEGMENT, 1)
+    assert (await ledgers.fence(SEGMENT, 1)).entries == 3
+    await ledgers.close()
+
+
+async def test_a_fence_whose_count_finds_no_room_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A take-over is tried again and again for as long as the disk is full."""
+    known = list(files_left())
+    ledgers = FileLedgerStore(tmp_path)
+    (await filled(ledgers, 3)).abandon()
+
+    def finds_no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(ledger_files, "create_count", finds_no_room)
+        for _ in range(3):
+            with pytest.raises(LedgerFailed, match="no space left"):
+                await ledgers.fence(SEGMENT, 1)
+    assert list(files_left()) == known
+    assert (await ledgers.fence(SEGMENT, 1)).entries == 3
+    await ledgers.close()
+
+
+@pytest.mark.parametrize("work", ["create", "fence", "read"])
+async def test_a_file_that_is_opened_for_nobody_any_more_is_closed(tmp_path: Path, work: str) -> None:
+    """A take-over that is given up, a reader that has gone: what their job opens behind their backs."""
+    known = list(files_left())
+    ledgers = FileLedgerStore(tmp_path)
+    await (await filled(ledgers, 3)).close(b"")
+    jobs: dict[str, Coroutine[object, object, object]] = {
+        "create": ledgers.create(SEGMENT, 2, incarnation="i"),
+        "fence": ledgers.fence(SEGMENT, 1),
+        "read": ledgers.read(SEGMENT, 1, 0, 2, max_bytes=1000),
+    }
+    working = asyncio.ensure_future(jobs.pop(work))
+    for other in jobs.values():
+        other.close()
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait([working])
+    assert working.cancelled()
+    await asyncio.gather(*ledgers._jobs)
+    await asyncio.sleep(0)
+    assert list(files_left()) == known
+    await ledgers.close()

@@ -1,0 +1,698 @@
+"""Ownership changes hands: SCENARIOS "Recovery", and what a paused or dead owner leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from segments.broker.broker import Broker
+from segments.ledger.ledger import LedgerFailed
+from segments.ledger.sidecars import decode_sidecar
+from segments.log.dedup import Dedup
+from segments.log.retention import Retention
+from segments.log.sending import SendReply
+from segments.owner.take_over import _apply_decisions, _scan
+from tests.segments.brokering import Client, Cluster, Node, eventually
+from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
+from txnstore import keys, records
+from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import AbortedRecord, LedgerRecord
+from txnstore.store import Commit, Delete, MetadataStore
+from txnwire.clock import SystemClock
+from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import DataCorrupt, NotOwner, TxnConflict, TxnError
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.proto import txn_pb2 as pb
+from watchers.outcomes import Decision
+from watchers.recovery import SegmentState
+from watchers.visibility import AbortedKey, TransactionBuffer
+
+
+async def connected(cluster: Cluster, broker_id: str = "b1") -> tuple[Node, Client]:
+    node = await cluster.start(broker_id)
+    return node, await cluster.connect(node)
+
+
+async def test_r1_after_restarts_committed_is_seen_aborted_is_not_and_open_holds_at_its_first_entry(
+    cluster: Cluster,
+) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    committed, aborted, still_open = [await cluster.begin() for _ in range(3)]
+    for name, txn in [("c", committed), ("a", aborted), ("c2", committed)]:
+        await producer.send(name, txn=txn)
+    await producer.send("plain")
+    await producer.send("o", txn=still_open)
+    await producer.send("o2", txn=still_open)
+    await producer.send("behind")
+    await cluster.commit(committed)
+    await cluster.abort(aborted)
+    await cluster.collect(committed)
+    await cluster.collect(aborted)
+
+    for crash in (True, False, True):
+        await (node.crash() if crash else node.close())
+        node, client = await connected(cluster)
+        reader = await client.reader(segment)
+        await reader.wait("c", "c2", "plain")
+        [(txn, position)] = (await node.broker.segment(segment)).statistics().pinning
+        assert (txn, position) == (still_open, Position(1, 4))
+    producer = await client.producer(segment)
+    await producer.send("o3", txn=still_open)
+    await cluster.commit(still_open)
+    await reader.wait("c", "c2", "plain", "o", "o2", "behind", "o3")
+
+
+@pytest.mark.parametrize("decided", ["COMMITTED", "ABORTED"])
+async def test_a_decision_made_while_nobody_owns_the_segment_is_finished_by_the_next_owner(
+    cluster: Cluster, decided: str
+) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("m", txn=txn)
+    await producer.send("plain")
+    await node.crash()
+    await cluster.end(txn, decided)
+    node, client = await connected(cluster)
+    await (await client.reader(segment)).wait(*(["m"] if decided == "COMMITTED" else []), "plain")
+    await cluster.collect(txn)
+    await node.close()
+    node, client = await connected(cluster)
+    await (await client.reader(segment)).wait(*(["m"] if decided == "COMMITTED" else []), "plain")
+
+
+async def test_r2_aborted_is_filtered_while_its_durable_record_hangs(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    store.hold(is_clean_up)
+    txn = await cluster.begin()
+    await producer.send("aborted", txn=txn)
+    await cluster.abort(txn)
+    await producer.send("sentinel")
+    await reader.wait("sentinel")
+    await eventually(lambda: store.waiting)
+    await node.crash()
+
+    node = await cluster.start()
+    store = node.store  # type: ignore[assignment]
+    store.hold(is_clean_up)
+    client = await cluster.connect(node)
+    await (await client.reader(segment)).wait("sentinel")
+    store.open()
+    await cluster.wait_no_ops(txn)
+
+
+async def test_r3_an_aborted_record_stays_as_long_as_its_data(cluster: Cluster) -> None:
+    """Of a transaction, and of a writer of a named one that did not count, over several owners, headers collected."""
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer, (aborted, named) = await client.producer(segment), [await cluster.begin() for _ in range(2)]
+    await producer.send("aborted", txn=aborted)
+    await producer.send("of another writer", txn=named, writer=2)
+    await producer.send("committed", txn=named, writer=1)
+    await cluster.abort(aborted)
+    await cluster.commit(named, writers=["1"])
+    for txn in (aborted, named):
+        await cluster.collect(txn)
+    served = node.broker.segments[segment]
+    await served.keep(Retention())
+    expected: dict[AbortedKey, Position] = {(aborted, None): Position(1, 0), (named, 2): Position(1, 1)}
+    assert await aborted_in_etcd(cluster, segment) == expected
+    await served.roll()
+    await served.keep(Retention())
+    assert await aborted_in_etcd(cluster, segment) == {}
+    await (await client.reader(segment)).wait("committed")
+    for number in range(3):
+        await node.close()
+        node, client = await connected(cluster)
+        await (await node.broker.segment(segment)).keep(Retention())
+        sidecar = await node.ledgers.read_sidecar(segment, 1)
+        assert sidecar is not None
+        assert decode_sidecar(sidecar, 1, "the sidecar") == expected
+        reader = await client.reader(segment)
+        await (await client.producer(segment, f"sentinel-{number}")).send("sentinel")
+        await reader.wait("committed", *["sentinel"] * (number + 1))
+
+
+async def aborted_in_etcd(cluster: Cluster, segment: str) -> dict[AbortedKey, Position | None]:
+    prefix = keys.aborted_records(segment)
+    found = (await cluster.store.range(prefix, keys.prefix_end(prefix))).records
+    decoded = {record.key: records.decode(AbortedRecord, record.value, key=record.key) for record in found}
+    return {
+        keys.aborted_parts(key): None if one.max_position is None else Position(*one.max_position)
+        for key, one in decoded.items()
+    }
+
+
+Held = Callable[[Commit], bool]
+
+
+def lists_ledger(segment: str, *, made: bool) -> Held:
+    """Before the new owner's ledger is made, or (`made`) once its file is there."""
+
+    def held(commit: Commit) -> bool:
+        lists = [
+            records.decode(LedgerRecord, put.value, key=put.key)
+            for put in commit.puts
+            if put.key == keys.ledger(segment)
+        ]
+        return any((one.made == one.ledgers[-1].ledger_id) is made for one in lists)
+
+    return held
+
+
+@pytest.mark.parametrize("lost", ["before its ledger is made", "as its ledger is listed", "before its state is read"])
+async def test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_no_watch(
+    memory_cluster: Cluster, lost: str
+) -> None:
+    """Nor a file: counted while the broker goes on, and before it tries again."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(cluster.settings, recover_wait_s=30.0))
+    store: GatedStore = node.store  # type: ignore[assignment]
+    broker: Broker = node.broker
+    await broker.segment(segment)
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (0, 1)
+    if lost == "before its state is read":
+        store.hold_reads(lambda read: keys.watermark(segment) in read)
+    else:
+        store.hold(lists_ledger(segment, made=lost == "as its ledger is listed"))
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))  # lost, then taken over anew
+    await eventually(lambda: store.waiting)
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (1, int(lost != "before its ledger is made"))
+    waiting = [asyncio.ensure_future(broker.segment(segment)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
+    store.open()
+    store.hold(lambda commit: any(put.key == keys.owner(segment) for put in commit.puts))  # the next try
+    for future in waiting:
+        with pytest.raises(NotOwner):
+            await future
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (0, 0)
+    store.open()
+    await broker.segment(segment)
+    assert (loading(broker), open_for_writing(cluster.data_dir)) == (0, 1)
+
+
+def loading(broker: Broker) -> int:
+    """Segments that the decision watch keeps decisions for until they have loaded."""
+    early = broker._shared.decisions.early
+    return len(early._reading) + len(early._expecting)
+
+
+def open_for_writing(folder: Path) -> int:
+    """Files below `folder` that this process could write to."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith(f"{folder}/"):
+                found += fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    return found
+
+
+async def test_r5_a_corrupt_tail_ends_recovery_with_a_typed_error(cluster: Cluster) -> None:
+    one, two = await cluster.create_topic(segments=2)
+    node, client = await connected(cluster)
+    producer = await client.producer(one)
+    for number in range(20):
+        await producer.send(f"{number}" + "x" * 100)
+    await node.crash()
+    [file] = [path for path in sorted(cluster.data_dir.rglob("*")) if _is_ledger_of(path, one)]
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    file.write_bytes(damaged)
+
+    node, client = await connected(cluster)
+    with pytest.raises(DataCorrupt) as error:
+        await client.producer(one)
+    assert str(file.name) in str(error.value)
+    assert one in node.broker.statistics().failed
+    await (await client.producer(two)).send("the others go on")
+
+
+def _is_ledger_of(path: Path, segment: str) -> bool:
+    descriptor = segment.rpartition("/")[2]
+    return path.is_file() and descriptor in str(path) and path.stat().st_size > 1_000
+
+
+async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    old, client = await connected(cluster, "old")
+    ledgers: GatedLedgers = old.ledgers  # type: ignore[assignment]
+    store: GatedStore = old.store  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    await producer.send("acked", txn=txn)
+    ledgers.hold()
+    paused = producer.send_nowait("between op and append", txn=txn)
+    await eventually(lambda: ledgers.waiting)
+    store.hold(is_write_op)
+    unsent = producer.send_nowait("before its op", txn=txn)
+    await eventually(lambda: store.waiting)
+
+    # The old owner's lease is lost; a successor takes the segment over while the old one is still paused.
+    owner = await cluster.store.get(keys.owner(segment))
+    assert owner is not None
+    old.broker._main.cancel()  # type: ignore[union-attr] - it does not notice anything
+    old.broker._unsubscribe()  # type: ignore[misc]
+    await cluster.store.revoke_lease(owner.lease)
+    new, successor = await connected(cluster, "new")
+    reader = await successor.reader(segment)
+    ledgers.open()
+    store.open()
+    with pytest.raises(NotOwner):
+        await paused
+    with pytest.raises((NotOwner, TxnConflict)):
+        await unsent
+    await cluster.commit(txn)
+    await reader.wait("acked")
+    await (await successor.producer(segment)).send("sentinel", sequence_id=9, previous=0)
+    await reader.wait("acked", "sentinel")
+    assert new.broker.statistics().segments
+
+
+class SteppingClock(SystemClock):
+    """As after a pause of the whole process: time has passed, and no timer has run."""
+
+    def __init__(self) -> None:
+        self.paused_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.paused_s
+
+
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
+async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_before(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster
+) -> None:
+    cluster, clock = memory_cluster, SteppingClock()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, clock, random.Random(1))
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    await (await client.producer(segment)).send("m")
+    reading = pb.SegmentPositions(segment=segment)
+    assert (await client.call(segment_positions=reading)).segment_positions_ok.last_confirmed.entry_id == 0
+    epoch = node.broker.segments[segment].epoch
+    clock.paused_s = 60.0
+    with pytest.raises(NotOwner):
+        await client.call(segment_positions=reading)
+    with pytest.raises(NotOwner):
+        await client.reader(segment)
+    await eventually(lambda: segment in node.broker.segments and node.broker.segments[segment].epoch > epoch)
+    await (await client.reader(segment)).wait("m")
+
+
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
+@pytest.mark.parametrize("asked", ["heads", "stream", "queue"])
+async def test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster, asked: str
+) -> None:
+    """▲ That nothing follows what it knows is no answer either; nor would anybody close who attaches to it."""
+    cluster, clock = memory_cluster, SteppingClock()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, clock, random.Random(1))
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    _, client = await connected(cluster)
+    last = await (await client.producer(segment)).send("m")
+    await cluster.subscribe(client, segment)
+    await cluster.queue(client, segment)  # both are known to it
+    behind, end = (pb.Position(ledger_id=last.ledger_id, entry_id=last.entry_id + number) for number in (0, 9))
+    requests: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "heads": lambda: client.call(scan_entries=pb.ScanEntries(segment=segment, after=behind, end=end)),
+        "stream": lambda: client.subscribe(segment),
+        "queue": lambda: client.subscribe(segment, name="jobs", type=pb.SUBSCRIPTION_TYPE_QUEUE),
+    }
+    await requests[asked]()
+    clock.paused_s = 60.0
+    with pytest.raises(NotOwner):
+        await requests[asked]()
+
+
+async def test_l4_an_op_without_an_entry_does_not_keep_its_transaction(cluster: Cluster) -> None:
+    cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    ledgers: GatedLedgers = node.ledgers  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    txn = await cluster.begin()
+    ledgers.hold()
+    producer.send_nowait("never stored", txn=txn)
+    await eventually(lambda: ledgers.waiting)
+    assert len(await cluster.ops(txn)) == 1
+    await node.crash()
+
+    node, client = await connected(cluster)
+    reader = await client.reader(segment)
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
+    await (await client.producer(segment, "p2")).send("sentinel")
+    assert reader.values in ([], ["sentinel"])
+    await reader.wait("sentinel")
+
+
+async def test_a_graceful_restart_leaves_nothing_to_recover_and_serves_at_once(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    for number in range(50):
+        await producer.send(str(number))
+    await node.close()
+    assert await cluster.store.get(keys.owner(segment)) is None
+    assert await cluster.store.get(keys.broker("b1")) is None
+    node, client = await connected(cluster)
+    reader = await client.reader(segment)
+    await reader.wait(*map(str, range(50)))
+    assert (await client.producer(segment)).last == 49
+
+
+async def test_a_restarted_broker_does_not_wait_for_its_old_lease(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, lease_ttl_s=60.0)
+    node = await cluster.start(settings=settings)
+    client = await cluster.connect(node)
+    await (await client.producer(segment)).send("m")
+    await node.crash()
+    async with asyncio.timeout(30.0):
+        node = await cluster.start(settings=settings)
+        client = await cluster.connect(node)
+        await (await client.reader(segment)).wait("m")
+
+
+async def test_another_broker_claims_what_a_dead_one_leaves(cluster: Cluster) -> None:
+    segments = await cluster.create_topic(segments=4)
+    one = await cluster.start("b1")
+    await eventually(lambda: len(one.broker.segments) == 4)
+    two = await cluster.start("b2")
+    clients = await cluster.connect(one)
+    for segment in segments:
+        await (await clients.producer(segment)).send("m")
+    await one.crash()
+    await eventually(lambda: len(two.broker.segments) == 4, timeout_s=15)
+    client = await cluster.connect(two)
+    for segment in segments:
+        await (await client.reader(segment)).wait("m")
+
+
+async def test_a_lost_lease_ends_everything_and_the_broker_comes_back_under_new_epochs(cluster: Cluster) -> None:
+    segments = await cluster.create_topic(segments=2)
+    node, client = await connected(cluster)
+    producers = [await client.producer(segment) for segment in segments]
+    for producer in producers:
+        await producer.send("before")
+    epochs = {path: one.epoch for path, one in node.broker.segments.items()}
+    registration = await cluster.store.get(keys.broker("b1"))
+    assert registration is not None
+    await cluster.store.revoke_lease(registration.lease)
+    await eventually(lambda: all(producer.closed for producer in producers))
+    await eventually(lambda: len(node.broker.segments) == 2)
+    for segment in segments:
+        assert (await node.broker.segment(segment)).epoch > epochs[segment]
+        await (await client.producer(segment)).send("after", sequence_id=1, previous=0)
+        await (await client.reader(segment)).wait("before", "after")
+
+
+async def test_segments_move_to_a_broker_that_joins_and_stay_readable(cluster: Cluster) -> None:
+    settings = replace(cluster.settings, settle_s=0.1)
+    segments = await cluster.create_topic(segments=16)
+    one = await cluster.start("b1", settings=settings)
+    await eventually(lambda: len(one.broker.segments) == 16)
+    client = await cluster.connect(one)
+    for segment in segments:
+        await (await client.producer(segment)).send("m")
+    two = await cluster.start("b2", settings=settings)
+    await eventually(lambda: len(two.broker.segments) > 2 and len(one.broker.segments) + len(two.broker.segments) == 16)
+    for segment in segments:
+        node = one if segment in one.broker.segments else two
+        await (await (await cluster.connect(node)).reader(segment)).wait("m")
+
+
+async def test_an_owner_key_taken_away_ends_the_segment_at_once(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer, reader = await client.producer(segment), await client.reader(segment)
+    epoch = (await node.broker.segment(segment)).epoch
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
+    await eventually(lambda: producer.closed and reader.closed)
+    assert isinstance(producer.closed, NotOwner)
+    with pytest.raises(NotOwner):
+        await producer.send("too late")
+    again = await client.producer(segment)
+    await again.send("under a new epoch")
+    assert (await node.broker.segment(segment)).epoch > epoch
+
+
+async def test_rolling_under_load_loses_and_repeats_nothing(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(cluster.settings, ledger_roll_bytes=5_000, checkpoint_entries=7))
+    client = await cluster.connect(node)
+    producers = [await client.producer(segment, f"p{number}") for number in range(3)]
+    consumer = await cluster.subscribe(client, segment, permits=100_000)
+    reader = await client.reader(segment)
+    txns = [await cluster.begin() for _ in range(4)]
+    waiting = [
+        producer.send_nowait(f"{producer.name}-{number}", txn=([*txns, None])[number % 5])
+        for number in range(60)
+        for producer in producers
+    ]
+    await asyncio.gather(*waiting)
+    for number, txn in enumerate(txns):
+        await (cluster.abort(txn) if number == 1 else cluster.commit(txn))
+    expected = {f"p{p}-{number}" for number in range(60) for p in range(3) if number % 5 != 1}
+    await eventually(lambda: len(reader.values) == len(expected))
+    assert set(reader.values) == expected
+    assert reader.values == consumer.values
+    await consumer.ack(consumer.messages[-1], cumulative=True)
+    await node.close()
+    node, client = await connected(cluster)
+    assert (await client.producer(segment, "p1")).last == 59
+    await (await client.reader(segment)).wait(*reader.values)
+    await (await cluster.subscribe(client, segment, epoch=2)).wait()
+
+
+async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was_acked(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    await cluster.start("b2")
+    producer = await client.producer(segment)
+    for number in range(3):
+        await producer.send(f"{number}")
+    folder, away = cluster.data_dir / "ledgers", cluster.data_dir / "away"
+    folder.rename(away)
+    owner = (await node.broker.segment(segment)).epoch
+    await node.crash()
+    other = cluster.nodes[0]
+
+    async def tried() -> bool:
+        found = await cluster.store.get(keys.owner(segment))
+        return found is not None and found.create_revision > owner
+
+    async with asyncio.timeout(20.0):
+        while not await tried():
+            await asyncio.sleep(0.02)
+    assert not folder.exists()
+    found = await cluster.store.get(keys.ledger(segment))
+    assert found is not None
+    assert records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length is None
+    away.rename(folder)
+    await eventually(lambda: segment in other.broker._owned.serving, timeout_s=20.0)
+    reader = await (await cluster.connect(other)).reader(segment)
+    await reader.wait("0", "1", "2")
+
+
+async def test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [segment] = await cluster.create_topic()
+    _, client = await connected(cluster)
+    producer = await client.producer(segment)
+    await producer.send("a")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        patched.setattr(os, "link", fails)
+        with pytest.raises(TxnError):
+            await producer.send("lost")
+
+        async def closed() -> bool:
+            found = await cluster.store.get(keys.ledger(segment))
+            assert found is not None
+            return records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length == 1
+
+        async with asyncio.timeout(20.0):
+            while not await closed():
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def dead_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Call it, and from then on the disk stores nothing any more, nor takes note of where a ledger ends."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+
+        def die() -> None:
+            for call in ("fdatasync", "link"):
+                patched.setattr(os, call, fails)
+
+        yield die
+
+
+@pytest.mark.parametrize("etcd_is", ["full", "mute"])
+@pytest.mark.parametrize("ends", ["once etcd takes it", "as the broker closes"])
+async def test_l5_no_segment_is_given_back_before_etcd_has_taken_the_end_of_its_ledger(
+    memory_cluster: Cluster, memory_etcd: MemoryEtcd, dead_disk: Callable[[], None], etcd_is: str, ends: str
+) -> None:
+    """▲ A full one takes the deletion of the owner's key all the same, and the next owner is who asks first."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, hand_over_s=0.3)
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer = await client.producer(segment)
+    await producer.send("a")
+    owner = await cluster.store.get(keys.owner(segment))
+    dead_disk()
+    if etcd_is == "full":
+        memory_etcd.quota_bytes = 0
+    else:
+        store.hold(lambda commit: any(put.key == keys.ledger(segment) for put in commit.puts))
+    with capture_logs() as logs:
+        with pytest.raises(TxnError):
+            await producer.send("lost")
+        await asyncio.sleep(4 * cluster.settings.hand_over_s)
+        assert await cluster.store.get(keys.owner(segment)) == owner
+        if ends == "as the broker closes":
+            async with asyncio.timeout(5.0):
+                await node.close()
+            return
+        memory_etcd.quota_bytes, memory_etcd.no_space = DEFAULT_QUOTA_BYTES, False
+        store.open()
+        await eventually(lambda: list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
+    assert not [one for one in logs if one["log_level"] == "error"]
+
+
+def list_of(etcd: MemoryEtcd, segment: str) -> LedgerRecord:
+    found = etcd.mvcc.get(keys.ledger(segment), 0)
+    assert found is not None
+    return records.decode(LedgerRecord, found.value, key=found.key)
+
+
+async def test_a_segment_that_is_lost_again_and_again_gives_its_cache_back_each_time(memory_cluster: Cluster) -> None:
+    """Or the share of every other one shrinks with it, until nothing is cached any more."""
+    [segment] = await memory_cluster.create_topic()
+    broker = (await memory_cluster.start()).broker
+    caches = broker._shared.caches
+    for _ in range(3):
+        await eventually(lambda: segment in broker.segments)
+        served = broker.segments[segment]
+        assert len(caches) == 1
+        served.lost(LedgerFailed("the disk has failed"))
+        assert len(caches) == 0
+
+
+async def test_producers_are_forgotten_by_a_segment_that_never_rolls(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    settings = replace(cluster.settings, housekeeping_s=0.02, producer_idle_s=0.01)
+    node = await cluster.start(settings=settings)
+    client = await cluster.connect(node)
+    for number in range(5):
+        await (await client.producer(segment, f"p{number}")).send("x")
+    await client.close()
+    served = node.broker.segments[segment]
+    await eventually(lambda: served.statistics().producers == 0)
+    assert [info.ledger_id for info in served.ledgers.record.ledgers] == [1]
+
+
+async def turns_of(work: Coroutine[None, None, object]) -> int:
+    """How many turns of the event loop others have while `work` goes on."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    return turns
+
+
+async def test_others_have_their_turns_while_many_decisions_are_applied() -> None:
+    """A broker that was away for long finds every transaction it knew decided."""
+    decisions = [Decision(TxnId(1, number), False, number) for number in range(1, 10_001)]
+    state = SegmentState(
+        segment="public/default/t/0000-ffff-0",
+        owner_epoch=1,
+        revision=1,
+        watermark=EARLIEST,
+        watermark_record=None,
+        aborted={},
+        written=[decision.txn_id for decision in decisions],
+        ack_ops={},
+        cursor_blocks={},
+        decisions=decisions,
+        open_transactions=[],
+        absent_headers=[],
+    )
+    assert await turns_of(state.transaction_buffer(last_confirmed=EARLIEST, fenced_below=EARLIEST)) >= 10
+    applied: list[Decision] = []
+    segment: Any = SimpleNamespace(decide=applied.append)
+    assert await turns_of(_apply_decisions(segment, state)) >= 10
+    assert applied == decisions
+
+
+async def test_others_have_their_turns_while_small_entries_are_scanned() -> None:
+    """One read of the tail holds tens of thousands of them."""
+    entry = encode_entry([OutgoingMessage(b"v")], producer="p", incarnation=1, sequence_id=1, publish_time_ms=1)
+    tail = [(Position(1, number), entry) for number in range(20_000)]
+
+    async def last_footer() -> tuple[Position, None]:
+        return EARLIEST, None
+
+    async def read(first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
+        return tail
+
+    async def write_closed_footer(footer: bytes) -> None:
+        assert footer
+
+    ledgers: Any = SimpleNamespace(
+        last_confirmed=tail[-1][0],
+        next_after=lambda position: Position(1, position.entry_id + 1),
+        last_footer=last_footer,
+        read=read,
+        write_closed_footer=write_closed_footer,
+    )
+    buffer, dedup = TransactionBuffer("s"), Dedup[SendReply](idle_s=60.0)
+    assert await turns_of(_scan(ledgers, EARLIEST, buffer, dedup, now_s=0.0)) >= 20

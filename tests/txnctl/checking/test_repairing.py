@@ -1,0 +1,133 @@
+"""E8: two repairs of one store. Only one of them may come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from segments.ledger.file_ledger import FileLedgerStore
+from segments.log.ledgers import SegmentLedgers
+from txnctl.checking.picture import take_picture
+from txnctl.checking.repair import Repair
+from txnctl.process.store_mark import StoreMark
+from txnstore import keys
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import Incarnation, Owner, SegmentEntry, TopicRecord, TxnSeq, decode, encode
+from txnstore.store import Commit, Delete, KeyValue, Put
+from txnwire.clock import SystemClock
+from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import InternalError
+
+
+class Held(FileLedgerStore):
+    """Does not say what there is before it is let go on."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def list(self) -> Sequence[tuple[str, int]]:
+        self.asked.set()
+        await self.go_on.wait()
+        return await super().list()
+
+
+class Repairing:
+    """A repair in a process of its own."""
+
+    def __init__(self, etcd: MemoryEtcd, folder: Path, seed: int) -> None:
+        chance, clock = random.Random(seed), SystemClock()
+        self.store = MemoryStore(etcd, clock, chance)
+        self.ledgers = Held(folder)
+        mark = StoreMark(folder)
+        self.repair = Repair(self.store, self.ledgers, mark, clock, chance, tcids=1, on_progress=lambda _: None)
+
+    async def close(self) -> None:
+        await self.ledgers.close()
+        await self.store.close()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_e8_of_two_repairs_the_one_that_began_first_writes_nothing_more(tmp_path: Path, ended: bool) -> None:
+    """▲ Its writes would fall into the work of the other one, or of processes that were started when that had ended."""
+    etcd = MemoryEtcd(SystemClock())
+    first, second = Repairing(etcd, tmp_path, 1), Repairing(etcd, tmp_path, 2)
+    StoreMark(tmp_path).write(await first.store.identity(), 1)
+    began = asyncio.create_task(first.repair.run("restored"))
+    await first.ledgers.asked.wait()
+    other = asyncio.create_task(second.repair.run("restored"))
+    await second.ledgers.asked.wait()
+    if ended:
+        second.ledgers.go_on.set()
+        await other
+        at_work = TxnSeq(next=5 << 40)
+        await second.store.commit(Commit(puts=(Put(keys.txn_seq(0), encode(at_work)),)))
+    first.ledgers.go_on.set()
+    with pytest.raises(InternalError, match="another repair"):
+        await began
+    second.ledgers.go_on.set()
+    await other
+    _, (found, seq) = await second.store.get_many([keys.INCARNATION, keys.txn_seq(0)])
+    mark = StoreMark(tmp_path).read()
+    assert found is not None
+    assert seq is not None
+    assert mark is not None
+    identity = decode(Incarnation, found.value, key=found.key)
+    assert (identity.repair, identity.generation, identity.id) == ("", 2, mark.incarnation)
+    assert not ended or decode(TxnSeq, seq.value, key=seq.key) == at_work
+    for one in (first, second):
+        await one.close()
+
+
+TOPIC, SEGMENT = "public/nyc/flights", "public/nyc/flights/0000-ffff-0"
+
+
+def entry(n: int) -> bytes:
+    message = OutgoingMessage(value=f"{n}".encode())
+    return encode_entry([message], producer="p", incarnation=1, sequence_id=n, publish_time_ms=0)
+
+
+async def make_ledgers(store: MemoryStore, files: FileLedgerStore, count: int) -> tuple[SegmentLedgers, list[KeyValue]]:
+    """Of one entry each, their list in pages of two; the records of it as they stood after a half of them."""
+    owned = await store.commit(Commit(puts=(Put(keys.owner(SEGMENT), encode(Owner(broker="b", address="a"))),)))
+    ledgers = SegmentLedgers(store, files, SEGMENT, epoch=owned.revision, incarnation="i", page_ledgers=2)
+    await ledgers.take_over()
+    half: list[KeyValue] = []
+    for n in range(count):
+        assert ledgers.writer is not None
+        ledgers.writer.append(entry(n))
+        await ledgers.writer.sync()
+        await ledgers.roll(ledgers.footer(ledgers.writer.ledger_id, 1, b""))
+        if n == count // 2:
+            half = list((await store.range(keys.LEDGER_PAGE, keys.prefix_end(keys.LEDGER))).records)
+    ledgers.abandon()
+    return ledgers, half
+
+
+async def test_e8_ledgers_that_etcd_forgot_join_a_list_in_pages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnctl.checking.repair.ADOPTED_AT_ONCE", 3)
+    etcd = MemoryEtcd(SystemClock())
+    one = Repairing(etcd, tmp_path, 1)
+    one.ledgers.go_on.set()
+    StoreMark(tmp_path).write(await one.store.identity(), 1)
+    whole = SegmentEntry(id=0, lo=0, hi=0xFFFF, state="ACTIVE", parents=[], children=[])
+    topic = TopicRecord(epoch=1, next_segment_id=1, segments=[whole])
+    await one.store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(topic)),)))
+    ledgers, half = await make_ledgers(one.store, one.ledgers, 12)
+    everything = Delete(keys.LEDGER_PAGE, keys.prefix_end(keys.LEDGER))
+    await one.store.commit(Commit(deletes=(everything,)))
+    await one.store.commit(Commit(puts=tuple(Put(record.key, record.value) for record in half)))
+    await one.repair.run("restored")
+    picture = await take_picture(one.store)
+    found = [(info.ledger_id, info.closed_length) for info in picture.ledgers[SEGMENT].ledgers]
+    assert (picture.unreadable, found[:12]) == ([], [(n, 1) for n in range(1, 13)])
+    assert len(picture.ledger_pages[SEGMENT]) >= 2
+    assert ledgers.record.ledgers[0] == picture.ledgers[SEGMENT].ledgers[0]
+    await one.close()

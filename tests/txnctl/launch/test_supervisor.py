@@ -1,0 +1,139 @@
+"""Children are restarted when they die, stopped in order, and never outlive their supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from txnctl.launch.supervisor import ChildSpec, Supervisor
+from txnwire.errors import InternalError, Timeout
+
+SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_killed_child_comes_back_and_stop_ends_it(tmp_path: Path) -> None:
+    async with Supervisor([ChildSpec(name="sleeper", command=SLEEPER, log_path=tmp_path / "log")]) as supervisor:
+        child = supervisor.children["sleeper"]
+        first = child.pid
+        child.signal(signal.SIGKILL)
+        await until(lambda: child.restarts == 1 and child.pid not in (None, first))
+        second = child.pid
+    assert second is not None
+    assert not is_alive(second)
+
+
+PARENT = [
+    sys.executable,
+    "-c",
+    "import subprocess; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()",
+]
+
+
+async def test_a_group_killed_on_purpose_is_gone_with_its_children_and_its_return_is_no_restart(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with Supervisor([ChildSpec(name="parent", command=PARENT, log_path=log)]) as supervisor:
+        child = supervisor.children["parent"]
+        for times in range(1, 4):  # as often as would be a crash loop
+            await until(lambda times=times: log.read_text().count("\n") == times)  # type: ignore[misc]
+            started = int(log.read_text().split()[-1])
+            child.kill_group()
+            await until(lambda started=started: not is_alive(started))  # type: ignore[misc]
+        await until(lambda: log.read_text().count("\n") == 4)
+        assert (child.restarts, child.looping.is_set()) == (0, False)
+
+
+async def test_children_stop_in_reverse_order(tmp_path: Path) -> None:
+    out = tmp_path / "order"
+    script = (
+        "import signal, sys, time\n"
+        "def stop(*_):\n    open(sys.argv[1], 'a').write(sys.argv[2]); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop); print('up', flush=True)\n"
+        "time.sleep(600)"
+    )
+    logs = {name: tmp_path / f"{name}.log" for name in "abc"}
+
+    def ready(name: str) -> Callable[[], asyncio.Future[None]]:
+        return lambda: asyncio.ensure_future(until(lambda: logs[name].exists() and b"up" in logs[name].read_bytes()))
+
+    specs = [
+        ChildSpec(
+            name=name,
+            command=[sys.executable, "-c", script, str(out), name],
+            log_path=logs[name],
+            wait_ready=ready(name),
+        )
+        for name in "abc"
+    ]
+    async with Supervisor(specs):
+        pass
+    assert out.read_text() == "cba"
+
+
+async def test_a_child_that_dies_at_start_is_reported_with_its_log(tmp_path: Path) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    spec = ChildSpec(
+        name="broken",
+        command=[sys.executable, "-c", "raise SystemExit('no such data folder')"],
+        log_path=tmp_path / "log",
+        wait_ready=never,
+    )
+    with pytest.raises(InternalError, match="no such data folder"):
+        async with Supervisor([spec]):
+            pass
+
+
+async def test_a_child_that_is_never_ready_times_out_and_is_stopped(tmp_path: Path) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    spec = ChildSpec(name="slow", command=SLEEPER, log_path=tmp_path / "log", wait_ready=never, ready_timeout_s=0.2)
+    supervisor = Supervisor([spec])
+    with pytest.raises(Timeout, match="slow was not ready"):
+        async with supervisor:
+            pass
+    assert supervisor.children["slow"].pid is None
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    """SIGKILL of the supervisor: the kernel ends the children (`txnstore.etcd.lifetime`)."""
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from txnctl.launch.supervisor import ChildSpec, Supervisor\n"
+        "async def main():\n"
+        f"    spec = ChildSpec(name='s', command={SLEEPER!r}, log_path=Path({str(tmp_path / 'log')!r}))\n"
+        "    async with Supervisor([spec]) as supervisor:\n"
+        "        print(supervisor.children['s'].pid, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        asyncio.run(until(lambda: (tmp_path / "log").exists() and b"up" in (tmp_path / "log").read_bytes()))
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait(timeout=10)
+        asyncio.run(until(lambda: not is_alive(child)))
+    assert not is_alive(child)

@@ -1,0 +1,116 @@
+"""A role that a defect has ended takes its process with it, so that a supervisor starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator_v5.collector import Collector
+from segments.broker.claims import Claims
+from segments.log.retention import Retention
+from segments.owner.segment import Segment
+from tests.cluster import InProcessCluster
+from txnctl.process.serve import wait_stopped_or_failed
+from txnstore.election import Election, Leadership
+from txnwire.errors import InternalError
+
+
+@pytest.mark.leaves("tasks", "the call that meets the defect is answered by nobody")
+async def test_a_defect_in_the_broker_ends_the_process(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = cluster.servers["broker"].server
+    waiting = asyncio.ensure_future(wait_stopped_or_failed(asyncio.Event(), server))
+
+    def defect(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Claims, "next_moves", defect)
+    async with cluster.connect() as client:
+        with pytest.raises(InternalError, match="a defect"):
+            await asyncio.gather(waiting, client.create_topic("topic://public/default/wakes-the-broker"))
+
+
+async def test_a_stop_ends_the_wait(cluster: InProcessCluster) -> None:
+    stop = asyncio.Event()
+    waiting = asyncio.ensure_future(wait_stopped_or_failed(stop, cluster.servers["broker"].server))
+    stop.set()
+    async with asyncio.timeout(10):
+        await waiting
+    assert cluster.servers["broker"].server.serving
+
+
+async def test_a_task_that_ends_is_begun_anew_and_readyz_and_the_metrics_say_so(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = cluster.servers["control"].server
+    assert (server.tasks.failing(), server.not_ready()) == (None, None)
+    failed = asyncio.Event()
+    campaign = Election.campaign
+
+    async def once(self: Election) -> Leadership:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a defect")
+        return await campaign(self)
+
+    controller = server.controller
+    assert controller is not None
+    monkeypatch.setattr(Election, "campaign", once)
+    term = controller._term
+    assert term is not None
+    term.deposed.set()
+    while not server.tasks.failures.get("controller"):
+        await asyncio.sleep(0.01)
+    assert "controller has ended: RuntimeError" in (server.not_ready() or "")
+    assert server.statistics().task_failures["controller"] >= 1
+    monkeypatch.undo()
+    await controller.wait_leading(timeout_s=30.0)
+
+
+async def test_a_segment_whose_housekeeping_shows_a_defect_is_given_up_and_no_other_is(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = cluster.servers["broker"].server
+    broker = server.broker
+    assert broker is not None
+    async with cluster.connect() as client:
+        for name in ("bad", "good"):
+            await client.create_topic(f"topic://public/default/{name}")
+        while len(broker.segments) < 2:
+            await asyncio.sleep(0.01)
+        good = broker.segments["public/default/good/0000-ffff-0"]
+        epoch = broker.segments["public/default/bad/0000-ffff-0"].epoch
+        keep = Segment.keep
+
+        async def defect(self: Segment, retention: Retention) -> None:
+            if "/bad/" in self.path:
+                raise RuntimeError("a defect")
+            await keep(self, retention)
+
+        monkeypatch.setattr(Segment, "keep", defect)
+        for path in broker.segments:
+            broker._shared.wake_housekeeping(path)
+        while not server.tasks.failures.get("housekeeping"):
+            await asyncio.sleep(0.01)
+        monkeypatch.undo()
+        assert "housekeeping of public/default/bad/0000-ffff-0 has ended" in (server.not_ready() or "")
+        while (again := broker.segments.get("public/default/bad/0000-ffff-0")) is None or again.epoch == epoch:
+            await asyncio.sleep(0.01)
+        assert broker.segments["public/default/good/0000-ffff-0"] is good
+        await (await client.producer("topic://public/default/bad")).send(b"goes on")
+
+
+async def test_the_end_of_a_coordinator_ends_the_process(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = cluster.servers["control"].server
+
+    async def defect(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Collector, "collect", defect)
+    with pytest.raises(InternalError, match="a defect"):
+        await wait_stopped_or_failed(asyncio.Event(), server)
+    assert "a role has failed" in (server.not_ready() or "")

@@ -1,0 +1,114 @@
+"""Settings come from a file, then the environment, then flags (API.md, "Command line")."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from txnctl.cli import serve
+from txnctl.process.settings import ROLES, ServerSettings, effective, load, unknown_in_environment
+from txnwire.errors import InvalidArgument
+
+
+def test_defaults_serve_every_role() -> None:
+    assert load(None).roles == ROLES
+
+
+def test_environment_beats_file_and_flags_beat_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text('id = "from-file"\netcd_prefix = "/file"\nlease_ttl_s = 7\n')
+    monkeypatch.setenv("TXN_ETCD_PREFIX", "/environment")
+    monkeypatch.setenv("TXN_ID", "from-environment")
+    settings = load(config, id="from-flag")
+    assert (settings.id, settings.etcd_prefix, settings.lease_ttl_s) == ("from-flag", "/environment", 7)
+
+
+def test_a_flag_that_says_no_or_zero_beats_the_file_too(tmp_path: Path) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text("autoscale = true\nmin_free_bytes = 7\nheader_retention_s = 7\n")
+    settings = load(config, autoscale=False, min_free_bytes=0, header_retention_s=0.0)
+    assert (settings.autoscale, settings.min_free_bytes, settings.header_retention_s) == (False, 0, 0.0)
+    assert load(config, header_retention_s=None).header_retention_s == 7.0
+
+
+def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXN_ROLES", "broker, admin")
+    assert load(None).roles == ("broker", "admin")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"roles": "broker,king"}, "unknown role king"),
+        ({"id": "a b"}, "server id 'a b'"),
+        ({"tcids": 0}, "tcids"),
+        ({"lease_ttl_s": 0.1}, "lease_ttl_s"),
+        ({"colour": "red"}, "colour"),
+        ({"log_level": "loud"}, "log_level: expected debug, info, warning or error"),
+        ({"etcd": "nonsense"}, "etcd endpoint 'nonsense': expected http://host:port"),
+        ({"etcd": ""}, "no etcd endpoint is given"),
+        ({"etcd_ca": "/nowhere.pem", "etcd": "https://e:1"}, "etcd_ca: there is no such file"),
+    ],
+)
+def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        load(None, **flags)
+
+
+def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("id = ")
+    with pytest.raises(InvalidArgument, match=r"broken\.toml"):
+        load(broken)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("lease_ttl", "lease_ttl_s"), ("data-dir", "data_dir"), ("Listen", "listen")]
+)
+def test_an_unknown_key_of_the_file_is_refused_with_the_nearest_known(tmp_path: Path, written: str, meant: str) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text(f'id = "one"\n{written} = "1"\n')
+    with pytest.raises(InvalidArgument, match=rf"txnstore\.toml: '{written}' is no setting; did you mean {meant}\?"):
+        load(config)
+
+
+def test_an_unknown_key_like_none_is_refused_with_where_to_look(tmp_path: Path) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text('colour = "red"\n[more]\nx = 1\n')
+    with pytest.raises(InvalidArgument, match=r"'colour' is no setting; `txnctl settings` lists.*'more' is no setting"):
+        load(config)
+
+
+def test_every_setting_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text('id = "from-file"\netcd_prefix = "/file"\netcd_password = "secret"\n')
+    monkeypatch.setenv("TXN_ETCD_PREFIX", "/environment")
+    found = {one.setting: (one.value, one.source) for one in effective(config, tcids=4)}
+    assert list(found) == list(ServerSettings.model_fields)
+    assert found["id"] == ("from-file", f"file {config}")
+    assert found["etcd_prefix"] == ("/environment", "environment TXN_ETCD_PREFIX")
+    assert found["etcd_password"] == ("***", f"file {config}")
+    assert found["tcids"] == (4, "flag")
+    assert found["lease_ttl_s"] == (10.0, "default")
+
+
+def test_what_looks_like_a_setting_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXN_URL", "txn://h:1")
+    monkeypatch.setenv("TXN_LEASE_TTL", "7")
+    monkeypatch.setenv("TXN_ID", "one")
+    assert unknown_in_environment() == ["TXN_LEASE_TTL is no setting; did you mean TXN_LEASE_TTL_S?"]
+
+
+def test_every_setting_has_a_flag_but_the_password() -> None:
+    """A password on a command line is read by everybody on the machine."""
+    assert set(ServerSettings.model_fields) - set(inspect.signature(serve).parameters) == {"etcd_password"}
+
+
+def test_http_can_be_off_and_is_checked_otherwise() -> None:
+    assert load(None, admin_listen="off").admin_listen == "off"
+    with pytest.raises(InvalidArgument, match="admin_listen 'of'"):
+        load(None, admin_listen="of")

@@ -1,0 +1,117 @@
+"""Endpoints, releases and what an error of etcd's means. Pure tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from txnstore.access.backend import Reason, Refused, Unanswered
+from txnstore.etcd.connection import TokenExpired, meaning_of
+from txnstore.etcd.releases import check_release
+from txnstore.etcd.settings import EtcdSettings
+from txnstore.store import Compacted
+from txnwire.errors import InvalidArgument
+
+Code = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "reason"),
+    [
+        (Code.INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request", Reason.MALFORMED),
+        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", Reason.MALFORMED),
+        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", Reason.DENIED),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Reason.FULL),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Reason.BUSY),
+        (Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max", Reason.MALFORMED),
+        (Code.NOT_FOUND, "etcdserver: requested lease not found", Reason.LEASE_GONE),
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Reason.DENIED),
+        (Code.OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision", Reason.MALFORMED),
+    ],
+)
+def test_refusals_are_definite(code: grpc.StatusCode, text: str, reason: Reason) -> None:
+    meaning = meaning_of(code, text)
+    assert isinstance(meaning, Refused)
+    assert meaning.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (Code.UNAVAILABLE, "etcdserver: request timed out"),
+        (Code.UNAVAILABLE, "etcdserver: leader changed"),
+        (Code.UNAVAILABLE, "etcdserver: no leader"),
+        (Code.UNAVAILABLE, "Socket closed"),
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded"),
+        (Code.CANCELLED, "the channel was closed"),
+        (Code.UNKNOWN, "anything"),
+        (Code.INTERNAL, "Received RST_STREAM"),
+        (Code.ABORTED, ""),
+        (Code.NOT_FOUND, "something else"),
+    ],
+)
+def test_e2_everything_else_leaves_the_fate_open(code: grpc.StatusCode, text: str) -> None:
+    """▲ DESIGN §4: these also come from etcd itself, when a proposal is lost or late."""
+    assert isinstance(meaning_of(code, text), Unanswered)
+
+
+def test_compaction_and_tokens_are_told_apart() -> None:
+    assert isinstance(
+        meaning_of(Code.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted"), Compacted
+    )
+    assert isinstance(meaning_of(Code.UNAUTHENTICATED, "etcdserver: invalid auth token"), TokenExpired)
+    assert isinstance(meaning_of(Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old"), TokenExpired)
+
+
+@pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.2"])
+def test_releases_that_lose_entries_are_for_development_only(version: str) -> None:
+    with pytest.raises(InvalidArgument, match="can lose applied entries"):
+        check_release(version, development=False, endpoint="e:1")
+    check_release(version, development=True, endpoint="e:1")
+
+
+@pytest.mark.parametrize("version", ["3.4.20", "3.4.23", "3.5.3", "3.5.21", "3.6.0", "4.0.0", "3.5.22+build7"])
+def test_other_releases_serve(version: str) -> None:
+    check_release(version, development=False, endpoint="e:1")
+
+
+@pytest.mark.parametrize(("version", "says"), [("3.3.27", "oldest that will do"), ("", "major.minor.patch")])
+def test_what_is_no_etcd_of_ours_is_refused(version: str, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        check_release(version, development=True, endpoint="e:1")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "tls_files", "expected"),
+    [
+        ("http://127.0.0.1:2379", False, ("127.0.0.1:2379", False)),
+        ("https://etcd-0.etcd:2379/", False, ("etcd-0.etcd:2379", True)),
+        ("etcd:2379", False, ("etcd:2379", False)),
+        ("etcd:2379", True, ("etcd:2379", True)),
+        ("https://[::1]:2379", True, ("[::1]:2379", True)),
+    ],
+)
+def test_endpoints_are_read(endpoint: str, tls_files: bool, expected: tuple[str, bool]) -> None:
+    settings = EtcdSettings(endpoints=(endpoint,), ca=Path("ca.pem") if tls_files else None)
+    assert settings.addresses() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "says"),
+    [
+        ((), "at least one"),
+        (("127.0.0.1",), "http://host:port"),
+        (("ftp://a:1",), "ftp://a:1"),
+        (("http://a:1/x",), "a:1/x"),
+    ],
+)
+def test_malformed_endpoints_are_named(endpoints: tuple[str, ...], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        EtcdSettings(endpoints=endpoints).addresses()
+
+
+def test_plain_http_with_tls_files_is_a_mistake() -> None:
+    with pytest.raises(InvalidArgument, match="write https://"):
+        EtcdSettings(endpoints=("http://a:1",), ca=Path("ca.pem")).addresses()

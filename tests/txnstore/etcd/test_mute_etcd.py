@@ -1,0 +1,50 @@
+"""An etcd that takes connections and requests and answers nothing: each call is given up within its time (C6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.mute_endpoint import mute_endpoint
+from tests.txnstore.silent_etcd import silent_etcds
+from txnstore.access.store_client import StoreClient
+from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
+from txnstore.store import Commit, MetadataStore, Put
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import OutcomeUnknown, StoreUnavailable
+
+TIMEOUT_S = 0.3
+LONG_S = 20.0
+"""Far more than any of it may take."""
+
+CALLS: dict[str, Callable[[MetadataStore], Awaitable[object]]] = {
+    "get": lambda store: store.get(b"/a", timeout_s=TIMEOUT_S),
+    "get_many": lambda store: store.get_many([b"/a", b"/b"], timeout_s=TIMEOUT_S),
+    "range": lambda store: store.range(b"/a", b"/b", timeout_s=TIMEOUT_S),
+    "commit": lambda store: store.commit(Commit(puts=(Put(b"/a", b"x"),)), timeout_s=TIMEOUT_S),
+    "incarnation": lambda store: store.incarnation(timeout_s=TIMEOUT_S),
+    "grant_lease": lambda store: store.grant_lease(5.0, timeout_s=TIMEOUT_S),
+    "revoke_lease": lambda store: store.revoke_lease(7, timeout_s=TIMEOUT_S),
+}
+
+
+async def test_c6_an_etcd_that_takes_the_connection_and_says_nothing_is_given_up() -> None:
+    async with mute_endpoint() as address, asyncio.timeout(LONG_S):
+        settings = EtcdSettings(endpoints=(f"http://{address}",), prefix="/mute", connect_timeout_s=TIMEOUT_S)
+        with pytest.raises(StoreUnavailable, match=address):
+            await EtcdStore.connect(settings, clock=SystemClock(), random=SystemRandom())
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_c6_a_call_to_an_etcd_that_has_gone_mute_is_given_up_in_time(name: str) -> None:
+    async with silent_etcds(1) as ((etcd,), backend):
+        store = StoreClient(backend, SystemClock(), SystemRandom(), quota_bytes=1 << 30)
+        etcd.applies.clear()
+        etcd.tells.clear()
+        etcd.renews.clear()
+        async with asyncio.timeout(LONG_S):
+            with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+                await CALLS[name](store)
+            await store.close()

@@ -1,0 +1,129 @@
+"""A member that answers some things and not others: what still goes on over it, and what is moved to another one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.txnstore.silent_etcd import TTL_S, SilentEtcd, silent_etcds
+from txnstore.access.backend import Unanswered
+from txnstore.access.leases import KeptLease
+from txnstore.access.lineage import StoreUnfit
+from txnstore.etcd.backend import EtcdBackend
+from txnwire.clock import SystemClock
+
+
+async def test_a_lease_is_kept_at_a_member_that_answers_no_reads() -> None:
+    """It may be defragmented for longer than a lease lasts, and renews all the while."""
+    async with silent_etcds(1) as ((etcd,), backend):
+        etcd.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.read_many((b"/k",), 0)
+        clock = SystemClock()
+        lease = KeptLease(backend, clock, 1, TTL_S, clock.monotonic(), on_end=lambda _: None)
+        waiting = asyncio.create_task(backend.wait_ready())
+        while lease.valid() and etcd.asked["renewal"] < 5:
+            await asyncio.sleep(0.02)
+        assert lease.valid()
+        assert not waiting.done(), "for anything else it is not fit"
+        etcd.applies.set()
+        await waiting
+        await lease.abandon()
+
+
+async def test_a_lease_is_given_up_once_the_store_is_another_one() -> None:
+    async with silent_etcds(1) as (_, backend):
+        clock = SystemClock()
+        lease = KeptLease(backend, clock, 1, TTL_S, clock.monotonic(), on_end=lambda _: None)
+        backend.condemn(StoreUnfit("restored from a backup"))
+        await lease.wait_lost()
+        await lease.abandon()
+
+
+async def test_revoking_a_lease_of_a_store_that_is_another_one_raises_nothing() -> None:
+    """▲ A candidate that is cancelled revokes its lease: with an error in place of its end it would go on for ever, and
+    so would the closing of its server."""
+    async with silent_etcds(1) as (_, backend):
+        clock = SystemClock()
+        lease = KeptLease(backend, clock, 1, TTL_S, clock.monotonic(), on_end=lambda _: None)
+        backend.condemn(StoreUnfit("restored from a backup"))
+        await lease.revoke()
+        assert not lease.valid()
+
+
+async def test_a_lease_is_renewed_at_another_member_where_the_first_is_silent() -> None:
+    async with silent_etcds(2) as (etcds, backend):
+        used = next(etcd for etcd in etcds if etcd.asked["txn"])
+        other = next(etcd for etcd in etcds if etcd is not used)
+        await _move(backend, used)
+        other.renews.clear()
+        assert await backend.keep_alive(1) == TTL_S
+        assert (other.asked["renewal"], used.asked["renewal"]) == (1, 1)
+
+
+async def test_all_who_wait_ask_for_admission_together() -> None:
+    async with silent_etcds(1) as ((etcd,), backend):
+        etcd.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.read_many((b"/k",), 0)
+        before = etcd.asked.copy()
+        waiting = [asyncio.create_task(backend.wait_ready()) for _ in range(500)]
+        while etcd.asked["range"] == before["range"]:
+            await asyncio.sleep(0.01)
+        assert etcd.asked["status"] - before["status"] == 1
+        waiting[0].cancel()  # the one that asks: another one goes on
+        etcd.applies.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [result for result in results[1:] if result is not None] == []
+        assert etcd.asked["status"] - before["status"] <= 4
+
+
+async def test_a_watch_leaves_a_member_that_no_longer_applies() -> None:
+    async with silent_etcds(2) as (etcds, backend):
+        used = next(etcd for etcd in etcds if etcd.asked["txn"])
+        other = next(etcd for etcd in etcds if etcd is not used)
+        stream = await backend.open_watch(b"/a", b"/b", 1)
+        receiving = asyncio.create_task(stream.receive())
+        while not used.watching:
+            await asyncio.sleep(0.01)
+        used.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.status()  # it would tell it, and is asked to read first
+        await backend.wait_ready()
+        with pytest.raises(Unanswered, match="left for another"):
+            await receiving
+        await stream.close()
+        again = await backend.open_watch(b"/a", b"/b", 1)
+        receiving = asyncio.create_task(again.receive())
+        while not other.watching:
+            await asyncio.sleep(0.01)
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        await again.close()
+
+
+async def test_watches_that_were_closed_are_forgotten_and_one_that_stays_still_leaves() -> None:
+    """Every watch is opened anew now and then, for as long as its process runs."""
+    async with silent_etcds(2) as (etcds, backend):
+        used = next(etcd for etcd in etcds if etcd.asked["txn"])
+        stays = await backend.open_watch(b"/a", b"/b", 1)
+        for _ in range(3):
+            await (await backend.open_watch(b"/a", b"/b", 1)).close()
+        (endpoint,) = [one for one in backend._connection._endpoints if one.left]
+        assert len(endpoint.left) == 1
+        await _move(backend, used)
+        with pytest.raises(Unanswered, match="left for another"):
+            await stays.receive()
+        await stays.close()
+        assert not endpoint.left
+
+
+async def _move(backend: EtcdBackend, away_from: SilentEtcd) -> None:
+    """Have the other member used, and known."""
+    away_from.applies.clear()
+    with pytest.raises(Unanswered):
+        await backend.status()
+    await backend.wait_ready()
+    away_from.applies.set()

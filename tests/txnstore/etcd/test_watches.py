@@ -1,0 +1,120 @@
+"""E1: watches under faults, in virtual time over the in-memory etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.segments.virtual_time import LoopClock, run
+from tests.txnstore.faulty_store import (
+    LOST_AFTER,
+    LOST_BEFORE,
+    A,
+    B,
+    Script,
+    client,
+)
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.store import (
+    Commit,
+    Delete,
+    EventKind,
+    Put,
+    Watch,
+)
+
+
+class Follower:
+    """Keeps a copy of a range by a watch alone."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.records: dict[bytes, bytes] = {}
+        self.revision = 0
+        self.resyncs = 0
+
+    async def follow(self) -> None:
+        async for batch in self.watch:
+            assert batch.revision > self.revision
+            self.revision = batch.revision
+            if batch.resync:
+                self.resyncs += 1
+                self.records.clear()
+            for event in batch.events:
+                if event.kind is EventKind.PUT:
+                    self.records[event.record.key] = event.record.value
+                else:
+                    self.records.pop(event.record.key, None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_e1_state_by_watch_equals_a_fresh_reading(seed: int) -> None:
+    """The watch is cut, compacted away, delayed and starved while keys come, change and go."""
+
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        etcd = MemoryEtcd(LoopClock())
+        writer = client(etcd, name="writer")
+        opening = Script("watch", [LOST_BEFORE, LOST_AFTER] * 3, watch_delays_s=[0.0, 0.002, 0.3])
+        reader = client(etcd, opening, name="reader")
+        follower = Follower(reader.watch(b"/k/", b"/k0", from_revision=1))
+        following = asyncio.ensure_future(follower.follow())
+        faults: list[Callable[[], None]] = [
+            etcd.cut,
+            reader.memory_backend.disconnect,
+            reader.memory_backend.reconnect,
+            lambda: etcd.compact(etcd.mvcc.revision) if etcd.mvcc.revision > etcd.mvcc.compacted else None,
+        ]
+        for _ in range(300):
+            key = b"/k/%d" % chance.randrange(12)
+            change = Commit(puts=(Put(key, b"%d" % chance.randrange(99)),))
+            await writer.commit(change if chance.random() < 0.7 else Commit(deletes=(Delete(key),)))
+            await asyncio.sleep(chance.choice([0, 0, 0.01, 0.2]))
+            if chance.random() < 0.1:
+                chance.choice(faults)()
+        reader.memory_backend.reconnect()
+        await writer.commit(Commit(puts=(Put(b"/k/end", b""),)))
+        async with asyncio.timeout(30):
+            while b"/k/end" not in follower.records:
+                await asyncio.sleep(0.1)
+        assert follower.records == {record.key: record.value for record in etcd.mvcc.range(b"/k/", b"/k0")[0]}
+        await reader.close()
+        await writer.close()
+        await following
+
+    run(scenario())
+
+
+def test_e1_a_watch_resumes_behind_its_last_event() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd)
+        watch = store.watch(b"/k/", b"/k0", from_revision=1)
+        seen = []
+        for n in range(5):
+            await store.commit(Commit(puts=(Put(A, b"%d" % n), Put(B, b"%d" % n))))
+            seen += [event.record.value for event in (await anext(watch)).events]
+            etcd.cut()
+        assert seen == [b"%d" % n for n in range(5) for _ in range(2)]
+        await store.close()
+
+    run(scenario())
+
+
+def test_e1_a_slow_follower_holds_nothing_up_and_loses_nothing() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd)
+        watch = store.watch(b"/k/", b"/k0", from_revision=1)
+        for n in range(500):
+            await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
+        seen: list[bytes] = []
+        while len(seen) < 500:
+            seen += [event.record.value for event in (await anext(watch)).events]
+        assert seen == [b"%d" % n for n in range(500)]
+        await store.close()
+
+    run(scenario())

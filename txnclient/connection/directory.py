@@ -1,0 +1,307 @@
+"""What a client knows of the cluster: coordinators, brokers, the controller, and the layouts of the topics it uses.
+
+It is followed over one connection to any server ("any role answers", DESIGN §8) and followed again over another one
+when that is lost, or when its server is cut off from the store. Knowledge is ordered by the store's revision, so a
+server that lags cannot turn it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from txnclient.connection.deadlines import Backoff, Deadline
+from txnclient.connection.disowned import Disowned
+from txnclient.connection.links import Link, Links
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.connection.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
+from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized, again
+from txnwire.names import SegmentName
+from txnwire.ports import Clock, Random
+from txnwire.proto import txn_pb2 as pb
+
+FOLLOW_TIMEOUT_S = 5.0
+FIRST_SEARCH_S = 0.2
+LONGEST_SEARCH_S = 30.0
+CANDIDATES = 3
+"""Servers that are asked before the next pause, where home leads astray."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Directory:
+    """Follows the cluster from `start` on, and each topic from the first `layout` for it on."""
+
+    def __init__(self, links: Links, seeds: list[str], *, clock: Clock, random: Random, tasks: OwnedTasks) -> None:
+        self._links = links
+        links.tell(self)
+        self._seeds = seeds
+        self._clock = clock
+        self._random = random
+        self._tasks = tasks
+        self._home: Link | None = None
+        self._disowned = Disowned()
+        self._next_seed = random.getrandbits(16)
+        self._topics: dict[str, TopicLayout | None] = {}
+        """Every topic that is followed; None: it did not exist when last heard of."""
+        self._not_followed: TxnError | None = None
+        """What the latest attempt to follow the cluster ended with."""
+        self._refused: TxnError | None = None
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._last_listener = 0
+        self.cluster: pb.Cluster | None = None
+        self.coordinators: tuple[tuple[int, str], ...] = ()
+        """(TCID, address) of every coordinator that is up, in TCID order."""
+
+    async def start(self, deadline: Deadline) -> None:
+        """Raises `Timeout` if no server answers in time, `Unauthorized` (or what else the handshake was refused
+        with)."""
+        self._tasks.keep(self._follow, name="directory")
+        while self.cluster is None:
+            if self._refused is not None:
+                raise again(self._refused)
+            if deadline.passed:
+                raise deadline.expired(f"connecting to {', '.join(self._seeds)}", self._not_followed)
+            await self.wait_change(deadline.remaining())
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change, before anybody who waits for one goes on; returns what takes it back."""
+        self._last_listener += 1
+        number = self._last_listener
+        self._listeners[number] = listener
+        return lambda: self._unlisten(number)
+
+    def _unlisten(self, number: int) -> None:
+        self._listeners.pop(number, None)
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Wait for the next change of anything here, at most so long."""
+        await asyncio.wait((self._change,), timeout=timeout_s)
+
+    async def wait_change_or_lost(self, link: Link) -> None:
+        """Wait for a change, or for the end of `link`."""
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        forget = link.when_lost(lambda: None if lost.done() else lost.set_result(None))
+        try:
+            await asyncio.wait((self._change, lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            forget()
+
+    def coordinator_address(self, tcid: int) -> str | None:
+        for known, address in self.coordinators:
+            if known == tcid:
+                return address
+        return None
+
+    @property
+    def controller_address(self) -> str | None:
+        return (self.cluster.controller_address or None) if self.cluster is not None else None
+
+    def addresses(self) -> list[str]:
+        """Every server heard of, without repetition: coordinators and controller, brokers, those the client was
+        given."""
+        known: list[str] = []
+        if self.cluster is not None:
+            known = [address for _, address in self.coordinators]
+            known += [self.cluster.controller_address, *(broker.address for broker in self.cluster.brokers)]
+        return list(dict.fromkeys([*(address for address in known if address), *self._seeds]))
+
+    def segment(self, path: str) -> SegmentInfo | None:
+        """A segment of a topic that is followed, as last heard of."""
+        layout = self._topics.get(topic_of_segment(path))
+        return layout.segment_by_path(path) if layout is not None else None
+
+    def known_layout(self, topic: str) -> TopicLayout | None:
+        return self._topics.get(topic)
+
+    async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
+        """The layout of a topic, which is followed from now on. Raises `TopicNotFound`, `Timeout`."""
+        last: TxnError | None = None
+        while not deadline.passed:
+            layout = self._topics.get(topic)
+            if layout is not None:
+                return layout
+            home = self._home
+            if home is not None:
+                try:
+                    await self._watch_topic(home, topic, deadline.remaining())
+                except TxnError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+                else:
+                    layout = self._topics.get(topic)
+                    if layout is None:
+                        raise TopicNotFound(f"topic {topic!r} does not exist: create it first")
+                    return layout
+            await self.wait_change(min(deadline.remaining(), 1.0))
+        raise deadline.expired(f"looking up {topic}", last)
+
+    async def wait_layout(self, topic: str, deadline: Deadline) -> TopicLayout:
+        """Wait until the topic exists as seen from here, as it does a moment after the controller has created it."""
+        while True:
+            try:
+                return await self.layout(topic, deadline)
+            except TopicNotFound:
+                await self.wait_change(min(deadline.remaining(), 0.1))
+                if deadline.passed:
+                    raise
+
+    # ---- following --------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        backoff = Backoff(self._random)
+        while True:
+            try:
+                link = await self._links.get(self._next_address(), Deadline(self._clock, FOLLOW_TIMEOUT_S))
+                await self._follow_over(link)
+                backoff.reset()
+                await self._stay(link)
+            except TxnError as error:
+                if isinstance(error, Unauthorized) or not error.retriable:
+                    self._refused = error
+                self._not_followed = error
+                _log.debug("following the cluster: %s", error)
+            self._home = None
+            self.stir()
+            await asyncio.sleep(backoff.next_s())
+
+    def _next_address(self) -> str:
+        addresses = self.addresses()
+        self._next_seed += 1
+        return addresses[self._next_seed % len(addresses)]
+
+    async def _stay(self, home: Link) -> None:
+        """Until the connection to home has ended. Home is another server from when this one leads astray.
+
+        ▲ A home that is cut off from its store names owners of former times for ever: whoever stayed at it would send
+        nothing any more. Looked for more and more slowly: there may be no better one."""
+        pauses = Backoff(self._random, first_s=FIRST_SEARCH_S, longest_s=LONGEST_SEARCH_S)
+        searched_at = float("-inf")
+        while not home.closed:
+            if not (home.stale or self._disowned.astray):
+                await self.wait_change_or_lost(home)
+                continue
+            if self._clock.monotonic() - searched_at > 2 * LONGEST_SEARCH_S:
+                pauses.reset()
+            home = await self._find_fresh(home) or home
+            self._disowned.clear()
+            searched_at = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(pauses.next_s()):
+                    await home.caller.wait_closed()
+            except TimeoutError:
+                continue
+
+    async def _find_fresh(self, home: Link) -> Link | None:
+        """A server with a view that is not stale, which is home from now on; None where none was found among a few."""
+        for _ in range(min(CANDIDATES, len(self.addresses()))):
+            address = self._next_address()
+            if address == home.address:
+                address = self._next_address()
+            try:
+                link = await self._links.get(address, Deadline(self._clock, FOLLOW_TIMEOUT_S))
+                if link is not home and await self._follow_over(link, fresh=True):
+                    _log.info("the cluster is followed at %s: what %s knows is stale", address, home.address)
+                    return link
+            except TxnError as error:
+                _log.debug("looking for a server to follow the cluster at, %s: %s", address, error)
+        return None
+
+    async def _follow_over(self, link: Link, *, fresh: bool = False) -> bool:
+        """Make it home; with `fresh` only if its view is not stale. Whether it is."""
+        reply = await link.call(pb.Command(watch_cluster=pb.WatchCluster()), timeout_s=FOLLOW_TIMEOUT_S)
+        self._heard_from(link, reply.cluster)
+        if fresh and link.stale:
+            return False
+        for topic in list(self._topics):
+            await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+        self._home = link
+        self._refused = None
+        self.stir()
+        return True
+
+    async def _watch_topic(self, link: Link, topic: str, timeout_s: float) -> None:
+        reply = await link.call(pb.Command(watch_layout=pb.WatchLayout(topic=topic)), timeout_s=timeout_s)
+        self._topics.setdefault(topic, None)
+        self._learn_layout(reply.layout)
+
+    def on_news(self, link: Link, command: pb.Command) -> None:
+        """A push about the cluster or a topic."""
+        body = command.WhichOneof("body")
+        if body == "cluster":
+            self._heard_from(link, command.cluster)
+        elif body == "layout":
+            self._learn_layout(command.layout)
+        else:
+            _log.debug("unexpected push %s", body)
+
+    def on_not_owner(self, link: Link, segment: str) -> None:
+        """A call for a segment was refused; whether by the owner that it is said to have is looked up here."""
+        known = self.segment(segment)
+        if known is not None and known.owner_address == link.address:
+            self._disowned.refused(segment, link.address, self._clock.monotonic())
+            if self._disowned.astray:
+                self.stir()
+
+    def _heard_from(self, link: Link, cluster: pb.Cluster) -> None:
+        was_stale, link.stale = link.stale, cluster.stale
+        self._learn_cluster(cluster)
+        if link.stale != was_stale:
+            self.stir()
+
+    def _learn_cluster(self, cluster: pb.Cluster) -> None:
+        if self.cluster is None or cluster.revision >= self.cluster.revision:
+            self.cluster = cluster
+            self.coordinators = tuple(sorted((c.tc_id, c.address) for c in cluster.coordinators if c.address))
+            self.stir()
+
+    def _learn_layout(self, layout: pb.Layout) -> None:
+        if layout.topic not in self._topics:
+            return
+        known = self._topics[layout.topic]
+        if known is not None and revision_of(layout) < known.revision:
+            return
+        self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
+        self.stir()
+
+    def stir(self) -> None:
+        """Something has changed: whoever waits looks again."""
+        if not self._change.done():
+            self._change.set_result(None)
+        self._change = asyncio.get_running_loop().create_future()
+        for listener in list(self._listeners.values()):
+            listener()
+
+    # ---- finding who serves -----------------------------------------------------------------------------------------
+
+    async def owner_link(self, path: str, deadline: Deadline) -> Link:
+        """A link to the broker that owns a segment now. Raises `NotOwner` while none does, and what `Links.get`
+        raises."""
+        segment = self.segment(path)
+        if segment is None and self._is_ahead(path):
+            raise NotOwner(f"segment://{path} has come since this client heard of its topic's layout last")
+        if segment is None:
+            raise TopicNotFound(f"segment://{path} is not, or no longer, a segment of its topic")
+        if not segment.owner_address:
+            raise NotOwner(f"{segment.name} has no owner at the moment")
+        return await self._links.get(segment.owner_address, deadline)
+
+    def _is_ahead(self, path: str) -> bool:
+        """Whether a segment is newer than its topic's layout as last heard of: ids count up."""
+        layout = self._topics.get(topic_of_segment(path))
+        return layout is not None and SegmentName.from_path(path).segment_id > max(layout.segments, default=-1)
+
+    async def controller_link(self, deadline: Deadline) -> Link:
+        """A link to the elected controller. Raises `ConnectionLost` while there is none, and what `Links.get`
+        raises."""
+        address = self.controller_address
+        if address is None:
+            raise ConnectionLost("no controller is elected at the moment")
+        return await self._links.get(address, deadline)
+
+    def home(self) -> Link | None:
+        """The link over which the cluster is followed, while there is one."""
+        return self._home if self._home is not None and not self._home.closed else None

@@ -1,0 +1,197 @@
+"""What the controller knows of a client's producers: the topics that they are of, one registration a topic.
+
+By it a topic is in use before anything was sent to it. It follows the controller, over changes of it and lost
+connections, ends with the last producer of the topic, and with the connection; nobody waits for it but an opening, for
+a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from txnclient.connection.deadlines import Backoff, Deadline
+from txnclient.connection.links import Link
+from txnclient.connection.session import TRANSIENT, Session
+from txnclient.connection.topic_layout import TopicLayout
+from txnwire.errors import TopicNotFound, TxnError, again
+from txnwire.proto import txn_pb2 as pb
+
+REGISTER_TIMEOUT_S: Final = 5.0
+OPENING_S: Final = 0.5
+"""For so long an opening waits for its registration, which goes on in the background."""
+AT_ONCE: Final = 100
+"""Registrations on their way at the same time, after a change of controller."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Registration:
+    """Of one topic, in one life of it."""
+
+    def __init__(self, layout: TopicLayout) -> None:
+        self.layout = layout
+        """As it was when the first producer was opened."""
+        self.producers = 0
+        self.due = True
+        """The controller has yet to be told."""
+        self.tried = asyncio.Event()
+        """It was, or could not be: an opening goes on."""
+        self.life = layout.life
+        """As the controller has told it: of another topic of the name where it is not the layout's."""
+        self.refused: TxnError | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.layout.topic, self.layout.life
+
+
+class Registrations:
+    """Of one client."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[tuple[str, int], Registration] = {}
+        self._link: Link | None = None
+        self._address: str | None = None
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self, topic: str, deadline: Deadline) -> Registration:
+        """Count one producer more, of the topic as it is now, and wait a moment until the controller knows. Raises
+        `TopicNotFound`, `Timeout`."""
+        while True:
+            layout = await self._session.directory.layout(topic, deadline)
+            registration = self._entered(layout)
+            try:
+                await asyncio.wait_for(registration.tried.wait(), min(OPENING_S, deadline.remaining()))
+            except TimeoutError:
+                registration.tried.set()  # whoever opens the next producer need not wait as well
+            except BaseException:
+                self.leave(registration)
+                raise
+            if registration.refused is None and not layout.is_another(registration.life):
+                return registration
+            self.leave(registration)
+            if registration.refused is not None:
+                raise again(registration.refused)
+            # ▲ What is known of the topic here is of one that was deleted: a producer of that could send nothing.
+            await self._wait_life(topic, registration.life, deadline)
+
+    def _entered(self, layout: TopicLayout) -> Registration:
+        registration = self._known.get((layout.topic, layout.life))
+        if registration is None:
+            registration = self._known[layout.topic, layout.life] = Registration(layout)
+            self._news.set()
+        registration.layout = layout
+        registration.producers += 1
+        if self._task is None:
+            self._task = self._session.tasks.keep(self._run, name="registering producers")
+        return registration
+
+    async def _wait_life(self, topic: str, life: int, deadline: Deadline) -> None:
+        while (known := self._session.directory.known_layout(topic)) is None or known.life < life:
+            if deadline.passed:
+                raise deadline.expired(f"looking up {topic}")
+            await self._session.directory.wait_change(min(deadline.remaining(), 1.0))
+
+    def leave(self, registration: Registration) -> None:
+        """A producer that was counted is closed."""
+        registration.producers -= 1
+        if not registration.producers and self._known.get(registration.key) is registration:
+            del self._known[registration.key]
+            self._say_over(registration)
+
+    def _say_over(self, registration: Registration) -> None:
+        topic, life = registration.key
+        if self._link is not None:
+            over = pb.RegisterProducer(topic=topic, over=True, life=life)
+            self._link.push_if_open(pb.Command(register_producer=over))
+
+    # ---- telling the controller -------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff = Backoff(self._session.random)
+        while True:
+            try:
+                await self._catch_up()
+            except TRANSIENT as error:
+                _log.debug("registering producers: %s", error)
+                for registration in self._known.values():
+                    registration.tried.set()
+                await self._session.directory.wait_change(backoff.next_s())
+            else:
+                backoff.reset()
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """For another controller, the end of the connection, or a topic that is new."""
+        unlisten = self._session.directory.listen(self._news.set)
+        forget = None if self._link is None else self._link.when_lost(self._news.set)
+        try:
+            while not self._known or (not self._due() and self._is_there()):
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            unlisten()
+            if forget is not None:
+                forget()
+
+    def _due(self) -> list[Registration]:
+        return [registration for registration in self._known.values() if registration.due]
+
+    def _is_there(self) -> bool:
+        """Whether who was told last leads still, as far as is known, and can be told more."""
+        link = self._link
+        return (
+            link is not None
+            and not link.closed
+            and self._session.directory.controller_address
+            in (
+                self._address,
+                None,
+            )
+        )
+
+    async def _catch_up(self) -> None:
+        """Tell whoever leads now of all that it has yet to be told. Raises what is transient."""
+        if not self._known:
+            return  # the last was closed while nobody led: no connection is made for nothing
+        if not self._is_there():
+            await self._turn_to_controller()
+        link = self._link
+        while link is not None and (due := self._due()[:AT_ONCE]):
+            answers = await asyncio.gather(*(self._register(link, one) for one in due), return_exceptions=True)
+            for error in answers:
+                if error is not None:
+                    raise error
+
+    async def _turn_to_controller(self) -> None:
+        address = self._session.directory.controller_address
+        link = await self._session.directory.controller_link(Deadline(self._session.clock, REGISTER_TIMEOUT_S))
+        if link is not self._link:
+            # ▲ A former controller that leads again would count what was closed meanwhile.
+            for registration in self._known.values():
+                self._say_over(registration)
+                registration.due = True
+        self._link, self._address = link, address
+
+    async def _register(self, link: Link, registration: Registration) -> None:
+        topic, life = registration.key
+        request = pb.RegisterProducer(topic=topic, life=life)
+        try:
+            reply = await link.call(pb.Command(register_producer=request), timeout_s=REGISTER_TIMEOUT_S)
+            registration.life = reply.register_producer_ok.life
+        except TRANSIENT:
+            raise
+        except TopicNotFound as error:
+            registration.refused = error
+        except TxnError as error:  # an older controller, which counts who has sent something
+            _log.debug("registering a producer of %s: %s", topic, error)
+        registration.due = False
+        registration.tried.set()
+        gone = registration.refused is not None or registration.layout.is_another(registration.life)
+        if gone and self._known.get(registration.key) is registration:
+            # Its producers will hear of it by the layout; what is opened next is not one of them.
+            del self._known[registration.key]

@@ -1,0 +1,138 @@
+"""Changing and deleting topics and subscriptions, at the controller: requests that may be repeated until definite."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.session import Session
+from txnclient.connection.topic_layout import TopicLayout
+from txnwire.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    OutcomeUnknown,
+    SubscriptionNotFound,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+)
+from txnwire.ids import HASH_SPACE
+from txnwire.names import SEGMENT_SCHEME, SegmentName, TopicName, validate_name
+from txnwire.proto import txn_pb2 as pb
+
+CALL_TIMEOUT_S = 15.0
+"""Of one request to the controller, which itself gives up on waiting after 10 s; the call goes on until its own time is
+up."""
+
+
+class Unchanged:
+    """The type of `UNCHANGED`."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged()
+"""A policy that `Client.update_topic` leaves as it is; None takes one away."""
+
+
+def policies_json(**policies: object) -> str:
+    """The policies that are given, as the wire has them. Raises `InvalidArgument` where there are none."""
+    given = {name: value for name, value in policies.items() if not isinstance(value, Unchanged)}
+    if not given:
+        raise InvalidArgument("no policy to change: name at least one, None takes one away")
+    return json.dumps(given)
+
+
+async def update_topic(session: Session, topic: str, policies: str) -> None:
+    name = str(TopicName.parse(topic))
+    command = pb.Command(update_topic=pb.UpdateTopic(topic=name, policies_json=policies))
+    await _ask_controller(session, f"changing {name}", command)
+
+
+async def delete_topic(session: Session, topic: str, *, force: bool) -> None:
+    name = str(TopicName.parse(topic))
+    command = pb.Command(delete_topic=pb.DeleteTopic(topic=name, force=force))
+    await _ask_controller(session, f"deleting {name}", command, gone=TopicNotFound)
+
+
+async def delete_subscription(session: Session, topic: str, subscription: str, *, force: bool) -> None:
+    name = str(TopicName.parse(topic))
+    request = pb.DeleteSubscription(
+        topic=name, subscription=validate_name(subscription, part="subscription"), force=force
+    )
+    what = f"deleting subscription {subscription} of {name}"
+    await _ask_controller(session, what, pb.Command(delete_subscription=request), gone=SubscriptionNotFound)
+
+
+async def split(session: Session, segment: str, at: int | None) -> TopicLayout:
+    name = segment_name(segment)
+    if at is not None and not 0 < at < HASH_SPACE:
+        raise InvalidArgument(f"cannot split {name} at {at!r}: expected the first hash of the upper part, 1..65535")
+    command = pb.Command(split_segment=pb.SplitSegment(segment=name.path, at=at or 0))
+    return await _change_layout(session, f"splitting {name}", name, command)
+
+
+async def merge(session: Session, segment_a: str, segment_b: str) -> TopicLayout:
+    first, second = segment_name(segment_a), segment_name(segment_b)
+    if first.topic != second.topic:
+        raise InvalidArgument(f"cannot merge {first} and {second}: they are of different topics")
+    command = pb.Command(merge_segments=pb.MergeSegments(segment_a=first.path, segment_b=second.path))
+    return await _change_layout(session, f"merging {first} and {second}", first, command)
+
+
+def segment_name(text: str) -> SegmentName:
+    """From `segment://…`, or the path behind that. Raises `InvalidArgument`."""
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a segment's name is a string, not {text!r}")
+    if text.startswith(SEGMENT_SCHEME):
+        return SegmentName.parse(text)
+    if text.count("/") != 3:
+        raise InvalidArgument(
+            f"segment {text!r}: expected tenant/namespace/topic/<lo>-<hi>-<id>, with segment:// before it or without; "
+            "the topic's description shows its segments"
+        )
+    return SegmentName.from_path(text)
+
+
+async def _change_layout(session: Session, what: str, segment: SegmentName, command: pb.Command) -> TopicLayout:
+    """Repeating the request is harmless: it joins the change under way, or finds it done."""
+    deadline = session.deadline()
+
+    async def attempt() -> pb.LayoutChanged:
+        link = await session.directory.controller_link(deadline)
+        reply = await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+        return reply.layout_changed
+
+    changed = await session.repeat(what, deadline, attempt)
+    topic = str(segment.topic)
+    layout = await session.directory.layout(topic, deadline)
+    while layout.epoch < changed.epoch:
+        await session.directory.wait_change(deadline.remaining())
+        if deadline.passed:
+            raise deadline.expired(f"{what}: hearing of layout epoch {changed.epoch}, which stands", None)
+        layout = await session.directory.layout(topic, deadline)
+    return layout
+
+
+async def _ask_controller(
+    session: Session, what: str, command: pb.Command, *, gone: type[TxnError] | None = None
+) -> None:
+    """`gone`: what a repeated deletion is told once the first one, whose answer was lost, has done it."""
+    deadline: Deadline = session.deadline()
+    unanswered = False
+
+    async def attempt() -> None:
+        nonlocal unanswered
+        link = await session.directory.controller_link(deadline)
+        try:
+            await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+        except (Timeout, ConnectionLost, OutcomeUnknown):
+            unanswered = True
+            raise
+        except TxnError as error:
+            if not unanswered or gone is None or not isinstance(error, gone):
+                raise
+
+    await session.repeat(what, deadline, attempt)

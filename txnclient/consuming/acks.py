@@ -1,0 +1,493 @@
+"""Acks of one consumed segment: those of one loop turn leave together, those interrupted are sent again.
+
+Sending an ack again is harmless: the cursor only moves forward, and a transaction that acks twice what it has pending
+has it pending once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.links import Link
+from txnclient.connection.session import TRANSIENT, Session
+from txnclient.consuming.delivered import UpTo
+from txnclient.consuming.inbox import Inbox, all_bits
+from txnclient.consuming.message import Message, ReceivedEntry, Under
+from txnclient.transactions.transaction import Transaction
+from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError, again
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+from txnwire.turns import turn_size
+
+MAX_POSITIONS = 4000
+"""Of one command; a broker takes in at most 10 000."""
+
+MAX_BYTES = 350_000
+"""Of one command's bitmaps and positions, about: in a transaction they are stored as one record of twice as many bytes,
+of which the metadata store takes a million. An entry of 100 000 messages, acked in part, has a bitmap of 12 500."""
+
+POSITION_BYTES = 24
+
+EXPIRY_SLACK_S = 30.0
+"""How long past its deadline a named transaction is taken to be undecided."""
+
+AGAIN_AT_ONCE = 1000
+"""Commands that are sent again in one turn of the loop, once there is a connection."""
+
+AGAIN_S = 0.01
+"""Until the next ones are."""
+
+RETRY_S = 0.1
+"""Until an ack that the connected broker could not take just now is sent again."""
+
+
+def positions_to_wire(bits: Mapping[Position, int], counts: Mapping[Position, int]) -> list[pb.AckPosition]:
+    """Bitmaps by entry, and how many messages each entry has."""
+    return [
+        pb.AckPosition(
+            ledger_id=position.ledger_id,
+            entry_id=position.entry_id,
+            indexes=b"" if named == all_bits(counts[position]) else named.to_bytes(counts[position] + 7 >> 3, "little"),
+            count=counts[position],
+        )
+        for position, named in bits.items()
+    ]
+
+
+def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry, int]]:
+    """Runs of messages of one entry, with their bitmap."""
+    entry: ReceivedEntry | None = None
+    bits = 0
+    for message in messages:
+        if message.entry is not entry:
+            if entry is not None:
+                yield entry, bits
+            entry, bits = message.entry, 0
+        bits |= 1 << message.index
+    if entry is not None:
+        yield entry, bits
+
+
+class AckBatch:
+    """Acks of one transaction (or of none), of what was received under one count of seeks, that leave as one
+    command."""
+
+    __slots__ = (
+        "answered", "bits", "bytes", "counts", "cumulative", "deadline", "epoch", "sent", "txn", "under", "under_way",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        txn: Transaction | None,
+        under: Under | None,
+        deadline: Deadline,
+        answered: asyncio.Future[None],
+        epoch: int,
+    ) -> None:
+        """`epoch`: of the inbox."""
+        self.epoch = epoch
+        self.txn = txn
+        self.under = under
+        self.deadline = deadline
+        self.answered = answered
+        self.cumulative = False
+        self.bits: dict[Position, int] = {}
+        self.counts: dict[Position, int] = {}
+        self.bytes = 0
+        self.under_way = False
+        self.sent = False
+
+    @property
+    def full(self) -> bool:
+        return len(self.bits) >= MAX_POSITIONS or self.bytes >= MAX_BYTES
+
+    def add(self, position: Position, bits: int, count: int) -> None:
+        """`bits` of an entry of `count` messages."""
+        if position not in self.bits:
+            self.bytes += POSITION_BYTES + (count >> 3)
+            self.counts[position] = count
+            self.bits[position] = bits
+        else:
+            self.bits[position] |= bits
+
+    def command(self, consumer_id: int) -> pb.Command:
+        ack = pb.Ack(consumer_id=consumer_id, cumulative=self.cumulative)
+        ack.positions.extend(positions_to_wire(self.bits, self.counts))
+        if self.txn is not None:
+            ack.txnid_most_bits = self.txn.id.most_bits
+            ack.txnid_least_bits = self.txn.id.least_bits
+            ack.writer = self.txn.writer_id
+        return pb.Command(ack=ack)
+
+
+class Owner(Protocol):
+    """The feed whose acks they are."""
+
+    def aborted(self, revision: int) -> None:
+        """A transaction that acked messages of this segment was aborted, at that revision."""
+
+    def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
+        """Their ack has failed, and the broker cannot know it: nobody would deliver them again."""
+
+    def refused(self, messages: Sequence[Message[Any]]) -> None:
+        """Their ack in a transaction was refused here."""
+
+
+class Acks:
+    """The acks of one feed. `attached` and `detached` follow its connection."""
+
+    def __init__(self, session: Session, segment: str, inbox: Inbox, owner: Owner, *, subscription: str) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._segment = segment
+        self._inbox = inbox
+        self._owner = owner
+        self._gathering: dict[Transaction | None, AckBatch] = {}
+        self._unanswered: dict[AckBatch, None] = {}
+        """Closed batches, in order, under way or not."""
+        self._unanswered_of: dict[Transaction | None, dict[AckBatch, None]] = {}
+        """The same by transaction: very many may abort at once."""
+        self._took_part: dict[Transaction, None] = {}
+        self._link: Link | None = None
+        self._consumer_id = 0
+        self._flush_soon: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._closed: TxnError | None = None
+        self._when_answered: Callable[[], None] | None = None
+
+    # ---- gathering --------------------------------------------------------------------------------------------------
+
+    def ack(
+        self, messages: Sequence[Message[Any]], txn: Transaction | None, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
+        """Ack messages of this segment. The futures, of which other callers may share some, resolve when the broker has
+        answered, and must not be cancelled."""
+        self._check(messages, txn)
+        answers: dict[asyncio.Future[None], None] = {}
+        for entry, bits in _by_entry(messages):
+            batch = self._gathered(txn, entry.under, deadline)
+            for position in entry.positions:  # ▲ A7: of one message always in one command
+                batch.add(position, bits, entry.count)
+            answers[batch.answered] = None
+        return list(answers)
+
+    def ack_passed(self, positions: Sequence[Position], deadline: Deadline) -> None:
+        """Ack pieces that nobody will ever hand out or ack."""
+        if self._closed is not None:
+            return
+        for position in positions:
+            self._gathered(None, self._inbox.under, deadline).add(position, 1, 1)
+
+    def _gathered(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
+        """One that takes more of it."""
+        batch = self._gathering.get(txn)
+        if batch is not None:
+            if batch.under == under and not batch.full:
+                return batch
+            self._flush()
+        batch = self._gathering[txn] = self._batch(txn, under, deadline)
+        if self._flush_soon is None:
+            self._flush_soon = self._session.loop.call_soon(self._flush)
+        return batch
+
+    def ack_cumulative(
+        self, message: Message[Any], txn: Transaction | None, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
+        """Ack everything of this segment up to and including `message`."""
+        self._check((message,), txn)
+        return self._ack_up_to(UpTo.of(message), txn, message.entry.under, deadline)
+
+    def ack_up_to(self, up_to: UpTo, txn: Transaction | None, deadline: Deadline) -> list[asyncio.Future[None]]:
+        """The same, of a message that is known to have been delivered since the last seek and not to be delivered
+        anew."""
+        return self._ack_up_to(up_to, txn, self._inbox.under, deadline)
+
+    def _ack_up_to(
+        self, up_to: UpTo, txn: Transaction | None, under: Under | None, deadline: Deadline
+    ) -> list[asyncio.Future[None]]:
+        if self._closed is not None:
+            raise again(self._closed)
+        self._flush()
+        named = self._inbox.held_up_to(up_to)
+        if named is not None:
+            return self._ack_named(named, txn, under, deadline)
+        batch = self._batch(txn, under, deadline)
+        batch.cumulative = True
+        position = up_to.positions[-1]
+        batch.add(position, all_bits(up_to.last + 1), up_to.messages)
+        self._inbox.cumulative_ack_started(position, batch.bits[position])
+        self._is_unanswered(batch)
+        self._send(batch)
+        return [batch.answered]
+
+    def _ack_named(
+        self,
+        named: Sequence[tuple[Position, int, int]],
+        txn: Transaction | None,
+        under: Under | None,
+        deadline: Deadline,
+    ) -> list[asyncio.Future[None]]:
+        answers: dict[asyncio.Future[None], None] = {}
+        for position, bits, count in named:
+            batch = self._gathered(txn, under, deadline)
+            batch.add(position, bits, count)
+            answers[batch.answered] = None
+        return list(answers)
+
+    def _check(self, messages: Sequence[Message[Any]], txn: Transaction | None) -> None:
+        """Raises what has closed this segment here; `NotAllowed` for what was received under another subscription, or
+        before a seek; `TxnConflict` for an ack in a transaction of what was delivered anew since: the transaction may
+        hold its other copy too, and would then have processed it twice."""
+        if self._closed is not None:
+            raise again(self._closed)
+        looked_at: ReceivedEntry | None = None
+        for message in messages:
+            if message.entry is not looked_at:
+                looked_at = message.entry
+                if (refused := self._not_received(message)) is not None:
+                    if txn is not None:
+                        self._refuse(messages, txn, refused)
+                    raise refused
+            if txn is not None and not self._inbox.is_current(message):
+                conflict = TxnConflict(
+                    f"message {message.id} is delivered again, because a transaction that acked messages of this "
+                    "segment was aborted or the segment was assigned anew: abort this transaction and receive again"
+                )
+                self._refuse(messages, txn, conflict)
+                raise conflict
+
+    def _not_received(self, message: Message[Any]) -> NotAllowed | None:
+        """Why its ack is void, if it is. What the broker has not said yet is judged by `void_but`."""
+        under, now = message.entry.under, self._inbox.under
+        if under is None or under.subscription != self._subscription:
+            by = "a reader" if under is None else f"a consumer of subscription {under.subscription}"
+            return NotAllowed(
+                f"message {message.id} was received by {by}: subscription {self._subscription} acks what its own "
+                "consumers have received"
+            )
+        # ▲ What was received before a seek must not be acked after it, in whatever way, nor by whatever consumer: what
+        # the seek went back for would be consumed and never delivered.
+        if now is not None and under.seeks != now.seeks:
+            return _void(message.id)
+        return None
+
+    def _refuse(self, messages: Sequence[Message[Any]], txn: Transaction, error: TxnError) -> None:
+        """▲ Nothing of what was named reaches the broker, so it is for us to have those that are not stale delivered
+        again: with the abort that is all the transaction can do now, as if they had been acked in it."""
+        txn.failed(error)
+        txn.involves(self)
+        self._took_part[txn] = None
+        self._owner.refused(messages)
+
+    def _batch(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
+        if txn is not None:
+            txn.started(self)
+            if txn.name is not None and txn not in self._took_part:
+                self._forget_expired()
+            self._took_part[txn] = None
+        return AckBatch(txn, under, deadline, self._session.loop.create_future(), self._inbox.epoch)
+
+    def _forget_expired(self) -> None:
+        """Named transactions that others have ended, long ago, without anybody here having asked."""
+        now = self._session.clock.monotonic()
+        for txn in [txn for txn in self._took_part if txn.name is not None and txn.expires_at + EXPIRY_SLACK_S < now]:
+            del self._took_part[txn]
+
+    @property
+    def in_named(self) -> bool:
+        """Whether messages were acked in a named transaction that is not known to have ended: others may end it."""
+        return any(txn.name is not None for txn in self._took_part)
+
+    def _flush(self) -> None:
+        if self._flush_soon is not None:
+            self._flush_soon.cancel()
+            self._flush_soon = None
+        gathered, self._gathering = self._gathering, {}
+        for batch in gathered.values():
+            self._inbox.ack_started(batch.bits)
+            self._is_unanswered(batch)
+            self._send(batch)
+
+    def _is_unanswered(self, batch: AckBatch) -> None:
+        self._unanswered[batch] = None
+        self._unanswered_of.setdefault(batch.txn, {})[batch] = None
+
+    def _is_done(self, batch: AckBatch) -> None:
+        """It may have been gathering until now."""
+        self._unanswered.pop(batch, None)
+        batches = self._unanswered_of.get(batch.txn, {})
+        batches.pop(batch, None)
+        if not batches:
+            self._unanswered_of.pop(batch.txn, None)
+
+    # ---- sending ----------------------------------------------------------------------------------------------------
+
+    def _send(self, batch: AckBatch) -> None:
+        link = self._link
+        if link is None:
+            self._retry_later()  # sent when attached again; until then only its deadline is kept
+            return
+        if link.closed:
+            return  # `detached` is on its way
+        try:
+            answer = link.call_nowait(batch.command(self._consumer_id), timeout_s=batch.deadline.remaining())
+        except ConnectionLost:
+            return
+        except TRANSIENT:
+            self._retry_later()
+            return
+        except TxnError as error:
+            self._finish(batch, error)
+            return
+        batch.under_way = batch.sent = True
+        answer.add_done_callback(partial(self._answered, batch))
+
+    def _answered(self, batch: AckBatch, answer: asyncio.Future[pb.Command]) -> None:
+        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
+        if batch not in self._unanswered:
+            return
+        batch.under_way = False
+        if error is None:
+            self._finish(batch, None)
+        elif isinstance(error, TRANSIENT) and not batch.deadline.passed:
+            self._retry_later()
+        elif isinstance(error, TxnError):
+            self._finish(batch, error)
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = self._session.loop.call_later(RETRY_S, self._send_again)
+
+    def _send_again(self) -> None:
+        """What is not under way; of very many some now, and some more a moment later."""
+        self._retry = None
+        done = 0
+        for batch in list(self._unanswered):
+            if batch.under_way or batch not in self._unanswered:
+                continue
+            txn = batch.txn if batch.txn is not None and batch.txn.aborting else None
+            ends = txn is not None or batch.deadline.passed
+            if not ends and not self._may_send:
+                continue
+            if done >= turn_size(AGAIN_AT_ONCE):
+                self._retry = self._retry or self._session.loop.call_later(AGAIN_S, self._send_again)
+                return
+            done += 1
+            if txn is not None:
+                self._withdraw(batch, txn)
+            elif ends:
+                self._finish(batch, batch.deadline.expired(f"acking messages of segment://{self._segment}"))
+            else:
+                self._send(batch)
+        if self._unanswered and self._link is None:
+            self._retry_later()  # only to keep the deadlines while there is no connection
+
+    @property
+    def _may_send(self) -> bool:
+        """Not without a connection, nor while one takes no more in: then it is tried again."""
+        return self._retry is None and self._link is not None and not self._link.closed
+
+    def attached(self, link: Link, consumer_id: int) -> None:
+        """The feed is connected (again): send what is unanswered."""
+        self._link = link
+        self._consumer_id = consumer_id
+        self._send_again()
+
+    def detached(self) -> None:
+        """The feed's connection is gone; answers that were on their way fail by themselves."""
+        self._link = None
+        if self._unanswered:
+            self._retry_later()
+
+    # ---- the end of an ack ------------------------------------------------------------------------------------------
+
+    def _finish(self, batch: AckBatch, error: TxnError | None) -> None:
+        self._is_done(batch)
+        self._inbox.ack_answered(batch.bits)
+        txn = batch.txn
+        if error is None:
+            if batch.epoch == self._inbox.epoch:  # what is delivered again may be due again, by an abort
+                self._inbox.acked(batch.bits, cumulative=batch.cumulative)
+            batch.answered.set_result(None)
+        else:
+            batch.answered.set_exception(error)
+            batch.answered.exception()  # every caller looks at it, unless it was cancelled itself
+            if txn is None or not batch.sent:  # what was sent in a transaction comes again by its abort
+                self._owner.not_acked(batch.bits, batch.counts)
+        if txn is not None:
+            txn.finished(error)
+        self._check_answered()
+
+    def when_answered(self, callback: Callable[[], None]) -> None:
+        """Call it once, as soon as nothing is unanswered any more: perhaps at once."""
+        self._flush()
+        self._when_answered = callback
+        self._check_answered()
+
+    def _check_answered(self) -> None:
+        callback = self._when_answered
+        if callback is not None and not self._unanswered and not self._gathering:
+            self._when_answered = None
+            callback()
+
+    def flush(self, txn: Transaction) -> None:
+        """As `Participant`: send what is gathered."""
+        if txn in self._gathering:
+            self._flush()
+
+    def withdraw(self, txn: Transaction) -> None:
+        """As `Participant`: it is aborting, so what is not under way need not be sent."""
+        gathering = self._gathering.pop(txn, None)
+        waiting = [batch for batch in self._unanswered_of.get(txn, ()) if not batch.under_way]
+        for batch in [gathering, *waiting] if gathering is not None else waiting:
+            self._withdraw(batch, txn)
+
+    def _withdraw(self, batch: AckBatch, txn: Transaction) -> None:
+        self._is_done(batch)
+        self._inbox.ack_answered(batch.bits)
+        batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
+        batch.answered.exception()
+        if not batch.sent:
+            self._owner.not_acked(batch.bits, batch.counts)
+        txn.finished(None)
+        self._check_answered()
+
+    def void_but(self, under: Under) -> None:
+        """The broker has said under what it delivers. ▲ What was received under anything else, before a seek, must not
+        be sent (again), or it would ack what is to come: also what was to be acked before there was a broker here."""
+        void = [batch for batch in self._unanswered if batch.under != under]
+        for txn, batch in list(self._gathering.items()):
+            if batch.under != under:
+                del self._gathering[txn]
+                void.append(batch)
+        for batch in void:
+            self._finish(batch, _void(f"{self._segment}@{next(iter(batch.bits), None)}"))
+
+    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+        """As `Participant`. After an abort what was acked in it is to be delivered again, before anything behind it."""
+        if txn in self._took_part:
+            del self._took_part[txn]
+            if not committed and self._closed is None:
+                self._owner.aborted(revision)
+
+    def close(self, error: TxnError) -> None:
+        """Fail what is unanswered and everything from now on with `error`."""
+        self._closed = error
+        self._link = None
+        for handle in (self._flush_soon, self._retry):
+            if handle is not None:
+                handle.cancel()
+        gathered, self._gathering = self._gathering, {}
+        for batch in [*gathered.values(), *self._unanswered]:
+            self._finish(batch, error)
+
+
+def _void(what: object) -> NotAllowed:
+    return NotAllowed(
+        f"message {what} was received before the subscription was sought elsewhere, or made again under its name: its "
+        "ack is void, go on with what is received from now on"
+    )

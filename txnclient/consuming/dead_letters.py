@@ -1,0 +1,246 @@
+"""Messages of a queue subscription that were delivered too often: moved to another topic, each exactly once.
+
+▲ The move is one transaction that sends the copy and acks the original, so no crash loses or doubles a message. A move
+that fails is given back to the broker, which delivers the message again after a while, to be moved then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.opening import Opening
+from txnclient.connection.session import Session
+from txnclient.connection.topic_layout import TopicLayout
+from txnclient.consuming.message import Message
+from txnclient.producing.producer import Producer
+from txnclient.transactions.transaction import Transaction, TransactionState
+from txnwire.errors import (
+    InvalidArgument,
+    InvalidTxnState,
+    MessageTooLarge,
+    NotAllowed,
+    TopicExists,
+    TopicNotFound,
+    TxnError,
+)
+from txnwire.names import TopicName
+from txnwire.protocol import MAX_VALUE_BYTES
+
+ORIGIN_TOPIC = "dlq.topic"
+ORIGIN_MESSAGE_ID = "dlq.message_id"
+ORIGIN_SUBSCRIPTION = "dlq.subscription"
+REDELIVERIES = "dlq.redeliveries"
+
+MOVE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 2.0
+"""How long closing a consumer waits for moves; what is not moved by then is delivered to another consumer."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Services(Protocol):
+    """What moving takes: a client."""
+
+    @property
+    def transaction_key(self) -> str | None: ...
+    async def create_topic(self, topic: str, *, segments: int = 1) -> TopicLayout: ...
+    def producer(self, topic: str) -> Opening[Producer[bytes]]: ...
+    async def begin(self, *, timeout: float = 60.0) -> Transaction: ...
+
+
+class Holder(Protocol):
+    """The feed that has received a dead message: acks it in a transaction, or gives it back."""
+
+    def ack_nowait(
+        self, messages: Sequence[Message[Any]], txn: Transaction, deadline: Deadline
+    ) -> list[asyncio.Future[None]]: ...
+    def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]: ...
+    def settled(self, count: int) -> None:
+        """So many of the messages it gave away are moved or given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPolicy:
+    """`topic`: None for each topic's own, `<topic>-<subscription>-DLQ`."""
+
+    services: Services
+    max_redeliveries: int
+    topic: str | None
+
+    @classmethod
+    def of(cls, services: Services, max_redeliveries: int | None, topic: str | None) -> DeadLetterPolicy | None:
+        """None where messages are delivered for ever. Raises `InvalidArgument`."""
+        if max_redeliveries is None:
+            if topic is not None:
+                raise InvalidArgument("a dead_letter_topic needs max_redeliveries: after how many a message goes there")
+            return None
+        if max_redeliveries < 0:
+            raise InvalidArgument(f"max_redeliveries is a number of redeliveries, 0 or more, not {max_redeliveries}")
+        return cls(services, max_redeliveries, None if topic is None else str(TopicName.parse(topic)))
+
+    def topic_for(self, origin: str, subscription: str) -> str:
+        return self.topic or f"{origin}-{subscription}-DLQ"
+
+    def check(self, topics: Sequence[str], subscription: str) -> None:
+        """▲ Raises `InvalidArgument` where no message of these topics could be moved: found when the first one dies, it
+        would take worker after worker with it."""
+        if self.topic in topics:
+            raise InvalidArgument(
+                f"dead_letter_topic {self.topic!r} is a topic of this consumer: what is moved there would come back to "
+                "it for ever; name another one"
+            )
+        for origin in topics:
+            target = self.topic_for(origin, subscription)
+            try:
+                TopicName.parse(target)
+            except InvalidArgument as error:
+                raise InvalidArgument(
+                    f"the dead letters of {origin} would go to {target!r}, whose name is too long: give a "
+                    "dead_letter_topic, or the subscription a shorter name"
+                ) from error
+
+
+class DeadLetters:
+    """Of one consumer: takes dead messages from its feeds and moves them, one entry's at a time, in the background."""
+
+    def __init__(
+        self,
+        session: Session,
+        policy: DeadLetterPolicy,
+        subscription: str,
+        *,
+        redelivery_delay_s: float,
+        on_failed: Callable[[TxnError], None],
+    ) -> None:
+        """`on_failed`: told what no repetition cures, e.g. that the dead-letter topic may not be created."""
+        self._session = session
+        self._policy = policy
+        self._subscription = subscription
+        self._redelivery_delay_s = redelivery_delay_s
+        self._on_failed = on_failed
+        self._producers: dict[str, Producer[bytes]] = {}
+        self._waiting: deque[tuple[Holder, list[Message[Any]]]] = deque()
+        """Bounded by the feeds: they are granted no permits for what lies here."""
+        self._task: asyncio.Task[None] | None = None
+        self._moved = 0
+        self._closed = False
+
+    @property
+    def moved(self) -> int:
+        """Messages moved so far."""
+        return self._moved
+
+    def is_dead(self, message: Message[Any]) -> bool:
+        return message.redelivery_count > self._policy.max_redeliveries
+
+    def put(self, holder: Holder, messages: list[Message[Any]]) -> None:
+        """Messages of one entry."""
+        self._waiting.append((holder, messages))
+        if self._task is None and not self._closed:
+            self._task = self._session.tasks.start(self._move_all(), name="dead letters", on_failed=self._on_failed)
+
+    async def _move_all(self) -> None:
+        try:
+            while self._waiting:
+                holder, messages = self._waiting[0]
+                try:
+                    await self._move(holder, messages)
+                except TxnError as error:
+                    await self._give_back(holder, messages, error)
+                self._waiting.popleft()
+                holder.settled(len(messages))
+        finally:
+            self._task = None
+
+    async def _move(self, holder: Holder, messages: list[Message[Any]]) -> None:
+        """Raises why nothing was moved."""
+        producer = await self._producer(self._policy.topic_for(messages[0].topic, self._subscription))
+        txn = await self._policy.services.begin(timeout=MOVE_TIMEOUT_S)
+        try:
+            for message in messages:
+                try:
+                    await self._send(producer, message, self._origin(message), txn)
+                except MessageTooLarge:  # as large as a message may be: it goes without a word of where it came from
+                    await self._send(producer, message, {}, txn)
+            holder.ack_nowait(messages, txn, self._session.deadline())
+            await txn.commit()
+        except TxnError as error:
+            if txn.state is TransactionState.COMMITTING:
+                # Its outcome is not known: ask once more; if nobody can tell, in the background.
+                await txn.commit()
+            else:
+                await self._abort(txn, error)
+                raise
+        finally:
+            txn.settle_later()  # where it is cancelled, or nobody can tell
+        self._moved += len(messages)
+
+    async def _send(
+        self, producer: Producer[bytes], message: Message[Any], origin: dict[str, str], txn: Transaction
+    ) -> None:
+        data = message.data
+        await producer.send(
+            data,
+            key=message.key,
+            properties={**message.properties, **origin},
+            event_time_ms=message.event_time_ms,
+            txn=txn,
+            chunk=len(data) > MAX_VALUE_BYTES,
+        )
+
+    async def _abort(self, txn: Transaction, error: TxnError) -> None:
+        try:
+            await txn.abort()
+        except TxnError as failure:
+            error.add_note(f"and aborting transaction {txn.id} failed: {failure}")
+
+    def _origin(self, message: Message[Any]) -> dict[str, str]:
+        return {
+            ORIGIN_TOPIC: message.topic,
+            ORIGIN_MESSAGE_ID: str(message.id),
+            ORIGIN_SUBSCRIPTION: self._subscription,
+            REDELIVERIES: str(message.redelivery_count),
+        }
+
+    async def _producer(self, topic: str) -> Producer[bytes]:
+        producer = self._producers.get(topic)
+        if producer is None:
+            try:
+                producer = await self._policy.services.producer(topic)
+            except TopicNotFound:
+                await self._create(topic)
+                producer = await self._policy.services.producer(topic)
+            self._producers[topic] = producer
+        return producer
+
+    async def _create(self, topic: str) -> None:
+        try:
+            await self._policy.services.create_topic(topic, segments=1)
+        except TopicExists as error:
+            _log.debug("somebody else was faster: %s", error)
+
+    async def _give_back(self, holder: Holder, messages: list[Message[Any]], error: TxnError) -> None:
+        _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)
+        passes = error.retriable or error.requires_abort
+        if not passes and not isinstance(error, (InvalidTxnState, NotAllowed, MessageTooLarge)):
+            self._on_failed(error)
+        holder.nack_nowait(messages, self._redelivery_delay_s)
+        producer = self._producers.pop(self._policy.topic_for(messages[0].topic, self._subscription), None)
+        if producer is not None:
+            await producer.close()
+
+    async def close(self) -> None:
+        """Wait for what is being moved, at most 2 s."""
+        self._closed = True
+        task = self._task
+        try:
+            if task is not None:
+                await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+        finally:
+            await asyncio.gather(*(producer.close() for producer in self._producers.values()))

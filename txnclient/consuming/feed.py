@@ -1,0 +1,385 @@
+"""One consumed segment: attached to its owner, again after every loss, its deliveries put into an inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from txnclient.connection.deadlines import LONGEST_PAUSE_S, Backoff, Deadline
+from txnclient.connection.links import Link
+from txnclient.connection.session import TRANSIENT, Session
+from txnclient.connection.topic_layout import topic_of_segment
+from txnclient.consuming.acks import Acks
+from txnclient.consuming.delivered import UpTo
+from txnclient.consuming.inbox import UNBOUNDED_BYTES, Inbox
+from txnclient.consuming.message import Message, ReceivedEntry, Under
+from txnclient.consuming.receiver import Receiver
+from txnwire.errors import (
+    ConnectionLost,
+    DataCorrupt,
+    NotAllowed,
+    Overloaded,
+    SubscriptionNotFound,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+    for_good,
+)
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MAX_PERMITS
+
+ATTACH_TIMEOUT_S = 10.0
+SOON_S = LONGEST_PAUSE_S
+"""A broker that closes us sooner than this behind our attaching would do so again: then we pause as after a refusal."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Feed:
+    """What consumers' and readers' feeds have in common. A subclass says how to subscribe and what a loss means."""
+
+    def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox) -> None:
+        """`segment` is its path; `inbox` knows how much to keep in flight and in the buffer."""
+        self.segment = segment
+        self._session = session
+        self._receiver = receiver
+        self._inbox = inbox
+        self._link: Link | None = None
+        self._consumer_id = 0
+        self._attached = False
+        self._unlisten: Callable[[], None] | None = None
+        self._lost = asyncio.Event()
+        self._at_once = False
+        """Lost because we wanted it so, or because what we were attached to is gone: the next answer says so."""
+        self._min_revision = 0
+        self._closed = False
+        self._broken = False
+        """▲ Something cannot be handed out, so nothing behind it is: there would be a gap, and half a transaction."""
+        self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}", on_failed=self._failed)
+
+    # ---- what differs -----------------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> pb.Subscribe:
+        """The request, but for consumer id, segment and revision."""
+        raise NotImplementedError
+
+    def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
+        """The broker has answered; nothing is delivered or acked before this."""
+
+    def _on_attached(self, link: Link, consumer_id: int) -> None:
+        """Deliveries may come from now on."""
+
+    def _on_detached(self) -> None:
+        """They come no more."""
+
+    def _wants(self, entry: ReceivedEntry) -> bool:
+        """Whether a delivered entry is to be handed out."""
+        return True
+
+    def _on_entry(self, entry: ReceivedEntry) -> None:
+        """An entry has been put into the inbox."""
+
+    def _on_passed(self, pieces: list[Position]) -> None:
+        """Pieces of large values were delivered that will never make a whole."""
+
+    def _on_nothing(self, through: Position) -> None:
+        """Of what follows the last delivered entry nothing up to there will ever be delivered."""
+
+    def _on_failed(self, error: TxnError) -> None:
+        """It will not be attached any more."""
+
+    def _retries(self, error: TxnError) -> bool:
+        """Whether to try again after the broker refused with an error that does not pass by itself."""
+        return False
+
+    # ---- attaching --------------------------------------------------------------------------------------------------
+
+    async def _stay_attached(self) -> None:
+        backoff = Backoff(self._session.random)
+        while not self._closed:
+            try:
+                await self._attach()
+                if not await self._lost_soon():
+                    backoff.reset()
+                    continue
+                if self._at_once:
+                    continue
+            except TRANSIENT as error:
+                _log.debug("attaching to segment://%s: %s", self.segment, error)
+            except TxnError as error:
+                if not self._retries(error):
+                    self._failed(error)
+                    return
+                _log.debug("attaching to segment://%s: %s", self.segment, error)
+            await self._session.directory.wait_change(backoff.next_s())
+
+    def _failed(self, error: TxnError) -> None:
+        self._receiver.fail(error)
+        self._on_failed(error)
+
+    async def _lost_soon(self) -> bool:
+        """Wait for the loss. ▲ That attaching succeeded says nothing yet: a broker whose disk fails to read answers,
+        and closes us at the first read."""
+        attached_s = self._session.clock.monotonic()
+        await self._lost.wait()
+        return self._session.clock.monotonic() - attached_s < SOON_S
+
+    async def _attach(self) -> None:
+        session = self._session
+        deadline = Deadline(session.clock, ATTACH_TIMEOUT_S)
+        link = await session.directory.owner_link(self.segment, deadline)
+        request = self._subscribe()
+        request.consumer_id = consumer_id = session.next_id()
+        request.segment = self.segment
+        request.min_revision = max(session.commit_revision, self._min_revision)
+        self._link, self._consumer_id = link, consumer_id
+        self._at_once = False
+        self._lost.clear()  # ▲ only now: what was to be left before there was anything must not attach us a second time
+        link.consumers[consumer_id] = self
+        try:
+            reply = await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())
+        except Timeout:
+            self._leave_broker()  # ▲ which has attached it, or may do so yet
+            raise
+        except BaseException:
+            self._detach()
+            raise
+        if self._link is not link or self._consumer_id != consumer_id:
+            raise ConnectionLost("closed by the broker as soon as it was attached")
+        self._on_subscribed(reply.subscribe_ok)
+        self._attached = True
+        self._unlisten = link.when_lost(self._detach)
+        self._grant(self._inbox.attached())
+        self._on_attached(link, consumer_id)
+
+    def _detach(self) -> None:
+        link = self._link
+        if link is not None:
+            link.consumers.pop(self._consumer_id, None)
+            self._link = None
+            self._consumer_id = 0
+            self._attached = False
+            if self._unlisten is not None:
+                self._unlisten()
+                self._unlisten = None
+            self._on_detached()
+        self._lost.set()
+
+    def _leave_broker(self) -> None:
+        """Close the consumer at the broker, as far as there is one."""
+        link, consumer_id = self._link, self._consumer_id
+        if link is not None:
+            self._at_once = True
+        self._detach()
+        if link is not None:
+            link.push_if_open(pb.Command(close_consumer=pb.CloseConsumer(consumer_id=consumer_id)))
+
+    def close(self) -> None:
+        """Nothing is handed out any more."""
+        self._closed = True
+        self._leave_broker()
+        self._inbox.drop_buffer()
+        self._task.cancel()
+
+    # ---- pushes -----------------------------------------------------------------------------------------------------
+
+    def on_deliver(self, deliver: pb.Deliver) -> None:
+        inbox = self._inbox
+        serializer = self._receiver.serializer
+        self._session.told(deliver.revision)
+        for delivered in () if self._broken else deliver.entries:
+            position = Position(delivered.ledger_id, delivered.entry_id)
+            try:
+                entry = ReceivedEntry(
+                    self.segment, position, delivered.entry, delivered.redelivery_count, inbox, serializer
+                )
+                if self._wants(entry):
+                    inbox.arrived(entry, delivered.skip)
+                else:
+                    inbox.left_out(entry, delivered.skip)
+            except (DataCorrupt, Overloaded) as error:
+                self._broken = True
+                self._receiver.fail(type(error)(f"segment://{self.segment} at {position}: {error}"))
+                break
+            self._on_entry(entry)
+        if deliver.HasField("passed") and not self._broken:
+            self._on_nothing(Position(deliver.passed.ledger_id, deliver.passed.entry_id))
+        self._pass_over()
+        if inbox.buffered:
+            self._receiver.ready(self)
+        self._replenish()
+
+    def _pass_over(self) -> None:
+        if passed := self._inbox.take_passed():
+            self._on_passed(passed)
+
+    def on_rewind(self) -> None:
+        self._inbox.rewound()
+        self._replenish()
+
+    def on_end_of_segment(self, sealed: bool) -> None:
+        """Nothing follows, but for what comes again."""
+        if sealed:
+            self._inbox.ended()
+            self._pass_over()
+
+    def on_consumer_closed(self, error: TxnError) -> None:
+        _log.debug("closed by the broker of segment://%s: %s", self.segment, error)
+        self._at_once = isinstance(error, SubscriptionNotFound | TopicNotFound)
+        self._detach()
+
+    # ---- handing out ------------------------------------------------------------------------------------------------
+
+    @property
+    def buffered(self) -> int:
+        return self._inbox.buffered
+
+    def take(self, at_most: int) -> list[Message[Any]]:
+        messages = self._inbox.take(at_most)
+        self._replenish()
+        return messages
+
+    def set_window(self, window: int, window_bytes: int = UNBOUNDED_BYTES) -> None:
+        self._inbox.set_window(max(1, window), window_bytes)
+        self._replenish()
+
+    def _replenish(self) -> None:
+        if self._attached and (due := self._inbox.permits_due()):
+            self._grant(due)
+
+    def _grant(self, permits: int) -> None:
+        """▲ Nothing more once something has failed: whoever receives is told so as soon as the buffers are empty."""
+        link = None if self._receiver.failed else self._link
+        while link is not None and permits > 0:
+            granted = min(permits, MAX_PERMITS)
+            permits -= granted
+            flow = pb.Flow(consumer_id=self._consumer_id, permits=granted, min_revision=self._session.commit_revision)
+            link.push_if_open(pb.Command(flow=flow))
+
+
+class SubscriptionFeed(Feed):
+    """A segment of a subscription: what is received is acked."""
+
+    def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox, terms: pb.Subscribe) -> None:
+        """`terms`: what every subscribe of this consumer says; its assignment epoch is kept up to date by the owner."""
+        super().__init__(session, receiver, segment, inbox)
+        self._terms = terms
+        self._after_abort = False
+        """It left its broker for an abort."""
+        self._retiring: tuple[TxnError, Callable[[], None]] | None = None
+        self.acks = Acks(session, segment, inbox, self, subscription=terms.subscription)
+
+    # As `acks.Owner`. Of a stream everything that is not acked comes again, and only in its order.
+
+    def aborted(self, revision: int) -> None:
+        raise NotImplementedError
+
+    def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
+        """The application's to ack again; in a transaction, its abort brings them."""
+
+    def refused(self, messages: Sequence[Message[Any]]) -> None:
+        """The transaction's abort brings them."""
+
+    def start_over(self, min_revision: int = 0) -> None:
+        """Have everything delivered again that is not acked, once the broker has followed decisions to
+        `min_revision`."""
+        self._min_revision = max(self._min_revision, min_revision)
+        self._inbox.rewound(given_back_s=self._session.clock.monotonic())
+        self._leave_broker()
+
+    def _subscribe(self) -> pb.Subscribe:
+        request = pb.Subscribe()
+        request.CopyFrom(self._terms)
+        request.after_abort = self._after_abort
+        return request
+
+    def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
+        """▲ Acks of what was received before a seek are void, also those that are sent again because their connection
+        was lost with the seek, or whose segment had another consumer meanwhile: hence by a number that the
+        subscription keeps, and that every message carries."""
+        under = Under(self._terms.subscription, ok.seeks)
+        if self._inbox.under is not None and under != self._inbox.under:
+            self._inbox.sought()
+        self._inbox.under = under
+        self._after_abort = False
+        self.acks.void_but(under)
+
+    def _retries(self, error: TxnError) -> bool:
+        # The assignment comes by another way than the layout: of a segment that has gone, drained, we are about to be
+        # told. A topic that was deleted has no layout.
+        known = self._session.directory.known_layout(topic_of_segment(self.segment))
+        return isinstance(error, TopicNotFound) and known is not None
+
+    def _on_failed(self, error: TxnError) -> None:
+        self.acks.close(for_good(error))  # C6: they would wait for their time-out
+
+    def _on_attached(self, link: Link, consumer_id: int) -> None:
+        self.acks.attached(link, consumer_id)
+
+    def _on_passed(self, pieces: list[Position]) -> None:
+        # Nobody else can put them together either, and they would hold the cursor back for ever.
+        self.acks.ack_passed(pieces, self._session.deadline())
+
+    @property
+    def attachment(self) -> int:
+        """Another number after each loss."""
+        return self._consumer_id
+
+    def on_deliver(self, deliver: pb.Deliver) -> None:
+        if self._retiring is None:
+            super().on_deliver(deliver)
+
+    def delivered_before(self, place: int) -> UpTo | None:
+        """How far it was handed out before that place of the consumer's order, as far as that is not acked."""
+        delivered = self._inbox.delivered
+        return None if delivered is None else delivered.before(place)
+
+    def retire(self, error: TxnError, on_retired: Callable[[], None]) -> None:
+        """The segment is not this consumer's any more: nothing more is handed out, and acks that are under way are
+        answered first: of a segment that is drained the last of them were what has drained it. Whatever cannot be
+        answered (the broker closes us, or is lost) fails with `error`."""
+        self._retiring = error, on_retired
+        self._inbox.drop_buffer()
+        self.acks.when_answered(self._retired)
+        self._inbox.left()
+        if self._link is None:
+            self._retired()
+
+    def _retired(self) -> None:
+        if self._retiring is not None:
+            (error, on_retired), self._retiring = self._retiring, None
+            self.close_with(error)
+            on_retired()
+
+    def _detach(self) -> None:
+        super()._detach()
+        self._retired()
+
+    def close_with(self, error: TxnError) -> None:
+        """The segment is not this consumer's any more: acks fail with `error`."""
+        self.close()
+        self.acks.close(error)
+
+
+class StreamFeed(SubscriptionFeed):
+    """A segment assigned to a consumer of a stream subscription."""
+
+    def aborted(self, revision: int) -> None:
+        self._after_abort = True
+        self.start_over(revision)
+
+    def _on_detached(self) -> None:
+        if self.acks.in_named:
+            # ▲ Somebody else ends a named transaction, and of what comes back by that only the broker's rewind tells,
+            # which is lost with the connection: then it would come in the midst of what is newer, as if in order.
+            self._inbox.rewound()
+        else:
+            self._inbox.drop_buffer()
+        self.acks.detached()
+
+    def _retries(self, error: TxnError) -> bool:
+        # The broker may not have seen the newest assignment yet, or we may not; or a parent is to be drained first.
+        return isinstance(error, NotAllowed) or super()._retries(error)

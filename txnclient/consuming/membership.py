@@ -1,0 +1,188 @@
+"""One consumer's membership in one stream subscription of one topic: joined at the controller, again after every
+loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from txnclient.connection.deadlines import Backoff, Deadline
+from txnclient.connection.links import Link
+from txnclient.connection.session import TRANSIENT, Session
+from txnclient.connection.tasks import OwnedTasks
+from txnwire.errors import TxnError
+from txnwire.proto import txn_pb2 as pb
+
+JOIN_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 2.0
+LEAVE_AGAIN_S = 10.0
+"""For so long a controller that has just been elected waits for consumers it finds assigned."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Membership:
+    """`on_assignment` is told of every assignment that is newer than the last; `on_failed` when membership has
+    ended. `outliving`: tasks that go on when the consumer is closed."""
+
+    def __init__(
+        self,
+        session: Session,
+        request: pb.JoinSubscription,
+        *,
+        on_assignment: Callable[[pb.Assignment], None],
+        on_failed: Callable[[TxnError], None],
+        outliving: OwnedTasks,
+    ) -> None:
+        self._session = session
+        self._outliving = outliving
+        self._request = request
+        self._on_assignment = on_assignment
+        self._on_failed = on_failed
+        self._epoch = 0
+        self._link: Link | None = None
+        self._address: str | None = None
+        self._left = False
+        self._asked: Link | None = None
+        """Where a join was sent last, answered or not: what must be told of a leave."""
+        self._joining = False
+
+    @property
+    def topic(self) -> str:
+        return self._request.topic
+
+    async def join(self, deadline: Deadline) -> None:
+        """Join, and stay a member until `leave`. Raises what the controller refuses with, `Timeout`."""
+        what = f"joining subscription {self._request.subscription} of {self.topic}"
+        try:
+            await self._session.repeat(what, deadline, lambda: self._join(deadline))
+        except TxnError:
+            await self.leave()
+            raise
+        self._session.tasks.start(self._stay(), name=f"membership in {self.topic}", on_failed=self._on_failed)
+
+    async def _join(self, deadline: Deadline) -> None:
+        address = self._session.directory.controller_address
+        link = await self._session.directory.controller_link(deadline)
+        self._epoch = 0  # a subscription that was deleted and made again meanwhile begins to count anew
+        link.assignments[self._route] = self._told
+        self._asked = link
+        timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
+        reply = await link.call(pb.Command(join_subscription=self._request), timeout_s=timeout_s)
+        self._link, self._address = link, address
+        self._request.again, self._request.life = True, reply.assignment.life
+        self._assigned(reply.assignment)
+
+    @property
+    def _route(self) -> tuple[str, str, str, int]:
+        request = self._request
+        return request.topic, request.subscription, request.consumer, request.incarnation
+
+    async def _stay(self) -> None:
+        """Join again whenever the connection is lost or another controller has been elected."""
+        session = self._session
+        backoff = Backoff(session.random)
+        while not self._left:
+            if self._link is not None and not self._link.closed:
+                if session.directory.controller_address in (self._address, None):
+                    await session.directory.wait_change_or_lost(self._link)
+                    continue
+                # ▲ From here on what that controller pushes is nobody's: should it lead again before another one could
+                # be joined, it is joined anew.
+                self._link.assignments.pop(self._route, None)
+                self._link = None
+            self._joining = True
+            try:
+                await self._join(session.deadline(JOIN_TIMEOUT_S))
+                backoff.reset()
+                continue
+            except TRANSIENT as error:
+                _log.debug("joining %s again: %s", self.topic, error)
+            except TxnError as error:
+                self._on_failed(error)
+                return
+            finally:
+                self._joining = False
+                if self._left:  # `leave` came while the join was on its way, and left it to this task
+                    await _heard(self._tell_leave())
+            await session.directory.wait_change(backoff.next_s())
+
+    def _told(self, assignment: pb.Assignment) -> None:
+        """What is pushed."""
+        if assignment.epoch:
+            self._assigned(assignment)
+        elif self._link is not None:
+            # ▲ The controller does not know us: another one, of which nothing was heard here, has given us up.
+            self._link = None
+            self._session.directory.stir()
+
+    def _assigned(self, assignment: pb.Assignment) -> None:
+        if assignment.epoch >= self._epoch:
+            self._epoch = assignment.epoch
+            self._on_assignment(assignment)
+
+    async def leave(self) -> None:
+        """As `leave_nowait`, and wait for the answer."""
+        await _heard(self.leave_nowait())
+
+    def leave_nowait(self) -> asyncio.Future[pb.Command] | None:
+        """Tell the controller; where it cannot be reached, whoever leads next is told in the background. ▲ At once:
+        whoever cancels the closing of a consumer must not keep it from being told. Returns its answer, if there will be
+        one."""
+        self._left = True
+        return None if self._joining else self._tell_leave()
+
+    def _tell_leave(self) -> asyncio.Future[pb.Command] | None:
+        """Also of a join that was never answered: the connection lives on with the client, so without this the
+        controller would count the consumer in, and its segments would wait for it, for as long as the client lives."""
+        link, self._asked, self._link = self._asked, None, None
+        if link is None:
+            return None
+        link.assignments.pop(self._route, None)
+        request = pb.LeaveSubscription(
+            topic=self._request.topic,
+            subscription=self._request.subscription,
+            consumer=self._request.consumer,
+            incarnation=self._request.incarnation,
+        )
+        try:
+            answer = link.call_nowait(pb.Command(leave_subscription=request), timeout_s=LEAVE_TIMEOUT_S)
+        except TRANSIENT as error:
+            self._leave_later(request, error)
+            return None
+        answer.add_done_callback(lambda answer: self._leave_answered(request, answer))
+        return answer
+
+    def _leave_answered(self, request: pb.LeaveSubscription, answer: asyncio.Future[pb.Command]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, TRANSIENT):
+            self._leave_later(request, error)
+        elif error is not None:
+            _log.debug("leaving %s: %s", self.topic, error)
+
+    def _leave_later(self, request: pb.LeaveSubscription, error: BaseException) -> None:
+        _log.debug("leaving %s again: %s", self.topic, error)
+        self._outliving.start(self._leave_again(request), name=f"leaving {self.topic}")
+
+    async def _leave_again(self, request: pb.LeaveSubscription) -> None:
+        """▲ A controller that is elected meanwhile finds the consumer assigned, and keeps its segments for it until
+        its grace is over: nobody else is given them. It does not know this connection, whose end would tell it."""
+        session = self._session
+        deadline = session.deadline(LEAVE_AGAIN_S)
+
+        async def leave() -> None:
+            link = await session.directory.controller_link(deadline)
+            timeout_s = min(LEAVE_TIMEOUT_S, deadline.remaining())
+            await link.call(pb.Command(leave_subscription=request), timeout_s=timeout_s)
+
+        try:
+            await session.repeat(f"leaving {self.topic}", deadline, leave)
+        except TxnError as error:
+            _log.debug("leaving %s: %s", self.topic, error)
+
+
+async def _heard(answer: asyncio.Future[pb.Command] | None) -> None:
+    """Its failure is taken care of by `Membership`."""
+    if answer is not None:
+        await asyncio.wait((answer,))

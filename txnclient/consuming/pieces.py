@@ -1,0 +1,169 @@
+"""Large values put together from the entries that carry their pieces (scenario A7). Pure.
+
+A producer sends the pieces of a value in order to one segment, within one transaction, and one value after the other;
+between them may stand other producers' entries. A value is handed out as one message when its last piece has come, so
+behind what came before that. Its id and position are those of its first piece; an ack of it acks them all.
+
+In a stream's order (readers too), a piece that does not follow the one before it belongs to a value whose beginning is
+not for this consumer: it started behind it, or only the end is left unacked. And a value whose producer begins another
+was given up: its transaction was aborted, or its segment was sealed in the midst of it, and all of it was sent anew to
+a segment that came of that one. Such pieces are passed over; so is what is incomplete where a sealed segment ends. A
+queue's pieces come in any order, all of a value to the same consumer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from txnclient.consuming.message import ReceivedEntry
+from txnclient.serializers import Serializer
+from txnwire.block import BinaryColumn, Block
+from txnwire.entry import Piece
+from txnwire.errors import DataCorrupt, Overloaded
+from txnwire.ids import Position
+from txnwire.protocol import MAX_CHUNKED_BYTES, MIB
+
+MAX_INCOMPLETE_BYTES = 512 * MIB
+"""Of one segment, together. Values of several producers that lie between each other's pieces need it."""
+
+_Key = tuple[str, int, int]
+
+
+class LargeEntry(ReceivedEntry):
+    """One message, whose value came in several entries."""
+
+    __slots__ = ("_pieces", "_positions", "_total_bytes")
+
+    def __init__(self, pieces: list[ReceivedEntry], total_bytes: int) -> None:
+        first = pieces[0]
+        self._pieces = pieces
+        self._positions = tuple(piece.position for piece in pieces)
+        self._total_bytes = total_bytes
+        self._block = None
+        self.segment = first.segment
+        self.holder = first.holder
+        self.epoch = first.epoch
+        self.places: list[tuple[int, int]] = []
+        self.under = first.under
+        self.position = first.position
+        self.raw = first.raw
+        self.redelivery_count = max(piece.redelivery_count for piece in pieces)
+        self.serializer: Serializer[Any] | None = first.serializer
+        self.metadata = first.metadata
+        self.count = 1
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._total_bytes
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        return self._positions
+
+    @property
+    def block(self) -> Block:
+        """Joined when first looked at; the pieces are forgotten then."""
+        if self._block is None:
+            blocks = [piece.block for piece in self._pieces]
+            value = b"".join([block.value(0) for block in blocks])
+            if len(value) != self._total_bytes:
+                raise DataCorrupt(
+                    f"the {len(blocks)} pieces of the value at {self.segment}@{self.position} hold {len(value)} bytes, "
+                    f"their entries promise {self._total_bytes}"
+                )
+            first = blocks[0]
+            column = BinaryColumn(memoryview(array("i", (0, len(value)))), value, None)
+            self._block = Block(1, column, first.key_column, first.property_column, first.event_time_column)
+            self._pieces = []
+            self.raw = b""
+        return self._block
+
+
+class _Value:
+    __slots__ = ("bytes", "chunk_id", "found")
+
+    def __init__(self, chunk_id: int) -> None:
+        self.chunk_id = chunk_id
+        self.found: dict[int, ReceivedEntry] = {}
+        self.bytes = 0
+
+
+class Pieces:
+    """The incomplete values of one segment. `in_order`: whether pieces come in the order they were sent in."""
+
+    def __init__(self, *, in_order: bool) -> None:
+        self._in_order = in_order
+        self._values: dict[_Key, _Value] = {}
+        self._bytes = 0
+        self.passed: list[Position] = []
+        """Of pieces that will never make a whole, to be taken and emptied by whoever acks."""
+
+    def __len__(self) -> int:
+        """Incomplete values."""
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Position]:
+        """Where the incomplete values begin, as far as it is known."""
+        for value in self._values.values():
+            yield min(entry.position for entry in value.found.values())
+
+    def add(self, entry: ReceivedEntry, piece: Piece) -> LargeEntry | None:
+        """Take in one piece; the value if it was the last that was missing. Raises `DataCorrupt`, `Overloaded`."""
+        _check(entry, piece)
+        key = self._key(entry, piece)
+        value = self._values.get(key)
+        if self._in_order:
+            if value is not None and (value.chunk_id != piece.chunk_id or len(value.found) != piece.number):
+                self._give_up(key)
+                value = None
+            if value is None and piece.number:
+                self.passed.append(entry.position)
+                return None
+        if value is None:
+            value = self._values[key] = _Value(piece.chunk_id)
+        earlier = value.found.get(piece.number)
+        if earlier is None:
+            value.bytes += len(entry.raw)
+            self._bytes += len(entry.raw)
+        value.found[piece.number] = entry
+        if len(value.found) == piece.pieces:
+            self._remove(key)
+            return LargeEntry([value.found[number] for number in range(piece.pieces)], piece.total_bytes)
+        if self._bytes > MAX_INCOMPLETE_BYTES:
+            raise Overloaded(
+                f"{len(self._values)} large values between each other's pieces take {self._bytes} bytes here, at most "
+                f"{MAX_INCOMPLETE_BYTES} are kept: send fewer at once to one segment"
+            )
+        return None
+
+    def _key(self, entry: ReceivedEntry, piece: Piece) -> _Key:
+        metadata = entry.metadata
+        return metadata.producer, metadata.incarnation, -1 if self._in_order else piece.chunk_id
+
+    def _remove(self, key: _Key) -> _Value:
+        value = self._values.pop(key)
+        self._bytes -= value.bytes
+        return value
+
+    def _give_up(self, key: _Key) -> None:
+        self.passed.extend(entry.position for entry in self._remove(key).found.values())
+
+    def ended(self) -> None:
+        """Everything has come that there is: what is incomplete stays so, and is passed over."""
+        for key in list(self._values):
+            self._give_up(key)
+
+    def clear(self) -> None:
+        """They come again."""
+        self._values.clear()
+        self._bytes = 0
+
+
+def _check(entry: ReceivedEntry, piece: Piece) -> None:
+    if entry.count != 1 or not 0 <= piece.number < piece.pieces or piece.total_bytes > MAX_CHUNKED_BYTES:
+        raise DataCorrupt(
+            f"piece {piece.number} of {piece.pieces} of a value of {piece.total_bytes} bytes, in an entry of "
+            f"{entry.count} messages: not a piece that a producer sends"
+        )

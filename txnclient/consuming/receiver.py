@@ -1,0 +1,126 @@
+"""Handing out what feeds have delivered, in turn, to whoever waits: what consumers and readers have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Protocol
+
+from txnclient.connection.deadlines import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from txnclient.connection.session import Session
+from txnclient.consuming.message import Message
+from txnclient.serializers import Serializer
+from txnwire.errors import InvalidArgument, TxnError, for_good
+
+_log = logging.getLogger("txnclient")
+
+
+class Source(Protocol):
+    """One feed with a buffer."""
+
+    @property
+    def buffered(self) -> int: ...
+    def take(self, at_most: int) -> list[Message[Any]]: ...
+
+
+class Receiver:
+    """The buffers of several feeds as one. Within a feed in order, between feeds an entry of each in turn."""
+
+    def __init__(self, session: Session, what: str, serializer: Serializer[Any] | None = None) -> None:
+        """`what`: e.g. "consumer c1", for error messages. `serializer`: of the values received, None for bytes."""
+        self.serializer = serializer
+        self._session = session
+        self._what = what
+        self._ready: dict[Source, None] = {}
+        self._queue: deque[Source] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._failure: TxnError | None = None
+        self._closed = False
+        self._pause_s = 0.0
+
+    # ---- for the feeds ----------------------------------------------------------------------------------------------
+
+    def ready(self, source: Source) -> None:
+        """`source` has messages in its buffer."""
+        if source not in self._ready:
+            self._ready[source] = None
+            self._queue.append(source)
+        self.stir()
+
+    def stir(self) -> None:
+        """Wake whoever waits, to look again."""
+        if self._arrival is not None:
+            self._arrival.set_result(None)
+            self._arrival = None
+
+    def fail(self, error: TxnError) -> None:
+        """Nothing more can be received; whoever asks is told why, once the buffers are empty."""
+        if self._failure is None:
+            self._failure = error
+            _log.warning("%s cannot go on: %s: %s", self._what, type(error).__name__, error)
+        self.stir()
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._queue.clear()
+        self.stir()
+
+    # ---- for the application ----------------------------------------------------------------------------------------
+
+    def take_many(self, max_messages: int) -> list[Message[Any]]:
+        """As `take`, of as many as the application asks for. Raises `InvalidArgument` for less than one: whoever waits
+        for none would look, and look again, without end."""
+        if not hasattr(max_messages, "__index__") or max_messages < 1:
+            raise InvalidArgument(f"max_messages is a positive number, not {max_messages!r}")
+        return self.take(max_messages)
+
+    def take(self, at_most: int) -> list[Message[Any]]:
+        """What is there, without waiting; perhaps nothing."""
+        taken: list[Message[Any]] = []
+        if not self._session.is_here:
+            return taken  # `wait` says so
+        while self._queue and len(taken) < at_most:
+            source = self._queue.popleft()
+            taken += source.take(at_most - len(taken))
+            if source.buffered:
+                self._queue.append(source)
+            else:
+                del self._ready[source]
+        return taken
+
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Wait until there may be something to take; False when the time is up. Raises, as `fatal`, what the receiver
+        failed with; `InvalidArgument` if it is closed, or belongs to another event loop."""
+        if (error := self._refusal()) is not None:
+            await self._pause(timeout_s)
+            raise error
+        if self._queue:
+            return True
+        if self._arrival is None:
+            self._arrival = self._session.loop.create_future()
+        done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
+        if done and (error := self._refusal()) is not None:
+            raise error
+        return bool(done)
+
+    def _refusal(self) -> TxnError | None:
+        """Why nothing will come any more: a new error each time."""
+        if not self._session.is_here:
+            return self._session.elsewhere()
+        if self._queue:
+            return None
+        if self._closed:
+            return for_good(InvalidArgument(f"{self._what} is closed"))
+        return None if self._failure is None else for_good(self._failure)
+
+    async def _pause(self, timeout_s: float | None) -> None:
+        """▲ C6: whoever calls on although told that nothing will come, shall cost nothing: the first time it is one
+        turn of the loop, then longer and longer, up to a second."""
+        pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        await asyncio.sleep(pause_s if timeout_s is None else min(pause_s, timeout_s))

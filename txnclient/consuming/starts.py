@@ -1,0 +1,82 @@
+"""Where to begin, how isolated to read, which topics: the arguments consumers and readers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from txnclient.connection.topic_layout import topic_of_segment
+from txnwire.errors import InvalidArgument
+from txnwire.ids import MessageId
+from txnwire.names import TopicName
+from txnwire.proto import txn_pb2 as pb
+
+StartArgument = str | int | datetime | MessageId
+
+
+def start_to_wire(start: StartArgument) -> pb.Start:
+    """`"earliest"`, `"latest"`, a timestamp (ms since the Unix epoch, or an aware datetime), or a MessageId: begin at
+    it."""
+    if isinstance(start, MessageId):
+        return pb.Start(
+            segment=start.segment,
+            ledger_id=start.position.ledger_id,
+            entry_id=start.position.entry_id,
+            index=start.index,
+        )
+    if start == "earliest":
+        return pb.Start(earliest=True)
+    if start == "latest":
+        return pb.Start(latest=True)
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgument(f"start {start!r} has no time zone: give it one, e.g. datetime.now(UTC)")
+        return pb.Start(timestamp_ms=max(1, int(start.timestamp() * 1000)))
+    if isinstance(start, int) and not isinstance(start, bool) and start > 0:
+        return pb.Start(timestamp_ms=start)
+    raise InvalidArgument(
+        f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, an aware datetime, or a MessageId"
+    )
+
+
+def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) -> None:
+    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: or that is not of all of them.
+
+    ▲ Before anything moves: an owner would read the position in a log that it does not belong to."""
+    if not isinstance(start, MessageId):
+        return
+    topic = topic_of_segment(start.segment)
+    if topic not in topics:
+        raise InvalidArgument(
+            f"message {start} is of {topic}, not of {', '.join(topics)}: start at one of its own, by time, or at "
+            "'earliest'"
+        )
+    if only and len(topics) > 1:
+        raise InvalidArgument(
+            f"message {start} is of {topic} alone, and {len(topics)} topics are to be moved: seek each by itself, or "
+            "all by time"
+        )
+
+
+def isolation_to_wire(isolation: str) -> pb.Isolation:
+    if isolation == "read_committed":
+        return pb.ISOLATION_READ_COMMITTED
+    if isolation == "read_uncommitted":
+        return pb.ISOLATION_READ_UNCOMMITTED
+    raise InvalidArgument(f"isolation {isolation!r}: expected 'read_committed' or 'read_uncommitted'")
+
+
+def check_prefetch(messages: int, size_bytes: int) -> None:
+    """Raises `InvalidArgument`."""
+    if messages < 1:
+        raise InvalidArgument(f"prefetch is a positive number of messages, not {messages}")
+    if size_bytes < 1:
+        raise InvalidArgument(f"prefetch_bytes is a positive number of bytes, not {size_bytes}")
+
+
+def topics_of(topics: str | Sequence[str]) -> list[str]:
+    """The validated names, each once, in order."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise InvalidArgument("no topic was named")
+    return list(dict.fromkeys(str(TopicName.parse(name)) for name in names))

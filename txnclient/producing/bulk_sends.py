@@ -1,0 +1,93 @@
+"""`send_many`: part after part of a caller's messages, each cut into runs that leave as entries.
+
+▲ In a transaction whatever ends it early, also a cancel or the caller's own iterator, leaves the transaction able to
+abort only (`producer.py`): a commit would show a part of the messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from txnclient.connection.topic_layout import SegmentInfo
+from txnclient.producing.batches import BulkBatch
+from txnclient.producing.bulk import Part, SentIds
+from txnclient.producing.moving import Group
+from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.whole import Whole
+from txnwire.entry import Columns
+
+Pull = Callable[[], Awaitable[Part | None]]
+"""Gives the next part, None behind the last; raises what the caller's messages raise."""
+
+
+class Run(NamedTuple):
+    """Messages for one entry."""
+
+    columns: Columns
+    size: int
+    segment: SegmentInfo | None
+    """None: messages without a key, for any."""
+    version: int
+    """Of the routes by which the segment was found."""
+
+
+class Sender(Protocol):
+    """The producer."""
+
+    batch_bytes: int
+
+    def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]: ...
+    async def add_run(self, run: Run, txn: Transaction | None) -> BulkBatch: ...
+
+
+async def send_bulk(sender: Sender, pull: Pull, txn: Transaction | None) -> SentIds:
+    """Send all parts and wait until all is stored. Raises the first failure once everything that was sent is answered;
+    nothing is pulled any more once something has failed."""
+    bulk = _Bulk(sender, txn)
+    with Whole(txn, "a bulk send"):
+        return await bulk.send(pull)
+
+
+class _Bulk:
+    def __init__(self, sender: Sender, txn: Transaction | None) -> None:
+        self._sender = sender
+        self._txn = txn
+        self._ids = SentIds()
+        self._stored = 0
+        """So many batches from the first on are known to be stored."""
+
+    async def send(self, pull: Pull) -> SentIds:
+        failure: BaseException | None = None
+        try:
+            while self._first_failure() is None and (part := await pull()) is not None:
+                await self._send(part)
+                await asyncio.sleep(0)  # the loop's other tasks, and the writer of what has been taken in
+        except Exception as error:  # noqa: BLE001 - raised below, whatever the caller's iterator has raised
+            failure = error
+        unsettled = [batch.settled for batch in self._ids.batches[self._stored :] if not batch.settled.done()]
+        if unsettled:
+            await asyncio.wait(unsettled)
+        failure = failure or self._first_failure()
+        if failure is not None:
+            raise failure
+        return self._ids
+
+    def _first_failure(self) -> BaseException | None:
+        """Of those that are answered, up to the first that is not."""
+        batches = self._ids.batches
+        while self._stored < len(batches) and batches[self._stored].settled.done():
+            failure = batches[self._stored].settled.exception()
+            if failure is not None:
+                return failure
+            self._stored += 1
+        return None
+
+    async def _send(self, part: Part) -> None:
+        groups, version = self._sender.groups(part.columns.keys)
+        for segment, indexes in groups:
+            chosen = part if indexes is None else part.select(indexes)
+            for columns, size in chosen.runs(self._sender.batch_bytes):
+                self._ids.add(await self._sender.add_run(Run(columns, size, segment, version), self._txn))
+        order = None if len(groups) == 1 else [index for _, indexes in groups for index in indexes or ()]
+        self._ids.taken(order, len(part))

@@ -1,0 +1,486 @@
+"""What goes from one producer to one segment: gathering into entries, writing them in order, sending again.
+
+Once the segment is sealed its owner says what it holds, those entries are done, and the producer takes the rest away
+(see `txnclient.producing.moving`). A seal may be undone before the layout shows it; then the channel is opened again
+and goes on.
+
+An entry belongs to one transaction or to none, so each gathers on its own. An entry that nothing is under way before
+leaves at the end of the loop's turn, so an awaited send never waits for company; while an earlier one of the same
+transaction (or of none) is under way, messages gather until that is answered, the batch is full or `linger_ms` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from txnclient.connection.deadlines import Backoff, Deadline
+from txnclient.connection.links import Link
+from txnclient.connection.session import TRANSIENT, Session
+from txnclient.connection.topic_layout import SegmentInfo
+from txnclient.producing.batches import Batch, GatheringBatch
+from txnclient.producing.outbox import Outbox
+from txnclient.transactions.transaction import Transaction
+from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    Overloaded,
+    ProducerFenced,
+    SegmentSealed,
+    SequenceGap,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+)
+from txnwire.ids import MessageId, Position
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import MIB
+
+MAX_UNANSWERED_ENTRIES = 1000
+MAX_UNANSWERED_BYTES = 8 * MIB
+"""Of one channel; well below what a segment takes in at once."""
+
+MAX_BATCH_MESSAGES = 10_000
+OPEN_TIMEOUT_S = 5.0
+
+_RESEND = (*TRANSIENT, SequenceGap, SegmentSealed)
+"""Answers after which an entry is sent again: nothing was done, or a predecessor failed, or the owner has moved; or
+the segment is sealed, and opening it tells what it holds."""
+
+_OPEN_AGAIN = (*TRANSIENT, TopicNotFound, SegmentSealed, InvalidArgument)
+"""What an opening waits out. `InvalidArgument`: the owner knows of a layout in which the segment is gone, or does not
+know yet of the one that has it."""
+
+_UNKNOWN = pb.SendOk(duplicate=True, entry_id=-1)
+"""Stored, but nobody can say where: as the broker answers it."""
+
+
+class Owner(Protocol):
+    """The producer a channel belongs to."""
+
+    name: str
+    incarnation: int
+    compression: pb.Compression
+    compression_level: int
+    batch_bytes: int
+
+    def take_sequence_ids(self, count: int) -> int: ...
+    def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None: ...
+    def settled(self, batch: Batch, stored: bool) -> None: ...
+    def lost(self, batch: Batch, futures: Sequence[asyncio.Future[MessageId]]) -> None: ...
+    def fenced(self, error: TxnError) -> None: ...
+
+    def held_back(self, channel: Channel) -> bool:
+        """Whether nothing may be written there yet."""
+
+    def move_on(self) -> None:
+        """Take away what is left in sealed segments, as far as they have answered."""
+
+
+class Channel:
+    """One producer's way to one segment. Made for the first message, it opens at the owner with the first entry."""
+
+    def __init__(self, session: Session, owner: Owner, info: SegmentInfo) -> None:
+        self.info = info
+        self.segment = info.path
+        self.left = False
+        """Its segment is sealed and all it had was taken away: nothing may be added any more."""
+        self._session = session
+        self._owner = owner
+        self._gathering: dict[Transaction | None, GatheringBatch] = {}
+        self._under_way: dict[Transaction | None, int] = {}
+        """Closed entries without a final answer."""
+        self._outbox: Outbox[Batch] = Outbox()
+        self._link: Link | None = None
+        self._producer_id = 0
+        self._opening = False
+        self._withdrawing: dict[Transaction | None, None] = {}
+        """Those that end without what waits here."""
+        self._epoch = 0
+        """Of the latest owner that has opened it."""
+        self._generation = 0
+        """Answers to what was written in an earlier one are not waited for any more."""
+        self._unanswered_bytes = 0
+        self._paused = False
+        self._overloaded: Overloaded | None = None
+        """What entries were refused with, until one is stored. Nothing is under way then but one entry that tries."""
+        self._backoff = Backoff(session.random)
+        self.one_large_value = asyncio.Lock()
+        """Held while the pieces of a value are taken in: of one producer they are never between each other here."""
+
+    # ---- gathering --------------------------------------------------------------------------------------------------
+
+    def add(
+        self, message: OutgoingMessage, size: int, txn: Transaction | None, stored: asyncio.Future[MessageId]
+    ) -> None:
+        """Take one message in; `stored` ends with its entry. `size`: bytes it takes in the buffer."""
+        batch = self._gathering.get(txn)
+        if batch is None:
+            batch = self._gathering[txn] = GatheringBatch(txn, self._session.deadline())
+            if txn is not None:
+                txn.started(self)
+            self._owner.gathers(self, batch, later=self._under_way.get(txn, 0) > 0)
+        batch.add(message, size, stored)
+        if batch.bytes >= self._owner.batch_bytes or batch.count >= MAX_BATCH_MESSAGES:
+            self.close_batch(batch)
+
+    def gathers(self, txn: Transaction | None) -> bool:
+        """Whether a batch of this transaction is open here."""
+        return txn in self._gathering
+
+    def fits(self, txn: Transaction | None, size: int) -> bool:
+        """Whether `size` more bytes leave the open batch, if there is one, below the bound of one entry."""
+        batch = self._gathering.get(txn)
+        return batch is None or batch.bytes + size <= self._owner.batch_bytes
+
+    def add_whole(self, batch: Batch) -> None:
+        """Take a whole batch in, behind what gathers for its transaction (or none)."""
+        self.flush(batch.txn)
+        if batch.txn is not None:
+            batch.txn.started(self)
+        self._leave(batch)
+
+    def close_batch(self, batch: GatheringBatch) -> None:
+        """Give the batch its sequence ids and write it as soon as possible. Nothing if it is closed already."""
+        if self._gathering.get(batch.txn) is batch:
+            del self._gathering[batch.txn]
+            self._leave(batch)
+
+    def _leave(self, batch: Batch) -> None:
+        batch.first = self._owner.take_sequence_ids(batch.count)
+        batch.last = batch.first + batch.count - 1
+        self._under_way[batch.txn] = self._under_way.get(batch.txn, 0) + 1
+        if batch.piece is not None and batch.piece.chunk_id < 0:
+            batch.piece = batch.piece._replace(chunk_id=batch.first)
+        try:
+            batch.entry = encode_entry(
+                batch.take_columns(),
+                producer=self._owner.name,
+                incarnation=self._owner.incarnation,
+                sequence_id=batch.first,
+                publish_time_ms=self._session.clock.wall_ms(),
+                txn_id=batch.txn.id if batch.txn is not None else None,
+                writer=batch.txn.writer_id if batch.txn is not None else 0,
+                compression=self._owner.compression,
+                level=self._owner.compression_level,
+                piece=batch.piece,
+            )
+        except TxnError as error:
+            self._fail(batch, error)
+            return
+        self._outbox.add(batch)
+        self._write()
+
+    def flush(self, txn: Transaction | None) -> None:
+        """Close what gathers for this transaction (None: for none)."""
+        batch = self._gathering.get(txn)
+        if batch is not None:
+            self.close_batch(batch)
+
+    def flush_all(self) -> None:
+        for batch in list(self._gathering.values()):
+            self.close_batch(batch)
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        link = self._link
+        outbox = self._outbox
+        if link is None or link.closed or outbox.may_reopen:
+            self._open_soon()
+            return
+        # Behind a refusal one entry goes ahead, or everything would cross the wire once more to be refused.
+        most = MAX_UNANSWERED_ENTRIES if self._overloaded is None else 1
+        while outbox.awaited < most and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
+            if link.busy:
+                self._pause(link)
+                return
+            following = outbox.next_to_write()
+            if following is None:
+                break
+            batch, predecessor = following
+            send = pb.Send(
+                producer_id=self._producer_id,
+                sequence_id=batch.first,
+                count=batch.count,
+                previous_sequence_id=predecessor,
+                entry=batch.entry,
+            )
+            if batch.txn is not None:
+                txn_id = batch.txn.id
+                send.txnid_most_bits = txn_id.most_bits
+                send.txnid_least_bits = txn_id.least_bits
+                send.writer = batch.txn.writer_id
+            try:
+                answer = link.call_nowait(pb.Command(send=send), timeout_s=batch.deadline.remaining())
+            except TRANSIENT:
+                outbox.interrupt()
+                break
+            except TxnError as error:
+                outbox.settle(batch)
+                outbox.break_chain()
+                self._fail(batch, error)
+                continue
+            self._unanswered_bytes += len(batch.entry)
+            answer.add_done_callback(partial(self._answered, batch, self._generation))
+        if outbox.may_reopen:
+            self._open_soon()
+
+    def _pause(self, link: Link) -> None:
+        if not self._paused:
+            self._paused = True
+            link.when_drained(self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._write()
+
+    def _answered(self, batch: Batch, generation: int, answer: asyncio.Future[pb.Command]) -> None:
+        error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
+        if generation != self._generation:
+            return
+        self._unanswered_bytes -= len(batch.entry)
+        if error is None:
+            if self._overloaded is not None:
+                self._overloaded = None
+                self._backoff.reset()
+            self._outbox.settle(batch)
+            self._stored(batch, answer.result().send_ok)
+            self._write()
+        elif isinstance(error, _RESEND) and not (isinstance(error, Timeout) and batch.deadline.passed):
+            if isinstance(error, Overloaded):
+                self._overloaded = error
+            self._outbox.interrupt()
+        elif isinstance(error, TxnError):
+            self._outbox.settle(batch)
+            if not isinstance(error, Timeout):
+                self._outbox.break_chain()
+            self._fail(batch, error)
+            if isinstance(error, ProducerFenced):
+                self._owner.fenced(error)
+                return
+        if self._outbox.may_reopen:
+            self._open_soon()
+
+    def on_producer_closed(self, error: TxnError, last_sequence_id: int) -> None:
+        """The broker does not serve this producer here any more; what is unanswered is looked up at the next
+        opening."""
+        self.close()  # or the broker would keep what it knows of us as long as the connection lives
+        if isinstance(error, ProducerFenced):
+            self._owner.fenced(error)
+            return
+        if isinstance(error, SegmentSealed):
+            self._sealed(last_sequence_id)
+        if len(self._outbox):
+            self._open_soon()
+
+    def _sealed(self, last_sequence_id: int) -> None:
+        """The owner has said its last word: ▲ what the segment holds is done, and the rest may go elsewhere."""
+        self._detach()
+        for batch in self._outbox.sealed(last_sequence_id):
+            self._stored(batch, _UNKNOWN)
+        self._owner.move_on()
+
+    def _detach(self) -> None:
+        if self._link is not None:
+            self._link.producers.pop(self._producer_id, None)
+        self._link = None
+        self._generation += 1
+        self._unanswered_bytes = 0
+        self._outbox.give_up_answers()
+
+    # ---- opening at the owner ---------------------------------------------------------------------------------------
+
+    def _open_soon(self) -> None:
+        if not self._opening and len(self._outbox) and not self._outbox.awaited:
+            self._opening = True
+            self._session.tasks.start(self._open(), name=f"open producer on {self.segment}", on_failed=self.fail_all)
+
+    async def _open(self) -> None:
+        """Open the producer at the segment's owner and go on behind what that has stored."""
+        backoff = Backoff(self._session.random)
+        last: TxnError | None = self._overloaded
+        try:
+            if last is not None:
+                # A segment that takes nothing in just now is full of what it has to store: trying again at once would
+                # only keep it busier. At random, so that its producers do not come back in step.
+                await asyncio.sleep(min(self._backoff.next_s(), self._time_left()))
+            while self._drop_hopeless(last):
+                try:
+                    # ▲ S11: nothing reaches a segment before those that it has come from have answered.
+                    if not self._owner.held_back(self) and await self._open_once():
+                        break
+                except _OPEN_AGAIN as error:
+                    last = error
+                except ProducerFenced as error:
+                    self._owner.fenced(error)
+                    return
+                except TxnError as error:
+                    self.fail_all(error)
+                    return
+                if not len(self._outbox):
+                    break  # taken away
+                await self._session.directory.wait_change(min(backoff.next_s(), self._time_left()))
+        finally:
+            self._opening = False
+        self._write()
+
+    async def _open_once(self) -> bool:
+        """Whether it is open: not if the segment is sealed, and then what that holds is done."""
+        session = self._session
+        self._detach()
+        deadline = Deadline(session.clock, min(OPEN_TIMEOUT_S, self._time_left()))
+        link = await session.directory.owner_link(self.segment, deadline)
+        producer_id = session.next_id()
+        command = pb.OpenProducer(
+            producer_id=producer_id,
+            segment=self.segment,
+            name=self._owner.name,
+            incarnation=self._owner.incarnation,
+        )
+        link.producers[producer_id] = self
+        self._link, self._producer_id = link, producer_id
+        try:
+            reply = await link.call(pb.Command(open_producer=command), timeout_s=deadline.remaining())
+        except TxnError:
+            self._detach()
+            raise
+        if self._link is not link:
+            raise ConnectionLost("the producer was closed by the broker as soon as it had been opened")
+        opened = reply.open_producer_ok
+        if opened.ownership_epoch < self._epoch and self._outbox.in_doubt:
+            # ▲ A former owner that does not know it yet. What it says it holds is not the last word: what was sent to
+            # its successor would be sent once more. (Epochs may go back for good, in an etcd restored from a backup.)
+            self._detach()
+            raise NotOwner(f"segment://{self.segment} has had another owner since: look it up again")
+        self._epoch = opened.ownership_epoch
+        if opened.sealed:
+            self._sealed(opened.last_sequence_id)
+            return False
+        for batch in self._outbox.reopened(opened.last_sequence_id):
+            self._stored(batch, _UNKNOWN)
+        return True
+
+    def _open_elsewhere(self) -> None:
+        """Ask again if the owner is another one than who has been asked."""
+        known = self._session.directory.segment(self.segment)
+        link = self._link
+        if link is not None and known is not None and known.owner_address not in ("", link.address):
+            self._detach()
+            self._open_soon()
+
+    # ---- leaving a sealed segment -----------------------------------------------------------------------------------
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something was written that may be stored here, or not."""
+        return self._outbox.in_doubt
+
+    def ask(self) -> None:
+        """The layout shows the segment as sealed: its owner knows what it holds, whoever that is by now."""
+        self._open_elsewhere()
+        if self._outbox.may_reopen:
+            self._open_soon()
+
+    def give_up_doubtful(self) -> None:
+        """▲ Nobody remembers the segment: what was written there is stored, or not, and is never sent again."""
+        self._detach()
+        for batch in self._outbox.take_doubtful():
+            self._fail(
+                batch,
+                OutcomeUnknown(
+                    f"segment://{self.segment} is no segment of its topic any more: whether messages {batch.first} to "
+                    f"{batch.last} of producer {self._owner.name} are stored there cannot be told"
+                ),
+            )
+
+    def leave(self) -> list[Batch]:
+        """All that is left, in order, to be sent elsewhere. Nothing of it may be in doubt; nothing is added any
+        more."""
+        self.left = True
+        self.close()
+        batches: list[Batch] = [*self._outbox.clear(), *self._gathering.values()]
+        self._gathering.clear()
+        self._under_way.clear()
+        return batches
+
+    def _time_left(self) -> float:
+        """Seconds until the time of some entry is up."""
+        return min((batch.deadline.remaining() for batch in self._outbox), default=0.0)
+
+    def _drop_hopeless(self, last: TxnError | None) -> bool:
+        """Fail entries whose time is up, drop those of transactions that are aborting; whether any are left."""
+        for batch in self._outbox.remove(lambda batch: batch.txn is not None and batch.txn.aborting):
+            self._withdraw(batch)
+        for batch in self._outbox.remove(lambda batch: batch.deadline.passed):
+            self._fail(batch, batch.deadline.expired(f"sending to segment://{self.segment}", last))
+        return len(self._outbox) > 0
+
+    # ---- the end of an entry ----------------------------------------------------------------------------------------
+
+    def _stored(self, batch: Batch, ok: pb.SendOk) -> None:
+        batch.stored(self.segment, Position(ok.ledger_id, ok.entry_id))
+        self._settled(batch, None, stored=True)
+
+    def _fail(self, batch: Batch, error: TxnError) -> None:
+        self._owner.lost(batch, batch.failed(error))
+        self._settled(batch, error, stored=False)
+
+    def _withdraw(self, batch: Batch) -> None:
+        if batch.txn is not None:
+            batch.withdrawn(batch.txn.withdrawn("send"))
+        self._settled(batch, None, stored=False)
+
+    def _settled(self, batch: Batch, error: TxnError | None, *, stored: bool) -> None:
+        txn = batch.txn
+        if batch.first >= 0:
+            left = self._under_way[txn] - 1
+            if left:
+                self._under_way[txn] = left
+            else:
+                del self._under_way[txn]
+                following = self._gathering.get(txn)
+                if following is not None:
+                    self.close_batch(following)
+        self._owner.settled(batch, stored)
+        if txn is not None:
+            txn.finished(error)
+
+    def withdraw(self, txn: Transaction) -> None:
+        """Give up what is gathered or waits to be written for a transaction that ends without it."""
+        gathering = self._gathering.pop(txn, None)
+        if gathering is not None:
+            self._withdraw(gathering)
+        if txn in self._under_way:
+            if not self._withdrawing:
+                self._session.loop.call_soon(self._withdraw_all)
+            self._withdrawing[txn] = None
+
+    def _withdraw_all(self) -> None:
+        """Of those that end in one turn of the loop at once: they may be as many as there are entries to look at."""
+        ended, self._withdrawing = self._withdrawing, {}
+        for batch in self._outbox.remove(lambda batch: batch.txn in ended):
+            self._withdraw(batch)
+
+    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+        """Nothing of it is left here: it ends when all it sent has been answered."""
+
+    def fail_all(self, error: TxnError) -> None:
+        """Fail everything that is not stored."""
+        self._detach()
+        gathering = list(self._gathering.values())
+        self._gathering.clear()
+        for batch in [*self._outbox.clear(), *gathering]:
+            self._fail(batch, error)
+
+    def close(self) -> None:
+        """Tell the broker, if it is connected; what is under way goes on there, unheard."""
+        link = self._link
+        self._detach()
+        if link is not None:
+            link.push_if_open(pb.Command(close_producer=pb.CloseProducer(producer_id=self._producer_id)))

@@ -1,0 +1,194 @@
+"""One producer's channels, one to a segment: which of them a message goes to, also while segments are split and merged.
+
+What decides is `txnclient.producing.moving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from txnclient.connection.session import Session
+from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
+from txnclient.producing.batches import Batch
+from txnclient.producing.channel import Channel, Owner
+from txnclient.producing.moving import Group, Routes
+from txnclient.transactions.transaction import Transaction
+from txnwire.entry import Columns
+from txnwire.errors import SegmentSealed, TopicNotFound, TxnError, for_good
+from txnwire.ids import hash_key
+
+
+class Divider(Owner, Protocol):
+    """The producer."""
+
+    def topic_gone(self, error: TxnError) -> None:
+        """Its topic was deleted: nothing can be sent any more."""
+
+    def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """What was one batch is several."""
+
+
+class Channels:
+    """Made as messages need them, and left when their segments are sealed."""
+
+    def __init__(self, session: Session, owner: Divider, layout: TopicLayout) -> None:
+        self._session = session
+        self._owner = owner
+        self._topic = layout.topic
+        self._channels: dict[str, Channel] = {}
+        self._turn = session.random.getrandbits(16)
+        self._keyless: dict[Transaction | None, Channel] = {}
+        """Where messages without a key gather now: round robin over the segments, one batch each (DESIGN §3)."""
+        self._routes = Routes(layout)
+        self._gone: TxnError | None = None
+        self._moving = False
+        self._unlisten = session.directory.listen(self.move_on)
+
+    # ---- where messages go ------------------------------------------------------------------------------------------
+
+    def of(self, key: bytes | None, txn: Transaction | None) -> Channel:
+        """Where a message goes now that gathers with others."""
+        if key is not None:
+            return self._to(self.current().segment_of_hash(hash_key(key)))
+        channel = self._keyless.get(txn)
+        if channel is None or not channel.gathers(txn):
+            channel = self._keyless[txn] = self._next()
+        return channel
+
+    def of_whole(self, key: bytes | None) -> Channel:
+        """Where something goes that is an entry by itself."""
+        return self._next() if key is None else self._to(self.current().segment_of_hash(hash_key(key)))
+
+    def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]:
+        """Messages by where they go now, and the version of the routes that this is of."""
+        routes = self.current()
+        return routes.groups(keys), routes.version
+
+    def put(self, batch: Batch, columns: Columns, segment: SegmentInfo | None, version: int) -> None:
+        """Give a batch that holds these columns to the channel of its group, or of what has become of that."""
+        if self.current().version != version:
+            self._place(batch, columns)
+        else:
+            self._whole_to(segment).add_whole(batch)
+
+    def current(self) -> Routes:
+        """By the layout as it is known now. Raises `TopicNotFound`: also where another topic has its name now."""
+        self.notice()
+        if self._gone is not None:
+            raise for_good(self._gone)
+        return self._routes
+
+    def notice(self) -> None:
+        """Take in a layout that nobody has told us of yet."""
+        if self._session.directory.known_layout(self._topic) is not self._routes.layout:
+            self.move_on()
+
+    def _whole_to(self, segment: SegmentInfo | None) -> Channel:
+        return self._next() if segment is None else self._to(segment)
+
+    def _next(self) -> Channel:
+        active = self.current().layout.active
+        self._turn += 1
+        return self._to(active[self._turn % len(active)])
+
+    def _to(self, segment: SegmentInfo) -> Channel:
+        channel = self._channels.get(segment.path)
+        if channel is None:
+            channel = self._channels[segment.path] = Channel(self._session, self._owner, segment)
+        return channel
+
+    # ---- following the layout ---------------------------------------------------------------------------------------
+
+    def held_back(self, channel: Channel) -> bool:
+        """Whether nothing may be written there yet."""
+        return self._routes.held_back(channel.info)
+
+    def settled(self, batch: Batch) -> None:
+        """It has its final answer, or was withdrawn."""
+        if batch.txn is not None and self._keyless.get(batch.txn) is not None:
+            self._forget_keyless(batch.txn)
+        if self._routes.leaving:
+            self._session.loop.call_soon(self.move_on)  # it may have been the last that was in doubt
+
+    def _forget_keyless(self, txn: Transaction) -> None:
+        if not self._keyless[txn].gathers(txn):
+            del self._keyless[txn]
+
+    def move_on(self) -> None:
+        """Take what is left out of sealed segments that have answered, to where it belongs now."""
+        layout = self._session.directory.known_layout(self._topic)
+        routes = self._routes
+        if self._moving or self._gone is not None or (layout is routes.layout and not routes.leaving):
+            return
+        if layout is None or routes.is_another(layout):
+            # ▲ What was sent is gone with the topic. A transaction that went on in the next one of its name would
+            # commit without what it has sent, and with what follows.
+            self._gone = TopicNotFound(
+                f"topic {self._topic!r} was deleted: open a producer of the one that is there now"
+            )
+            self._owner.topic_gone(self._gone)
+            return
+        self._moving = True
+        try:
+            if layout is not routes.layout:
+                routes.follow(layout, [channel.info for channel in self._channels.values()])
+            moved = [self._leave_or_ask(segment) for segment in list(routes.leaving.values())]
+        finally:
+            self._moving = False
+        if any(moved):
+            self._session.directory.stir()  # those that were held back may go
+
+    def _leave_or_ask(self, segment: SegmentInfo) -> bool:
+        """Whether a sealed segment has answered, and was left."""
+        channel = self._channels[segment.path]
+        if channel.in_doubt:
+            if not self._routes.is_gone(segment):
+                channel.ask()
+                return False
+            channel.give_up_doubtful()
+        self._routes.left(segment)
+        del self._channels[segment.path]
+        for batch in channel.leave():
+            self._move(batch)
+        return True
+
+    def _move(self, batch: Batch) -> None:
+        """A batch that is surely not stored, and that no channel has any more."""
+        txn = batch.txn
+        if txn is not None and txn.aborting:
+            batch.withdrawn(txn.withdrawn("send"))
+            self._owner.settled(batch, stored=False)
+        elif batch.piece is not None:
+            # Its value is begun anew by who sends it: what is stored of it already cannot be moved.
+            batch.failed(SegmentSealed("the segment was sealed before all of this value was stored"))
+            self._owner.settled(batch, stored=False)
+        else:
+            self._place(batch, batch.take_back())
+        if txn is not None:
+            txn.finished(None)
+
+    def _place(self, batch: Batch, columns: Columns) -> None:
+        """Give a batch to the channel its messages belong to now, or its parts to several."""
+        groups = self._routes.groups(columns.keys)
+        parts: Sequence[Batch] = (batch,)
+        if len(groups) > 1:
+            parts = batch.divide(columns, [indexes or () for _, indexes in groups])
+            self._owner.divided(batch, parts)
+        for (segment, _), part in zip(groups, parts, strict=True):
+            self._whole_to(segment).add_whole(part)
+
+    # ---- all of them ------------------------------------------------------------------------------------------------
+
+    def flush_all(self) -> None:
+        for channel in self._channels.values():
+            channel.flush_all()
+
+    def fail_all(self, error: TxnError) -> None:
+        for channel in self._channels.values():
+            channel.fail_all(error)
+
+    def close(self) -> None:
+        self._unlisten()
+        for channel in self._channels.values():
+            channel.close()

@@ -1,0 +1,189 @@
+"""Waiting for what a snapshot does not hold: the next one is worth taking once something has come.
+
+    watch = await client.watch(snapshot)
+    while await watch.wait(timeout): …      take another snapshot, read, `await watch.move(snapshot)`
+
+A reader of each segment that is open, of uncommitted entries, stands where the snapshot ends, with room for one entry:
+the first that comes wakes, and ends it. Where a transaction is pending, a reader of committed ones stands where all is
+decided, and wakes when the transaction is. So nothing is asked again and again, by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.session import Session
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.consuming.feed import Feed
+from txnclient.consuming.inbox import Inbox
+from txnclient.consuming.receiver import Receiver
+from txnclient.consuming.starts import isolation_to_wire
+from txnclient.reading.reader_feed import behind
+from txnclient.reading.snapshot import Snapshot
+from txnwire.errors import InvalidArgument, TxnError
+from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
+
+MOVE_TIMEOUT_S: Final = 5.0
+"""See `Watch.move`."""
+
+
+class _Place(NamedTuple):
+    """What a feed waits behind."""
+
+    segment: str
+    after: Position
+    isolation: str
+
+
+class Watch:
+    """Made by `client.watch(snapshot)`."""
+
+    def __init__(self, session: Session, isolation: str, on_closed: Callable[[Watch], None]) -> None:
+        isolation_to_wire(isolation)
+        self._isolation = isolation
+        self._tasks = OwnedTasks()
+        self._session = session.with_tasks(self._tasks)
+        self._arrivals = Receiver(session, "watch")
+        self._unlisten = session.directory.listen(self._look)
+        self._on_closed = on_closed
+        self._cut: Snapshot | None = None
+        self._feeds: dict[_Place, _WatchFeed] = {}
+        self._woken = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        at = "" if self._cut is None else f" at revision {self._cut.revision}"
+        return f"Watch({', '.join(() if self._cut is None else self._cut.topics)}{at}{', closed' * self._closed})"
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether whatever the next snapshot adds wakes. ▲ Not while several transactions are pending: one may be
+        decided behind another that is open still, and nothing tells of that: then take a snapshot now and then."""
+        pending = () if self._cut is None or self._isolation == "read_uncommitted" else self._cut.pending
+        return len(pending) <= 1
+
+    async def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:
+        """Wait for what this one does not hold, from now on. Readers that stand there already stay. `timeout`: in
+        seconds, for layouts to become known here that the snapshot knows already, 5 unless given.
+
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also where a topic of the snapshot has been deleted and
+        made again since."""
+        self._session.expect_here()
+        if not isinstance(cut, Snapshot):
+            raise InvalidArgument(f"a watch begins at a snapshot, not at {cut!r}: take one with client.snapshot()")
+        # ▲ Awake, should it not come to stand there.
+        self._cut, self._woken = None, True
+        await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S if timeout is None else timeout))
+        self._cut, self._woken = cut, False
+        places = dict.fromkeys(self._places(cut))
+        # ▲ One that has fired where it is to stand again is had anew: it may have failed, and what it was told of and
+        # the cut lacks comes again.
+        for place in [place for place, feed in self._feeds.items() if feed.fired or place not in places]:
+            self._feeds.pop(place).close()
+        for place in places:
+            if place not in self._feeds:
+                self._feeds[place] = _WatchFeed(self._session, self._arrivals, place, self._wake)
+        self._look()
+
+    async def _wait_known(self, cut: Snapshot, deadline: Deadline) -> None:
+        """Until the layouts known here are not older than the cut."""
+        for topic, bounds in cut.topics.items():
+            while (await self._session.directory.layout(topic, deadline)).epoch < bounds.epoch:
+                if deadline.passed:
+                    raise deadline.expired(f"waiting for layout {bounds.epoch} of {topic}")
+                await self._session.directory.wait_change(deadline.remaining())
+
+    def _places(self, cut: Snapshot) -> list[_Place]:
+        places = [_Place(path, one.end, "read_uncommitted") for path, one in cut.segments.items() if not one.sealed]
+        if cut.pending and self._isolation == "read_committed":
+            # ▲ `resolved` is no place to wait at where all is decided: it may lag, and would wake without end.
+            places += [
+                _Place(path, one.resolved, "read_committed")
+                for path, one in cut.segments.items()
+                if one.resolved < one.end
+            ]
+        return places
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._arrivals.stir()
+
+    def _look(self) -> None:
+        """Whether a topic is another one than the cut has seen."""
+        if self._cut is None or self._closed:
+            return
+        for topic, bounds in self._cut.topics.items():
+            layout = self._session.directory.known_layout(topic)
+            # ▲ A lower epoch is another topic of the name, never older news: `move` has waited for those to pass.
+            if layout is None or layout.epoch != bounds.epoch:
+                self._wake()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Whether something may have come since the snapshot; False once the time (None: the client's) is up.
+
+        It may say so where nothing has, and says it again until it is moved. Raises, as `fatal`, why it cannot tell
+        any more, e.g. since its client was closed; `InvalidArgument` where it is closed itself."""
+        deadline = self._session.deadline(timeout)
+        while self._closed or not self._woken:
+            if not await self._arrivals.wait(deadline.remaining()):
+                return self._woken
+        return True
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._closed:
+            return
+        self._session.expect_here()
+        self._closed = True
+        self._on_closed(self)
+        self._unlisten()
+        self._arrivals.close()
+        for feed in self._feeds.values():
+            feed.close()
+        await self._tasks.close()
+
+    async def __aenter__(self) -> Watch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class _WatchFeed(Feed):
+    """`fired`: something has come, or cannot come any more. Either way it stands here no longer."""
+
+    def __init__(self, session: Session, arrivals: Receiver, place: _Place, on_fired: Callable[[], None]) -> None:
+        self.fired = False
+        self._place = place
+        self._on_fired = on_fired
+        super().__init__(session, arrivals, place.segment, Inbox(1, keeps_holds=False))
+
+    def _subscribe(self) -> pb.Subscribe:
+        return pb.Subscribe(
+            start=behind(self.segment, self._place.after),
+            isolation=isolation_to_wire(self._place.isolation),
+            permits_are_kib=True,
+            tells_passed=True,
+        )
+
+    def on_deliver(self, deliver: pb.Deliver) -> None:
+        """▲ What has come is not looked at, but the next snapshot of this client is not from before it."""
+        self._session.told(deliver.revision)
+        passed = Position(deliver.passed.ledger_id, deliver.passed.entry_id)
+        if deliver.entries or passed > self._place.after:
+            self._fire()
+
+    def _failed(self, error: TxnError) -> None:
+        self._fire()  # whoever looks is told what is wrong
+
+    def _fire(self) -> None:
+        if not self.fired:
+            self.fired = True
+            self.close()
+            self._on_fired()

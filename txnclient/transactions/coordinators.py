@@ -1,0 +1,465 @@
+"""Beginning and ending transactions at their coordinators, and keeping the session alive there (DESIGN §5, §9).
+
+A coordinator aborts the open transactions of a client that neither keeps its stream nor announces its session again to
+the owner of their TCIDs. So a connection to every coordinator of an open transaction is kept, and after each new
+connection, and when a TCID has moved, the open ids are announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from typing import Final
+
+from txnclient.connection.deadlines import Backoff, Deadline
+from txnclient.connection.links import Link
+from txnclient.connection.session import TRANSIENT, Session
+from txnclient.transactions.settling import Settling
+from txnclient.transactions.transaction import CommitResult, Joined, Transaction, listed
+from txnclient.transactions.transaction_keys import HeldKey
+from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
+from txnwire.ids import TxnId, hash_key
+from txnwire.names import validate_txn_name
+from txnwire.proto import txn_pb2 as pb
+
+MAX_ATTEMPT_BYTES: Final = 32
+MIN_KEEP: Final = timedelta(minutes=1)
+MAX_KEEP: Final = timedelta(days=36_525)
+
+ATTEMPT_TIMEOUT_S = 10.0
+"""Of one request to one coordinator; a call goes on at another one until its own time is up."""
+
+ANNOUNCE_TIMEOUT_S = 3.0
+"""Well below the grace of 10 s."""
+
+EXPIRY_SLACK_S = 30.0
+"""How long past its deadline a transaction that was never ended is still announced."""
+
+FORGET_FROM = 1024
+"""Open transactions from which on it is looked whether some were never ended."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Coordinators:
+    """The coordinators as one client uses them."""
+
+    def __init__(self, session: Session, *, transaction_key: str | None = None) -> None:
+        """Raises `InvalidArgument`. With a `transaction_key`, it is to be taken before anything is begun."""
+        self._session = session
+        self._directory = session.directory
+        self.key = None if transaction_key is None else HeldKey(session, transaction_key, self)
+        self.settling = Settling(session)
+        self._open: dict[TxnId, Transaction] = {}
+        self._listed: dict[TxnId, bytes] = {}
+        """Each of `_open` as it stands in an announcement: hundreds of thousands are announced in one go, and only
+        joining what is encoded is quick enough for that."""
+        self._forget_at = FORGET_FROM
+        self._turn = session.random.getrandbits(16)
+        self._announced: dict[int, Link] = {}
+        """TCID → the link over which its coordinator knows of every transaction of this client."""
+        self._addresses: dict[int, str] = {}
+        self._announcing: dict[str, asyncio.Task[None]] = {}
+        """By address."""
+        self._stirred = asyncio.Event()
+        self._directory.listen(self._cluster_changed)
+
+    def start(self) -> None:
+        self._session.tasks.keep(self._keep_announced, name="announcements")
+
+    @property
+    def open_transactions(self) -> list[Transaction]:
+        return list(self._open.values())
+
+    # ---- begin ------------------------------------------------------------------------------------------------------
+
+    async def begin(self, timeout_s: float, deadline: Deadline, *, apart: bool = False) -> Transaction:
+        """Begin at the next coordinator in turn; with a transaction key where that is held, unless `apart` from it.
+        Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
+        _check_timeout(timeout_s)
+        if self.key is not None and not apart:
+            return await self.key.begin(timeout_s, deadline)
+        known = self._directory.coordinators
+        if known:
+            self._turn += 1
+            tcid, address = known[self._turn % len(known)]
+            link = self._session.links.ready(address)
+            if link is not None:  # the usual case, without a detour
+                command = self._new_txn(tcid, timeout_s)
+                began = self._session.clock.monotonic()
+                try:
+                    answer = link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+                    reply = await asyncio.shield(answer)
+                except TRANSIENT as error:
+                    if deadline.passed:
+                        raise self._session.give_up("beginning a transaction", deadline, error) from error
+                    return await self._undone_if_cancelled(self._begin_again(command, error, timeout_s, deadline))
+                except asyncio.CancelledError:
+                    self.settling.undo(lambda: self._begun_late(command, answer, link, began + timeout_s))
+                    raise
+                return self.begun(reply.new_txn_ok, link, began + timeout_s)
+        return await self._undone_if_cancelled(self._begin_again(None, None, timeout_s, deadline))
+
+    async def _undone_if_cancelled(self, beginning: Coroutine[object, object, Transaction]) -> Transaction:
+        """A begin goes on without a caller that is cancelled, within its own time, and is aborted then."""
+        task = self._session.loop.create_task(beginning, name="begin")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.settling.undo(lambda: task)
+            raise
+
+    async def _begun_late(
+        self, command: pb.Command, answer: asyncio.Future[pb.Command], link: Link, expires_at: float
+    ) -> Transaction:
+        """What a begin has made whose caller has gone. If its answer is lost, it is asked again under its attempt."""
+        deadline = self._session.deadline()
+
+        async def ask() -> tuple[pb.Command, Link]:
+            owner = await self._owner_link(command.new_txn.tc_id, deadline)
+            return await owner.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining())), owner
+
+        try:
+            reply = await answer
+        except (ConnectionLost, Timeout):
+            reply, link = await self._session.repeat("asking for a begin that was cancelled", deadline, ask)
+        return self.begun(reply.new_txn_ok, link, expires_at)
+
+    def _new_txn(self, tcid: int, timeout_s: float) -> pb.Command:
+        attempt = self._session.random.getrandbits(64).to_bytes(8, "little")
+        return pb.Command(new_txn=pb.NewTxn(tc_id=tcid, timeout_ms=max(1, round(timeout_s * 1000)), attempt=attempt))
+
+    async def _begin_again(
+        self, command: pb.Command | None, failed: TxnError | None, timeout_s: float, deadline: Deadline
+    ) -> Transaction:
+        """Repeat a begin whose answer is missing under its own attempt as long as that coordinator can be reached: so
+        the same transaction is answered and no second one is left open (SCENARIOS D7). Else begin elsewhere, under
+        another."""
+        session = self._session
+        unanswered = command if isinstance(failed, (ConnectionLost, Timeout)) else None
+
+        async def attempt() -> Transaction:
+            nonlocal unanswered
+            link: Link | None = None
+            if unanswered is not None:
+                command = unanswered
+                unanswered = None
+                link = await self._owner_link(command.new_txn.tc_id, deadline)
+            else:
+                known = self._directory.coordinators
+                if not known:
+                    raise ConnectionLost("no coordinator is up")
+                self._turn += 1
+                tcid, address = known[self._turn % len(known)]
+                link = await session.links.get(address, deadline)
+                command = self._new_txn(tcid, timeout_s)
+            began = session.clock.monotonic()
+            try:
+                reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+            except (ConnectionLost, Timeout):
+                unanswered = command
+                raise
+            return self.begun(reply.new_txn_ok, link, began + timeout_s)
+
+        return await session.repeat("beginning a transaction", deadline, attempt)
+
+    def begun(self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None) -> Transaction:
+        """Keep it among those that are announced, and aborted when this client closes."""
+        txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
+        txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, holder=holder)
+        self._open[txn_id] = txn
+        self._listed[txn_id] = _as_announced(txn_id)
+        if len(self._open) > self._forget_at:
+            self._forget_expired()
+        if link.closed:
+            self._stirred.set()
+        return txn
+
+    async def begin_named(
+        self,
+        name: str,
+        timeout_s: float,
+        deadline: Deadline,
+        *,
+        keep: timedelta | None = None,
+        keep_newest: bool = False,
+        attempt: bytes | None = None,
+        writer_id: int | None = None,
+    ) -> Transaction:
+        """Join or begin the transaction of this name, as a new writer. Raises as `begin` does.
+
+        Every begin of one name asks the same coordinator first, so joiners do not race each other; but any may answer.
+        A lost begin is repeated under one attempt wherever it goes: what it has made is found under the name."""
+        _check_timeout(timeout_s)
+        validate_txn_name(name)
+        if self.key is not None:
+            raise InvalidArgument(
+                f"the named transaction {name!r} would be everybody's, and no new holder of the transaction key "
+                f"{self.key.key!r} could fence it: begin it in a client without a key"
+            )
+        session = self._session
+        attempt_id = session.random_u64().to_bytes(8, "little") if attempt is None else _checked_attempt(attempt)
+        writer = session.random_u64() if writer_id is None else _checked_writer(writer_id)
+        request = pb.NewTxn(
+            name=name,
+            timeout_ms=int(timeout_s * 1000),
+            attempt=attempt_id,
+            keep_ms=0 if keep is None else _checked_keep_ms(keep),
+            keep_newest=keep_newest,
+        )
+        turn = hash_key(name.encode())
+
+        async def ask() -> Transaction:
+            nonlocal turn
+            turn += 1
+            ok, link, began = await self._ask_name(request, turn, deadline)
+            return self._joined(ok, link, name, writer, began + timeout_s)
+
+        return await session.repeat(f"beginning {name!r}", deadline, ask)
+
+    async def _ask_name(self, request: pb.NewTxn, turn: int, deadline: Deadline) -> tuple[pb.NewTxnOk, Link, float]:
+        known = self._directory.coordinators
+        if not known:
+            raise ConnectionLost("no coordinator is up")
+        tcid, address = known[turn % len(known)]
+        link = await self._session.links.get(address, deadline)
+        command = pb.Command(new_txn=request)
+        command.new_txn.tc_id = tcid
+        began = self._session.clock.monotonic()
+        reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+        return reply.new_txn_ok, link, began
+
+    def _joined(self, ok: pb.NewTxnOk, link: Link, name: str, writer_id: int, expires_at: float) -> Transaction:
+        """Not among the open ones of this session: it is neither announced nor aborted when this client closes."""
+        result = _result(ok)
+        if result is not None:
+            self._session.committed_at(result.revision)
+        # Whoever begun it set its deadline, which is told by the wall clock: taken to be later rather than sooner.
+        left_s = (ok.deadline_ms - self._session.clock.wall_ms()) / 1000
+        expires_at = max(expires_at, self._session.clock.monotonic() + left_s)
+        txn_id = TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits)
+        joined = Joined(name, writer_id, ok.joined, result)
+        return Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)
+
+    async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> Transaction:
+        """One that somebody has told of, without asking what the name stands for by now."""
+        link = await self._session.repeat(
+            f"attaching to transaction {txn_id}", deadline, lambda: self._link_to_end(txn_id.tcid, 0, deadline)
+        )
+        joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
+        return Transaction(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
+
+    async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
+        """Of a named transaction that has surely committed, so that beginning its name makes nothing new; None where
+        the name does not tell any more. Raises `Timeout` and its like: asking again may tell."""
+        if txn.name is None:
+            return None
+        attempt_id = self._session.random_u64().to_bytes(8, "little")
+        request = pb.NewTxn(name=txn.name, timeout_ms=1000, attempt=attempt_id)
+        turn = hash_key(txn.name.encode())
+
+        async def ask() -> pb.NewTxnOk:
+            nonlocal turn
+            turn += 1
+            ok, _, _ = await self._ask_name(request, turn, deadline)
+            return ok
+
+        ok = await self._session.repeat(f"asking how {txn.name!r} has committed", deadline, ask)
+        return _result(ok) if TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits) == txn.id else None
+
+    async def _owner_link(self, tcid: int, deadline: Deadline) -> Link:
+        address = self._directory.coordinator_address(tcid)
+        if address is None:
+            raise NotOwner(f"coordinator {tcid} is held by nobody at the moment")
+        return await self._session.links.get(address, deadline)
+
+    # ---- end --------------------------------------------------------------------------------------------------------
+
+    async def end(
+        self,
+        txn: Transaction,
+        action: pb.TxnAction,
+        deadline: Deadline,
+        *,
+        writers: Sequence[int] | None = None,
+        note: str | None = None,
+    ) -> pb.EndTxnOk:
+        """End `txn`; asks again, at any coordinator, until the outcome is definite: the same decision again is ok.
+
+        Raises `InvalidTxnState` (it has ended the other way), `TxnNotFound`, `OutcomeUnknown`; `Timeout`: not known
+        yet."""
+        most, least = txn.id.most_bits, txn.id.least_bits
+        command = pb.Command(end_txn=pb.EndTxn(txnid_most_bits=most, txnid_least_bits=least, action=action))
+        if txn.name is not None:
+            command.end_txn.name = txn.name
+            command.end_txn.note = note or ""
+            if writers is not None:
+                command.end_txn.writers.writers.extend(writers)
+                command.end_txn.writers.SetInParent()
+        link = txn.link
+        if not link.closed:
+            try:
+                reply = await link.call_nowait(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+            except TRANSIENT as error:
+                if deadline.passed:
+                    raise deadline.expired(f"ending transaction {txn.id}", error) from error
+            else:
+                return reply.end_txn_ok
+        tries = 0
+
+        async def attempt() -> pb.EndTxnOk:
+            nonlocal tries
+            link = await self._link_to_end(txn.id.tcid, tries, deadline)
+            tries += 1
+            reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
+            return reply.end_txn_ok
+
+        try:
+            return await self._session.repeat(f"ending transaction {txn.id}", deadline, attempt)
+        except TRANSIENT as error:
+            if isinstance(error, Timeout):
+                raise
+            if self._session.closed:
+                raise OutcomeUnknown(f"this client was closed before it knew how transaction {txn.id} ended") from error
+            # An earlier attempt may have been carried out although the last one was not.
+            raise deadline.expired(f"ending transaction {txn.id}", error) from error
+
+    async def _link_to_end(self, tcid: int, tries: int, deadline: Deadline) -> Link:
+        """First the TCID's owner, then the others in turn: any coordinator may end any transaction."""
+        owner = self._directory.coordinator_address(tcid)
+        addresses = list(dict.fromkeys(a for a in (owner, *(a for _, a in self._directory.coordinators)) if a))
+        if not addresses:
+            raise ConnectionLost("no coordinator is up")
+        return await self._session.links.get(addresses[tries % len(addresses)], deadline)
+
+    def settle(self, txn: Transaction) -> None:
+        self.settling.settle(txn)
+
+    def forget(self, txn: Transaction) -> None:
+        self._open.pop(txn.id, None)
+        self._listed.pop(txn.id, None)
+
+    def _forget_expired(self) -> None:
+        """Transactions that nobody ended, long after the service did."""
+        now = self._session.clock.monotonic()
+        for txn in [txn for txn in self._open.values() if txn.expires_at + EXPIRY_SLACK_S < now]:
+            self.forget(txn)
+        self._forget_at = max(FORGET_FROM, 2 * len(self._open))
+
+    # ---- the session ------------------------------------------------------------------------------------------------
+
+    def link_opened(self, link: Link) -> None:
+        """The first thing on a new connection to a coordinator: which of its transactions are ours and alive."""
+        if "coordinator" in link.caller.hello_ok.roles:
+            link.when_lost(self._stirred.set)
+            tcids, answered = self._send_announcement(link)
+            answered.add_done_callback(lambda answered: self._announcement_answered(link, tcids, answered))
+
+    def _cluster_changed(self) -> None:
+        addresses = dict(self._directory.coordinators)
+        for tcid in self._announced.copy():
+            if addresses.get(tcid) != self._addresses.get(tcid):
+                del self._announced[tcid]
+        self._addresses = addresses
+        self._stirred.set()
+
+    async def _keep_announced(self) -> None:
+        """Each coordinator by itself: one that cannot be reached keeps no other from hearing of us within its grace."""
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            for address in self._unannounced():
+                if address not in self._announcing:
+                    work = self._announce_until_heard(address)
+                    self._announcing[address] = self._session.tasks.start(work, name=f"announcements at {address}")
+
+    async def _announce_until_heard(self, address: str) -> None:
+        backoff = Backoff(self._session.random)
+        try:
+            await self._announce_at(address)
+            while address in self._unannounced():
+                await asyncio.sleep(backoff.next_s())
+                await self._announce_at(address)
+        finally:
+            del self._announcing[address]
+            self._stirred.set()  # what should hear of us may be elsewhere by now
+
+    def _unannounced(self) -> list[str]:
+        """Addresses of coordinators of open transactions that have not heard of them over their present connection."""
+        self._forget_expired()
+        found: dict[str, None] = {}
+        for tcid in dict.fromkeys(txn_id.tcid for txn_id in self._open):
+            address = self._directory.coordinator_address(tcid)
+            if address is not None:
+                link = self._session.links.ready(address)
+                if link is None or self._announced.get(tcid) is not link:
+                    found[address] = None
+        if self.key is not None and self.key.unannounced:
+            found[self.key.address() or ""] = None
+        return list(found)
+
+    async def _announce_at(self, address: str) -> None:
+        try:
+            link = await self._session.links.get(address, Deadline(self._session.clock, ANNOUNCE_TIMEOUT_S))
+            tcids, answered = self._send_announcement(link)
+        except TxnError as error:
+            _log.debug("announcing the session to %s: %s", address, error)
+            return
+        await asyncio.wait((answered,))
+        self._announcement_answered(link, tcids, answered)
+        if self.key is not None and self.key.unannounced and self.key.address() == address:
+            await self.key.announce(Deadline(self._session.clock, ANNOUNCE_TIMEOUT_S))
+
+    def _send_announcement(self, link: Link) -> tuple[list[int], asyncio.Future[pb.Command]]:
+        """The list is complete, also where a coordinator should own only some of these TCIDs: what it knows of this
+        session and does not find in it, it gives up after the grace."""
+        tcids = [tcid for tcid, address in self._directory.coordinators if address == link.address]
+        command = pb.Command(announce_session=pb.AnnounceSession())
+        command.announce_session.MergeFromString(b"".join(self._listed.values()))
+        return tcids, link.call_nowait(command, timeout_s=ANNOUNCE_TIMEOUT_S)
+
+    def _announcement_answered(self, link: Link, tcids: list[int], answered: asyncio.Future[pb.Command]) -> None:
+        error = None if answered.cancelled() else answered.exception()
+        if error is not None or answered.cancelled():
+            _log.debug("announcing the session to %s: %s", link.address, error)
+            self._stirred.set()
+            return
+        for tcid in tcids:
+            self._announced[tcid] = link
+
+
+def _as_announced(txn_id: TxnId) -> bytes:
+    """An announcement of this one alone: several in a row are one of all of them, as with any repeated field."""
+    bits = pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
+    return pb.AnnounceSession(open=[bits]).SerializeToString()
+
+
+def _result(ok: pb.NewTxnOk) -> CommitResult | None:
+    """How a named transaction has committed, None while it is open."""
+    return CommitResult(ok.revision, listed(ok), ok.note or None) if ok.state == pb.TXN_STATE_COMMITTED else None
+
+
+def _check_timeout(timeout_s: object) -> None:
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+
+
+def _checked_attempt(attempt: bytes) -> bytes:
+    if not isinstance(attempt, bytes) or not 0 < len(attempt) <= MAX_ATTEMPT_BYTES:
+        raise InvalidArgument(f"attempt is 1 to {MAX_ATTEMPT_BYTES} bytes, not {attempt!r:.80}")
+    return attempt
+
+
+def _checked_keep_ms(keep: timedelta) -> int:
+    if not isinstance(keep, timedelta) or not MIN_KEEP <= keep <= MAX_KEEP:
+        raise InvalidArgument(f"keep is {keep!r:.80}: expected a timedelta of a minute to 100 years")
+    return int(keep.total_seconds() * 1000)
+
+
+def _checked_writer(writer_id: int) -> int:
+    """▲ 0 is the writer of entries outside of named transactions."""
+    if not isinstance(writer_id, int) or not 0 < writer_id < 1 << 64:
+        raise InvalidArgument(f"writer_id is a positive 64-bit number, not {writer_id!r:.80}")
+    return writer_id

@@ -1,0 +1,66 @@
+"""Ending in the background what a caller has left undecided: a begin, a commit or an abort that was cancelled (C5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+
+from txnclient.connection.deadlines import Backoff
+from txnclient.connection.session import Session
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.transactions.transaction import Transaction
+from txnwire.errors import TxnError
+
+SLACK_S = 5.0
+"""How long past its deadline the outcome of a transaction is still asked for: the service has ended it by then."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Settling:
+    """Of one client. Each transaction is settled until it has ended or its deadline has passed; all of them until the
+    client closes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tasks = OwnedTasks()
+
+    def start(self, work: Coroutine[object, object, None], *, name: str) -> asyncio.Task[None]:
+        return self._tasks.start(work, name=name)
+
+    def settle(self, txn: Transaction) -> None:
+        """Ask for the end of `txn` that was asked for before, until it is known."""
+        self.start(self._settle(txn), name=f"settling {txn.id}")
+
+    def undo(self, beginning: Callable[[], Awaitable[Transaction]]) -> None:
+        """▲ Abort, as soon as it is known, what a begin makes whose caller has gone: nobody else can end it."""
+        self.start(self._undo(beginning), name="undoing a begin")
+
+    async def _undo(self, beginning: Callable[[], Awaitable[Transaction]]) -> None:
+        try:
+            txn = await beginning()
+        except TxnError as error:
+            _log.debug("a begin that was cancelled has failed: %s", error)
+        else:
+            txn.settle_later()
+
+    async def _settle(self, txn: Transaction) -> None:
+        backoff = Backoff(self._session.random)
+        while txn.undecided:
+            try:
+                await txn.ask_again(timeout=self._session.timeout_s)
+            except TxnError as error:
+                _log.debug("settling transaction %s: %s", txn.id, error)
+                if not error.retriable or self._session.clock.monotonic() > txn.expires_at + SLACK_S:
+                    return
+                await asyncio.sleep(backoff.next_s())
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for what is under way, also for what comes of it, but not for longer than `timeout_s`."""
+        until = self._session.clock.monotonic() + timeout_s
+        while (running := self._tasks.running) and (left := until - self._session.clock.monotonic()) > 0:
+            await asyncio.wait(running, timeout=left)
+
+    async def close(self) -> None:
+        await self._tasks.close()

@@ -1,0 +1,99 @@
+"""What the admin role shows of what segment owners and the store told it: pure, from plain values to plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txnstore.records import OPEN, LoadSample
+from txnstore.writes.transitions import Decision
+from txnwire.ids import TxnId
+
+
+def position(pair: Any) -> str:
+    ledger_id, entry_id = pair
+    return f"{ledger_id}:{entry_id}"
+
+
+def pinning(stats: Mapping[str, Any]) -> list[tuple[TxnId, str, int]]:
+    """Transactions that hold readers back, first first: id, position, entries behind it."""
+    pins = zip(stats.get("pinning", []), stats.get("entries_behind", []), strict=True)
+    return [(TxnId(*txn), position(place), behind) for (txn, place), behind in pins]
+
+
+def load_row(sample: LoadSample) -> dict[str, float]:
+    """What comes into a segment, a second."""
+    return {"messages_per_s": sample.messages_in_per_s, "bytes_per_s": sample.bytes_in_per_s}
+
+
+def segment_row(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """A segment's statistics as people write them: numbers and flags as they are, positions as text, subscriptions by
+    name, and who holds readers back. An answer of nobody (`{"error": …}`) stays as it is."""
+    if "error" in stats:
+        return dict(stats)
+    row: dict[str, Any] = {
+        name: value for name, value in stats.items() if isinstance(value, int | float) and name != "path"
+    }
+    row |= {name: position(stats[name]) for name in ("last_confirmed", "max_read_position")}
+    row["subscriptions"] = [each["name"] for each in stats["subscriptions"]]
+    row["held_by"] = [{"txn": str(txn), "position": at, "entries_behind": behind} for txn, at, behind in pinning(stats)]
+    return row
+
+
+def subscription_row(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """A subscription's statistics in one segment, flat and readable; {} where its owner has none."""
+    if not stats:
+        return {}
+    return {
+        "consumer": stats["consumer"],
+        "mark_delete": position(stats["mark_delete"]),
+        "backlog": stats["backlog"],
+        "delivered": stats["delivered"],
+        "permits": stats["permits"],
+        "pending_acks": stats["pending"]["positions"] + stats["pending"]["cumulative"],
+        "pending_in": [str(TxnId(*txn)) for txn in stats["open_transactions"]],
+        "awaits_predecessor": stats["held_back"],
+        "consumers": stats["consumers"],
+        **_queue_facts(stats.get("queue")),
+    }
+
+
+def attached(found: dict[str, dict[str, None]], stats: Mapping[str, Any]) -> None:
+    """Add the consumers that the owner of one segment knows of, by subscription; a queue assigns nothing, so nobody
+    else does."""
+    for each in stats.get("subscriptions", []):
+        found.setdefault(each["name"], {}).update(dict.fromkeys(each["consumers"]))
+
+
+def _queue_facts(queue: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where a queue's entries are; None where it is none."""
+    return {name: None if queue is None else queue[name] for name in ("unacked", "set_aside", "delayed")}
+
+
+def outcome(decision: Decision | None, *, is_open: bool) -> str:
+    if decision is not None:
+        return decision.state
+    return OPEN if is_open else "UNKNOWN"
+
+
+def held_readers(txn_id: TxnId, stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What a transaction with writes in a segment holds back there, as far as the segment's owner can be asked. Queues
+    do not wait: they go on around it (V8)."""
+    if "error" in stats:
+        return nothing_held(f"wrote; the segment's owner does not answer: {stats['error']}")
+    pins = pinning(stats)
+    held_at, behind = next(((at, after) for one, at, after in pins if one == txn_id), (None, None))
+    first = pins[0][0] if pins else txn_id
+    if held_at is None:
+        return nothing_held("wrote; is not among the first to hold readers back")
+    return {
+        "held_at": held_at,
+        "entries_behind": behind,
+        "waiting": [each["name"] for each in stats["subscriptions"] if each["type"] != "queue"],
+        "readers": stats["readers"],
+        "why": "holds readers back" if first == txn_id else f"would, but {first} holds them back before it",
+    }
+
+
+def nothing_held(why: str) -> dict[str, Any]:
+    return {"held_at": None, "entries_behind": None, "waiting": [], "readers": 0, "why": why}

@@ -1,0 +1,128 @@
+"""Calls from one server role to another, over the same wire clients use: who owns a segment, ask it there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from segments.controller.cut import Resolved, Tail
+from segments.layout.directory import Directory
+from segments.layout.layout_transitions import Seal
+from txnwire.calls import Caller
+from txnwire.errors import NotOwner
+from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.ports import Clock, Random, Transport
+from txnwire.proto import txn_pb2 as pb
+from txnwire.protocol import PROTOCOL_VERSION
+from txnwire.turns import in_turns
+
+CALL_TIMEOUT_S = 5.0
+
+
+class RoleCalls:
+    """One kept connection per address; a lost one is opened again by the next call."""
+
+    def __init__(self, directory: Directory, transport: Transport, clock: Clock, random: Random, *, name: str) -> None:
+        self._directory = directory
+        self._transport = transport
+        self._clock = clock
+        self._name = name
+        self._session_id = random.getrandbits(128).to_bytes(16, "big")
+        self._callers: dict[str, Caller] = {}
+        self._opening = asyncio.Lock()
+
+    async def read_position(self, segment: str, min_revision: int, timestamp_ms: int = 0) -> Position:
+        """The segment's `max_read_position`, asked of its owner, who answers once it has followed decisions to
+        `min_revision`; with a time, where that starts behind. Raises `NotOwner` where there is none."""
+        asked = pb.SegmentPositions(segment=segment, min_revision=min_revision, timestamp_ms=timestamp_ms)
+        answer = (await self._call(self._owner_of(segment), pb.Command(segment_positions=asked))).segment_positions_ok
+        if not timestamp_ms:
+            return _position(answer.max_read_position)
+        # ▲ An older owner finds no time: from the beginning nothing is missed.
+        return _position(answer.before_timestamp) if answer.HasField("before_timestamp") else EARLIEST
+
+    async def resolved(self, segment: str) -> Resolved:
+        """The first question of a cut. Raises `NotOwner`, and what the owner replies."""
+        command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment, for_cut=True))
+        answer = (await self._call(self._owner_of(segment), command)).segment_positions_ok
+        return Resolved(answer.ownership_epoch, _position(answer.max_read_position))
+
+    async def tail(self, segment: str, revision: int, resolved: Position) -> Tail:
+        """The second question of a cut at `revision`. Raises `NotOwner`, and what the owner replies."""
+        at = pb.Position(ledger_id=resolved.ledger_id, entry_id=resolved.entry_id)
+        command = pb.Command(segment_cut=pb.SegmentCut(segment=segment, revision=revision, resolved=at))
+        answer = (await self._call(self._owner_of(segment), command)).segment_cut_ok
+        undecided: list[TxnId] = []
+        aborted: list[tuple[TxnId, int | None]] = []
+        async for open_ones in in_turns(answer.undecided):
+            undecided += map(_txn_id, open_ones)
+        async for lost in in_turns(answer.aborted):
+            aborted += ((_txn_id(one), None if one.whole else one.writer) for one in lost)
+        return Tail(answer.ownership_epoch, _position(answer.end), tuple(undecided), tuple(aborted))
+
+    async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
+        """How many producers, and consumers and readers, are connected to a segment; of one subscription only its
+        consumers. Raises `NotOwner`."""
+        answer = await self.ask_owner(segment, "segment.users", subscription=subscription)
+        return int(answer["producers"]), int(answer["consumers"])
+
+    async def drop_subscription(self, segment: str, subscription: str) -> None:
+        """Have the owner stop a subscription that is being deleted, and erase it. Raises `NotOwner`, and what the owner
+        replies."""
+        await self.ask_owner(segment, "subscription.drop", subscription=subscription)
+
+    async def seal(self, segment: str, change_id: str) -> Seal:
+        """Have the owner seal a segment for a layout change. Raises `NotOwner`, and what the owner replies."""
+        command = pb.Command(seal_segment=pb.SealSegment(segment=segment, change_id=change_id))
+        answer = (await self._call(self._owner_of(segment), command)).seal_segment_ok
+        return Seal(_position(answer.end), answer.ledger_revision, answer.ownership_epoch)
+
+    async def forgotten(self, segment: str) -> bool:
+        """Whether nothing is left of a sealed segment that keeps it from being pruned. Raises `NotOwner`, and what the
+        owner replies."""
+        return bool((await self.ask_owner(segment, "segment.forgotten"))["forgotten"])
+
+    async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
+        """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""
+        return await self.ask(self._owner_of(segment), what, segment=segment, **args)
+
+    async def ask(self, address: str, what: str, **args: Any) -> dict[str, Any]:
+        """An admin question to the process at `address`."""
+        request = pb.AdminRequest(what=what, args_json=msgspec.json.encode({"v": 1, **args}).decode())
+        reply = await self._call(address, pb.Command(admin_request=request))
+        answer: dict[str, Any] = msgspec.json.decode(reply.admin_reply.reply_json)
+        return answer
+
+    async def close(self) -> None:
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            await caller.close()
+
+    def _owner_of(self, segment: str) -> str:
+        owner = self._directory.owner(segment)
+        if owner is None:
+            raise NotOwner(f"segment://{segment} has no owner at the moment; try again in a few seconds")
+        return owner.address
+
+    async def _call(self, address: str, command: pb.Command) -> pb.Command:
+        async with self._opening:
+            caller = self._callers.get(address)
+            if caller is None or caller.closed:
+                caller = self._callers[address] = await self._open(address)
+        return await caller.call(command, timeout_s=CALL_TIMEOUT_S)
+
+    async def _open(self, address: str) -> Caller:
+        hello = pb.Hello(protocol_version=PROTOCOL_VERSION, client_name=self._name, session_id=self._session_id)
+        return await Caller.open(
+            self._transport, address, hello, clock=self._clock, on_push=lambda _: None, timeout_s=CALL_TIMEOUT_S
+        )
+
+
+def _position(position: pb.Position) -> Position:
+    return Position(position.ledger_id, position.entry_id)
+
+
+def _txn_id(bits: pb.TxnIdBits | pb.AbortedWriter) -> TxnId:
+    return TxnId.from_bits(bits.txnid_most_bits, bits.txnid_least_bits)

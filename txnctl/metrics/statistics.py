@@ -1,0 +1,69 @@
+"""What one server process knows of itself at a moment: the statistics of its roles, its store and its view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator_v5.statistics import CoordinatorStatistics
+from segments.broker.broker import BrokerStatistics
+from segments.controller.controller import ControllerStatistics
+from txnstore.access.group_commit import Statistics as CommitStatistics
+from txnwire.histogram import HistogramSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What the elected sweeper last counted in etcd: op records and headers by key, and how large it is."""
+
+    op_records: int
+    headers: int
+    file_bytes: int
+    in_use_bytes: int
+    quota_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweeperStatistics:
+    """`census` is None where this process is not elected, or has not counted yet."""
+
+    elected: bool
+    census: Census | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """`index_queries`: seconds of range queries of the secondary indexes. `refuses_new`: the soft limit holds."""
+
+    commits: CommitStatistics
+    index_queries: HistogramSnapshot
+    refuses_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatistics:
+    """`not_ready`: why this process does not serve, None where it does. A role that it does not have is None."""
+
+    id: str
+    roles: tuple[str, ...]
+    version: str
+    address: str
+    not_ready: str | None
+    uptime_s: float
+    connections: int
+    topics: int
+    segments: int
+    unowned_segments: int
+    task_failures: Mapping[str, int]
+    """Background tasks that ended though nobody asked them to, by kind, since the start."""
+    longest_pause_s: float
+    """Of the event loop, lately; 0 where nobody measures it."""
+    longest_pause_cpu_s: float
+    """CPU time of its thread within one pause, likewise."""
+    clock_ahead_s: float
+    """This process's wall clock less the cluster's."""
+    store: StoreStatistics
+    coordinator: CoordinatorStatistics | None
+    sweeper: SweeperStatistics | None
+    controller: ControllerStatistics | None
+    broker: BrokerStatistics | None

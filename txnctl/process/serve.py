@@ -1,0 +1,163 @@
+"""`txnctl serve`: one server process over real ports, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from functools import partial
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+from segments.ledger.data_folder import expect_shared_folder
+from segments.ledger.file_ledger import FileLedgerStore
+from txnctl.metrics.catalogue import families
+from txnctl.process.founding import found_cluster
+from txnctl.process.full_collections import FullCollections
+from txnctl.process.http import HttpEndpoint
+from txnctl.process.pauses import Pauses
+from txnctl.process.server import Server
+from txnctl.process.settings import NO_ADMIN, ServerSettings, etcd_settings
+from txnctl.process.store_mark import StoreMark, follow_identity
+from txnstore.etcd.etcd_store import EtcdStore
+from txnstore.records import Incarnation
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import InternalError
+from txnwire.grpc_transport import GrpcTransport
+from txnwire.tasks import restarted
+
+log = structlog.get_logger()
+
+OTHER_FILES = 1000
+"""Ledgers, logs, sockets to etcd and to other servers: what a process has open besides its connections."""
+
+
+def allow_open_files(connections: int) -> None:
+    """Raise the limit of open files to what so many connections need, or as far as this process may."""
+    needed = connections + OTHER_FILES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return
+    allowed = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    if allowed < needed:
+        log.warning("open files limited", allowed=allowed, needed=needed, advice="raise `ulimit -Hn`")
+
+
+async def serve(settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then hand over what can be handed over and return. A second signal kills."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_die, stop, number)
+    allow_open_files(settings.max_connections)
+    clock, random = SystemClock(), SystemRandom()
+    store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=random)
+    ledgers = FileLedgerStore(settings.data_dir)
+    try:
+        if _keeps_mark(settings):
+            mark = StoreMark(settings.data_dir)
+            await found_cluster(store, clock, id=settings.id, makes_room="coordinator" in settings.roles)
+            identity, revision = await mark.check(store)
+            if "broker" in settings.roles:  # nothing of ours is left in a folder that is not this cluster's
+                await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
+            _write_mark(mark, identity, revision)
+        server = Server(
+            settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
+        )
+        pauses = Pauses(clock)
+        server.longest_pause_s, server.longest_pause_cpu_s = pauses.longest_s, pauses.longest_work_s
+        with server.tasks.in_charge():
+            own = (
+                restarted(pauses.run, name="pauses"),
+                restarted(FullCollections().run, name="full collections"),
+            )
+        http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
+        try:
+            await server.start()
+            await _serve_until(stop, server, store, settings)
+        finally:
+            if http is not None:
+                await http.close()
+            await server.close()
+            for task in own:
+                task.cancel()
+            await asyncio.wait(own)
+    finally:
+        await ledgers.close()
+        await store.close()
+    log.info("stopped", id=settings.id)
+
+
+def _write_mark(mark: StoreMark, identity: Incarnation, revision: int) -> None:
+    """On a full disk the mark that stands will do: what it says of etcd is less than what is known, and true."""
+    try:
+        mark.write(identity, revision)
+    except OSError as error:
+        if mark.read() is None:
+            raise
+        log.warning("store mark not written", path=str(mark.folder), error=str(error))
+
+
+def _keeps_mark(settings: ServerSettings) -> bool:
+    """Brokers; and whoever shares a folder with one, so that it is told as early that etcd has gone back."""
+    return "broker" in settings.roles or StoreMark(settings.data_dir).read() is not None
+
+
+async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, settings: ServerSettings) -> None:
+    """Beside the server: what its folder remembers of etcd, and whether etcd is still the same."""
+    followed = asyncio.create_task(follow_identity(store), name="identity of the store")
+    ended = asyncio.create_task(wait_stopped_or_failed(stop, server), name="server")
+    tasks: list[asyncio.Task[Any]] = [followed, ended]
+    if _keeps_mark(settings):
+        with server.tasks.in_charge():
+            tasks.append(restarted(partial(StoreMark(settings.data_dir).keep, store), name="store mark"))
+    try:
+        await asyncio.wait({ended, followed}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            await ended
+        else:
+            raise followed.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
+    """Raises `InternalError` where a role has failed: the process ends, and whoever supervises it starts it again."""
+    stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.wait_failed())
+    try:
+        await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            raise InternalError(f"a role of this server has failed: {failed.result()!r}") from failed.result()
+    finally:
+        stopped.cancel()
+        failed.cancel()
+
+
+def _stop_or_die(stop: asyncio.Event, number: signal.Signals) -> None:
+    stop.set()
+    asyncio.get_running_loop().remove_signal_handler(number)
+
+
+def _http(server: Server, settings: ServerSettings) -> HttpEndpoint | None:
+    """Raises `InvalidArgument` if the address cannot be listened on."""
+    if settings.admin_listen == NO_ADMIN:
+        return None
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    endpoint = HttpEndpoint(
+        settings.admin_listen,
+        not_ready=server.not_ready,
+        remark=server.remark,
+        statistics=server.gather_statistics,
+        families=families,
+        process=registry,
+    )
+    server.admin_address = endpoint.address
+    log.info("http", id=settings.id, address=endpoint.address)
+    return endpoint

@@ -1,0 +1,179 @@
+"""Named transactions: get-or-create by one etcd transaction. Pure. Source: DESIGN §5 (begin) and §10.
+
+A name record names the transaction that everyone who begins the name joins; after an abort the next to begin gets a
+fresh one. Its outcome, writers and note are taken over at collection (`collection_transitions.name_rewrite`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from txnstore import keys, records
+from txnstore.records import ABORTED, COMMITTED, Header, TxnName
+from txnstore.store import (
+    Commit,
+    CommitResult,
+    Compare,
+    Delete,
+    KeyValue,
+    Put,
+    Read,
+    absent,
+    created_at,
+    unchanged_since,
+)
+from txnstore.writes.transitions import Decision, decision_of, read_begin_verdict
+from txnstore.writes.writer_lists import unpack
+from txnwire.errors import OutcomeUnknown
+from txnwire.ids import TxnId
+
+KEEP_MS: Final = 30 * 24 * 3600 * 1000
+"""How long an outcome is known whose begin asked for nothing else."""
+
+
+class NameState(NamedTuple):
+    """`txn_id` None: the name is free. Otherwise who begins it joins that one; `decision` None while it is open."""
+
+    txn_id: TxnId | None
+    decision: Decision | None = None
+
+
+def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
+    """What a name stands for; `header` is that of the transaction the record names, None if it is gone.
+
+    Read the record first, the header after it. Raises `OutcomeUnknown` where the header is gone and the record has no
+    outcome: it has been collected in between (read both again), or by hand.
+    """
+    if record is None:
+        return NameState(None)
+    named = records.decode(TxnName, record.value, key=record.key)
+    txn_id = TxnId.parse(named.txn_id)
+    decision = _collected(named) if header is None else decision_of(header)
+    if header is None and decision is None:
+        raise OutcomeUnknown(f"{record.key.decode()}: transaction {txn_id} has no header and no outcome")
+    if decision is not None and decision.state == ABORTED:
+        return NameState(None)
+    return NameState(txn_id, decision)
+
+
+def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> Decision | None:
+    """How a collected transaction ended, by the record of its name; None where that names another by now, or nobody."""
+    if record is None:
+        return None
+    named = records.decode(TxnName, record.value, key=record.key)
+    return _collected(named) if named.txn_id == str(txn_id) else None
+
+
+def _collected(named: TxnName) -> Decision | None:
+    if named.outcome is None:
+        return None
+    return Decision(named.outcome, 0, None, None if named.writers is None else unpack(named.writers), named.note)
+
+
+class Keep(NamedTuple):
+    """How long the outcome of a name is known after its collection. `ms` 0: `KEEP_MS`. `newest`: for ever while it is
+    the newest commit of its prefix, up to the last `/`."""
+
+    ms: int = 0
+    newest: bool = False
+
+
+KEPT_BY_DEFAULT: Final = Keep()
+
+
+def plan_begin_named(
+    txn_id: TxnId, tc_epoch: int, header: Header, name: str, record: KeyValue | None, keep: Keep
+) -> Commit:
+    """Begin a free name: the header as in `plan_begin`, and the name record, unchanged since it was read as free.
+
+    No compare of the aborted predecessor is needed: a decision never changes, and its collection rewrites the record.
+    ▲ A begin whose answer is lost is repeated under the same id and is not aborted: others may have joined it.
+    """
+    key, name_key = keys.txn(txn_id), keys.txn_name(name)
+    return Commit(
+        compares=(
+            absent(key),
+            created_at(keys.tc(txn_id.tcid), tc_epoch),
+            unchanged_since(name_key, 0 if record is None else record.mod_revision),
+        ),
+        puts=(
+            Put(key, records.encode(header)),
+            Put(name_key, records.encode(TxnName(v=1, txn_id=str(txn_id), keep_ms=keep.ms, keep_newest=keep.newest))),
+        ),
+        else_reads=(Read(key), Read(name_key)),
+        partition_key=key[len(keys.TXN) :],
+        reserve=False,
+    )
+
+
+class Expired(NamedTuple):
+    """For `plan_expire_name`."""
+
+    key: bytes
+    mod_revision: int
+
+
+class _Newest(NamedTuple):
+    """Of the commits under `prefix` that asked to be kept. `expired` None: its time is not over anyway."""
+
+    prefix: bytes
+    order: tuple[int, bytes]
+    expired: Expired | None
+
+
+class NameRetention:
+    """Which name records may go at `now_ms` (epoch ms): those kept for as long as they asked for, since they were
+    collected. ▲ Where it was asked for, the newest commit of a prefix (up to the last `/`) stays for ever: a query that
+    comes back after a year must find the batch it has written.
+
+    An aborted one stands for a free name just as no record does, and one that is not collected may yet abort: neither
+    makes an older commit of its prefix go. Show it every record in the order of keys: what a prefix holds is then in
+    one stretch, so no more is remembered than one commit for each `/` of a name."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._newest: list[_Newest] = []
+        """Of the prefixes around the last key, outermost first."""
+
+    def saw(self, record: KeyValue) -> Expired | None:
+        """What may go now that this one is known too. Raises `DataCorrupt`."""
+        named = records.decode(TxnName, record.value, key=record.key)
+        over = named.outcome is not None and named.collected_ms + (named.keep_ms or KEEP_MS) <= self._now_ms
+        expired = Expired(record.key, record.mod_revision) if over else None
+        if named.outcome != COMMITTED or not named.keep_newest:
+            return expired
+        while self._newest and not record.key.startswith(self._newest[-1].prefix):
+            self._newest.pop()
+        # ▲ By the create revision, for a wall clock may be stepped. The names of one group commit share it.
+        one = _Newest(record.key[: record.key.rindex(b"/") + 1], (record.create_revision, record.key), expired)
+        if not self._newest or self._newest[-1].prefix != one.prefix:
+            self._newest.append(one)
+            return None
+        other = self._newest[-1]
+        self._newest[-1] = max(one, other, key=lambda each: each.order)
+        return min(one, other, key=lambda each: each.order).expired
+
+
+def plan_expire_name(expired: Expired, guard: Compare) -> Commit:
+    """Forget a name. `guard`: of the elected role, compared with every write of it."""
+    return Commit(compares=(unchanged_since(expired.key, expired.mod_revision), guard), deletes=(Delete(expired.key),))
+
+
+class NamedVerdict(NamedTuple):
+    """`begun`: the name stands for this transaction now; `landed` as in `read_begin_verdict`. Not `begun`: somebody
+    else was faster, go on from `record`."""
+
+    begun: bool
+    landed: Header | None
+    record: KeyValue | None
+
+
+def read_begin_named_verdict(commit: Commit, result: CommitResult, txn_id: TxnId, attempt: str) -> NamedVerdict:
+    """Raises `NotOwner`, `InternalError` as `read_begin_verdict` does."""
+    if result.succeeded:
+        return NamedVerdict(True, None, None)
+    record = result.reads[1][0] if result.reads[1] else None
+    expected = commit.compares[2].value
+    if not result.reads[0] and (0 if record is None else record.mod_revision) != expected:
+        return NamedVerdict(False, None, record)
+    return NamedVerdict(True, read_begin_verdict(result, txn_id, attempt), record)
