@@ -17,7 +17,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consuming/pieces.py",
         old="        self._bytes -= value.bytes\n",
         new="",
-        tests=(f"{CLIENT}test_pieces.py::test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come",),
+        tests=(
+            f"{CLIENT}consuming/test_pieces.py::test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come",
+        ),
         why_tests="no simulated history has 512 MiB of large values in one segment",
     ),
     Mutant(
@@ -28,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            frontier.extend(layout.segments[reached].parents)\n",
         new="",
         tests=(
-            f"{CLIENT}test_reader_layouts.py::"
+            f"{CLIENT}reading/test_reader_layouts.py::"
             "test_a_message_id_leaves_out_what_its_segment_came_from_over_several_changes",
         ),
         why_tests=UNTRIED,
@@ -50,7 +52,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/sync/bridge.py",
         old=("        error = super().exception(timeout)\n        self.looked.yes = True\n        return error\n"),
         new="        self.looked.yes = True\n        return super().exception(timeout)\n",
-        tests=(f"{CLIENT}test_sync_sends.py::test_c4_who_did_not_wait_for_a_send_to_fail_has_not_been_told_of_it",),
+        tests=(
+            f"{CLIENT}sync/test_sync_sends.py::test_c4_who_did_not_wait_for_a_send_to_fail_has_not_been_told_of_it",
+        ),
         why_tests="it has no threads",
     ),
     Mutant(
@@ -60,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consuming/delivered.py",
         old="        self._lost[segment] = min(place, self._lost.get(segment, place))\n",
         new="        self._lost[segment] = place\n",
-        tests=(f"{CLIENT}test_delivered.py::test_p2_what_is_lost_again_does_not_hide_what_was_lost_before",),
+        tests=(f"{CLIENT}consuming/test_delivered.py::test_p2_what_is_lost_again_does_not_hide_what_was_lost_before",),
         why_tests=UNTRIED,
     ),
     Mutant(
@@ -70,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consuming/acks.py",
         old="        for batch in [*gathered.values(), *self._unanswered]:\n",
         new="        for batch in list(self._unanswered):\n",
-        tests=(f"{CLIENT}test_consumer.py::test_closing_fails_acks_that_have_not_left_yet",),
+        tests=(f"{CLIENT}consuming/test_consumer.py::test_closing_fails_acks_that_have_not_left_yet",),
         why_tests=UNTRIED,
     ),
     Mutant(
@@ -81,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if link.closed:\n            self._stirred.set()\n",
         new="",
         tests=(
-            f"{CLIENT}test_transactions.py::"
+            f"{CLIENT}transactions/test_transactions.py::"
             "test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_is_announced",
         ),
         why_tests="the abort of an open transaction is no finding by itself",
@@ -94,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="[ask.failure for ask in asks] + [batch.failure for batch in batches]",
         new="[batch.failure for batch in batches]",
         tests=(
-            f"{CLIENT}test_careless_sends.py::"
+            f"{CLIENT}producing/test_careless_sends.py::"
             "test_a_flush_raises_what_has_waited_for_room_in_vain_where_all_else_is_stored",
         ),
         why_tests="whoever sends there hears of its own send",
