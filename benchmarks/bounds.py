@@ -24,7 +24,7 @@ from benchmarks.machine import peak_resident_bytes
 from benchmarks.result import Result, at_most
 from benchmarks.scale import Scale
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from txnctl.commands.asking import asking
 from txnctl.launch.probe import wait_cluster_ready
 from txnstore import keys, records
@@ -32,7 +32,7 @@ from txnstore.access.paging import in_parts
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.etcd.lifetime import tied_to_parent
-from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Op, Owner, TxnName, TxnSeq
+from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Op, OwnerRecord, TxnName, TxnSeq
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import StoreUnavailable, TxnError
@@ -324,9 +324,9 @@ async def _ledgers(count: int) -> list[Result]:
 async def _roll(ground: Ground, path: str, count: int) -> float:
     """Ledgers of one entry each, behind those there are; seconds."""
     began, ledgers = time.monotonic(), FileLedgerStore(ground.folder / "data")
-    owner = Put(keys.owner(path), records.encode(Owner(broker="bench", address="bench:1")))
+    owner = Put(keys.owner(path), records.encode(OwnerRecord(broker="bench", address="bench:1")))
     epoch = (await ground.store.commit(Commit(puts=(owner,)))).revision
-    segment = SegmentLedgers(ground.store, ledgers, path, epoch=epoch, incarnation="bench")
+    segment = SegmentLog(ground.store, ledgers, path, epoch=epoch, incarnation="bench")
     await segment.take_over()
     _, footer = await segment.last_footer()
     if footer is None:

@@ -21,7 +21,7 @@ from benchmarks.scale import Scale
 from txnstore import keys
 from txnstore.access.group_commit import MAX_IN_FLIGHT
 from txnstore.etcd.backend import EtcdBackend
-from txnstore.etcd.connection import Connection
+from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.etcd.settings import EtcdSettings
@@ -39,7 +39,7 @@ _OURS: Final = b"/0003-"  # all keys of transactions of coordinator 3, and as ma
 _THEIRS: Final = b"/0004-"
 
 
-class RecordingConnection(Connection):
+class RecordingConnection(EtcdConnection):
     """Keeps the bytes of every commit request it sends."""
 
     def __init__(self, settings: EtcdSettings) -> None:
@@ -137,7 +137,7 @@ async def _through_store(store: EtcdStore, commits: list[Commit], callers: int, 
     measured.requests += store.statistics().requests - before.requests
 
 
-async def _raw(connection: Connection, requests: list[bytes], members: int, measured: Measured) -> None:
+async def _raw(connection: EtcdConnection, requests: list[bytes], members: int, measured: Measured) -> None:
     """As many in flight as the store may have."""
     waiting = iter(requests)
 

@@ -10,7 +10,7 @@ from benchmarks.machine import cpu_seconds
 from benchmarks.result import Result, at_least, at_most, percentile
 from benchmarks.scale import Scale
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
-from txnstore.store import Watch
+from txnstore.store import StoreWatch
 from txnwire.clock import SystemClock, SystemRandom
 
 CONCURRENCY = 256
@@ -85,7 +85,7 @@ async def mutations(scale: Scale) -> list[Result]:
         return [at_most("etcd mutations per transaction", counted[0] / max(done, 1), "", 8, detail)]
 
 
-async def _count(watch: Watch, counted: list[int]) -> None:
+async def _count(watch: StoreWatch, counted: list[int]) -> None:
     async for batch in watch:
         counted[0] += len(batch.events)
 

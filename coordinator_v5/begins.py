@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
-from coordinator_v5.ends import Ends
-from coordinator_v5.sessions import Session, SessionConnection
-from coordinator_v5.state import State
-from coordinator_v5.transactions import BeginReply, BeginRequest, OwnedTcid, Phase, Transaction
+from coordinator_v5.ends import EndHandler
+from coordinator_v5.sessions import ClientSession, SessionConnection
+from coordinator_v5.state import CoordinatorState
+from coordinator_v5.transactions import BeginReply, BeginRequest, OwnedTcid, OwnedTransaction, Phase
 from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header
-from txnstore.store import Commit, CommitResult
+from txnstore.store import Commit, CommitVerdict
 from txnstore.writes.transitions import plan_begin, plan_seq, read_begin_verdict, read_seq_verdict
 from txnwire.errors import NotOwner, Overloaded, Timeout, TxnError
 from txnwire.ids import TxnId
@@ -30,8 +30,8 @@ MAX_EXTRA: Final = 8
 for long; where it does not, a fresh id fares no better, and every one of them lands once it does."""
 
 
-class Begins:
-    def __init__(self, state: State, ends: Ends) -> None:
+class BeginHandler:
+    def __init__(self, state: CoordinatorState, ends: EndHandler) -> None:
         self._state = state
         self._ends = ends
         self._pending: dict[BeginRequest, None] = {}
@@ -51,7 +51,7 @@ class Begins:
         timeout_ms: int,
         attempt: str,
         owner: str,
-        session: Session | None,
+        session: ClientSession | None,
         connection: SessionConnection | None,
         reply: BeginReply,
     ) -> None:
@@ -174,13 +174,13 @@ class Begins:
             attempt=request.attempt,
         )
         due = now + request.timeout_ms / 1000
-        txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=due)
+        txn = OwnedTransaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=due)
         tc.add(txn)
         self._extra += request.in_flight > 0
         request.in_flight += 1
         state.submit(plan_begin(txn.txn_id, tc.epoch, header), partial(self._begun, request, txn))
 
-    def _begun(self, request: BeginRequest, txn: Transaction, future: asyncio.Future[CommitResult]) -> None:
+    def _begun(self, request: BeginRequest, txn: OwnedTransaction, future: asyncio.Future[CommitVerdict]) -> None:
         request.in_flight -= 1
         self._extra -= request.in_flight > 0
         try:
@@ -199,7 +199,7 @@ class Begins:
             self._try(request) if decided else self._answer(request, txn)
         self._forget_failed(request)
 
-    def _answer(self, request: BeginRequest, txn: Transaction) -> None:
+    def _answer(self, request: BeginRequest, txn: OwnedTransaction) -> None:
         self._pending.pop(request, None)
         request.closed = True
         request.txn = txn
@@ -213,7 +213,7 @@ class Begins:
         for reply in replies:
             reply(txn)
 
-    def _refused(self, request: BeginRequest, txn: Transaction, error: TxnError) -> None:
+    def _refused(self, request: BeginRequest, txn: OwnedTransaction, error: TxnError) -> None:
         """Definitely not begun under this id; another id of the same request may still be on its way."""
         txn.tc.remove(txn)
         if isinstance(error, NotOwner):
@@ -269,7 +269,7 @@ class Begins:
         commit = plan_seq(tc.tcid, tc.epoch, tc.seq, take=take, indexed_below=tc.mark())
         self._state.submit(commit, partial(self._seq_written, tc, commit))
 
-    def _seq_written(self, tc: OwnedTcid, commit: Commit, future: asyncio.Future[CommitResult]) -> None:
+    def _seq_written(self, tc: OwnedTcid, commit: Commit, future: asyncio.Future[CommitVerdict]) -> None:
         tc.ids.asked = tc.writing_seq = False
         try:
             verdict = read_seq_verdict(commit, future.result(), tc.tcid)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from coordinator_v5.state import UNREADABLE, State
+from coordinator_v5.state import UNREADABLE, CoordinatorState
 from coordinator_v5.transactions import OwnedTcid, Seen
 from txnstore import keys
 from txnstore.access.paging import in_pages
@@ -23,7 +23,7 @@ from txnstore.writes.collection_transitions import (
     Horizon,
     Leftover,
     Leftovers,
-    Outcomes,
+    OutcomeBitmap,
     batches_of,
     block_of,
     leftover_records,
@@ -37,7 +37,7 @@ from txnstore.writes.collection_transitions import (
     read_outcomes,
 )
 from txnstore.writes.op_transitions import Rewrite
-from txnstore.writes.transitions import Decision, decision_of
+from txnstore.writes.transitions import RecordedDecision, decision_of
 from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import TxnId
 from txnwire.turns import in_turns
@@ -75,10 +75,10 @@ class Ahead(NamedTuple):
 
 
 class Collector:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CoordinatorState) -> None:
         self._state = state
         self._horizon = Horizon()
-        self._outcomes: dict[int, Outcomes] = {}
+        self._outcomes: dict[int, OutcomeBitmap] = {}
         """The block written last, by TCID."""
         self._stuck: dict[TxnId, Stuck] = {}
         self._tries: dict[TxnId, int] = {}
@@ -185,8 +185,8 @@ class Collector:
             self._blocks[tc.tcid].append(block)
         return verdict.applied
 
-    async def _read_outcomes(self, tcid: int, block: int) -> Outcomes:
-        wanted = [Outcomes(tcid, block).key, keys.GC_HORIZON]
+    async def _read_outcomes(self, tcid: int, block: int) -> OutcomeBitmap:
+        wanted = [OutcomeBitmap(tcid, block).key, keys.GC_HORIZON]
         _, (record, horizon) = await self._state.store.get_many(wanted)
         self._horizon = max(self._horizon, read_horizon(horizon))
         return read_outcomes(tcid, block, record)
@@ -252,7 +252,7 @@ class Collector:
         """▲ Leftovers are touched only where `/owner/<segment>` is absent, compared in the same etcd transaction."""
         store = self._state.store
         header = await store.get(keys.txn(txn_id))
-        decision: Decision | None = None if header is None else decision_of(header)
+        decision: RecordedDecision | None = None if header is None else decision_of(header)
         if decision is None:
             return
         prefix, leftovers = keys.txn_ops(txn_id), Leftovers(decision)
@@ -299,7 +299,7 @@ class Collector:
             ahead = self._ahead.setdefault(tc.tcid, {})
             expired += await self._expire_ahead(tc.tcid, blocks, ahead)
             while blocks:
-                key = Outcomes(tc.tcid, blocks[0]).key
+                key = OutcomeBitmap(tc.tcid, blocks[0]).key
                 try:
                     outcomes = read_outcomes(tc.tcid, blocks[0], await self._state.store.get(key))
                 except DataCorrupt as error:
@@ -325,7 +325,7 @@ class Collector:
             if seen_s > seen_before_s:
                 continue
             try:
-                key = Outcomes(tcid, block).key
+                key = OutcomeBitmap(tcid, block).key
                 outcomes = read_outcomes(tcid, block, await self._state.store.get(key))
             except DataCorrupt as error:
                 log.error("outcomes not expired", error=str(error))

@@ -13,25 +13,25 @@ from typing import TypeVar
 
 import structlog
 
-from coordinator_v5.begins import Begins
+from coordinator_v5.begins import BeginHandler
 from coordinator_v5.collector import Collector
-from coordinator_v5.ends import Ends
-from coordinator_v5.names import Begun, Names
+from coordinator_v5.ends import EndHandler
+from coordinator_v5.names import Begun, NameHandler
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.sessions import SessionConnection
 from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.stamping import Stamping
-from coordinator_v5.state import State
+from coordinator_v5.state import CoordinatorState
 from coordinator_v5.statistics import CoordinatorStatistics
 from coordinator_v5.sweeper import Sweeper
 from coordinator_v5.takeover import Takeover
 from coordinator_v5.transaction_keys import KeyConnection, TransactionKeys
-from coordinator_v5.transactions import EndReply, OwnedTcid, Phase, Transaction
+from coordinator_v5.transactions import EndReply, OwnedTcid, OwnedTransaction, Phase
 from txnstore.cluster_clock import ClusterClock
-from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, Registration
+from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, RegistrationRecord
 from txnstore.store import MetadataStore
 from txnstore.writes.name_transitions import KEPT_BY_DEFAULT, Keep
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, TxnError
 from txnwire.ids import TxnId
 from txnwire.names import validate_transaction_key, validate_txn_name
@@ -68,18 +68,18 @@ class Coordinator:
         """`cluster_clock`: of this process, and kept up by it; without one it has one of its own."""
         self._settings = settings or CoordinatorSettings()
         self._follows_clock = cluster_clock is None
-        self._state = State(store, clock, random, self._settings, cluster_clock)
+        self._state = CoordinatorState(store, clock, random, self._settings, cluster_clock)
         self._stamping = Stamping(self._state)
-        self._ends = Ends(self._state)
-        self._begins = Begins(self._state, self._ends)
-        self._names = Names(self._state, self._begins, self._ends)
+        self._ends = EndHandler(self._state)
+        self._begins = BeginHandler(self._state, self._ends)
+        self._names = NameHandler(self._state, self._begins, self._ends)
         self._keys = TransactionKeys(self._state, self._begins, self._ends)
         self._sweeper = Sweeper(self._state, self._begins, self._ends)
         self._collector = Collector(self._state)
         self._ownership = TcidOwnership(
             store,
             self._settings,
-            Registration(id=id, address=address),
+            RegistrationRecord(id=id, address=address),
             on_taken=self._taken,
             on_lost=self._lost,
         )
@@ -332,7 +332,7 @@ class Coordinator:
         note: str | None = None,
         forced: bool = False,
         name: str = "",
-    ) -> Decision:
+    ) -> RecordedDecision:
         """Commit or abort any transaction, of whatever coordinator. The same decision again is answered with the first.
 
         `writers`: those that count, 16 hex digits each; None: all. `note`: kept with a commit. `name`: of a named
@@ -340,7 +340,7 @@ class Coordinator:
         round, or with other writers or another note; says why), `ExpiredTransaction` (fenced), `TxnNotFound` (never
         given out), `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
         """
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RecordedDecision] = asyncio.get_running_loop().create_future()
         if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, note=note, forced=forced):
             return await future
         state, reason = _wanted(commit, forced)
@@ -437,7 +437,7 @@ class Coordinator:
         return found
 
 
-def _begun(answer: Transaction | TxnError) -> Begun | TxnError:
+def _begun(answer: OwnedTransaction | TxnError) -> Begun | TxnError:
     return answer if isinstance(answer, TxnError) else Begun(answer.txn_id, answer.header.timeout_ms)
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from coordinator_v5.state import State
-from coordinator_v5.transactions import EndReply, EndRequest, OwnedTcid, Phase, Transaction
+from coordinator_v5.state import CoordinatorState
+from coordinator_v5.transactions import EndReply, EndRequest, OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys
 from txnstore.records import (
     COMMITTED,
@@ -24,10 +24,18 @@ from txnstore.records import (
     Header,
     decode,
 )
-from txnstore.store import Commit, CommitResult
+from txnstore.store import Commit, CommitVerdict
 from txnstore.writes.collection_transitions import block_of, read_outcomes
 from txnstore.writes.name_transitions import outcome_by_name
-from txnstore.writes.transitions import Decision, check_end, decide, decision_of, plan_end, read_end_verdict, read_seq
+from txnstore.writes.transitions import (
+    RecordedDecision,
+    check_end,
+    decide,
+    decision_of,
+    plan_end,
+    read_end_verdict,
+    read_seq,
+)
 from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 from txnwire.ids import TxnId
 
@@ -40,8 +48,8 @@ SWEPT: Final = (REASON_TIMEOUT, REASON_SESSION, REASON_UNANSWERED)
 """Reasons of aborts that nobody asked for."""
 
 
-class Ends:
-    def __init__(self, state: State) -> None:
+class EndHandler:
+    def __init__(self, state: CoordinatorState) -> None:
         self._state = state
         self._pending: dict[EndRequest, None] = {}
         """In the order of `started_at`."""
@@ -52,7 +60,7 @@ class Ends:
 
     def end(
         self,
-        txn: Transaction,
+        txn: OwnedTransaction,
         state: str,
         *,
         reason: str | None,
@@ -69,7 +77,7 @@ class Ends:
         if txn.ending is None:
             self._send(txn, state, reason, writers, note, None)
 
-    def sweep_end(self, txn: Transaction, state: str, reason: str) -> None:
+    def sweep_end(self, txn: OwnedTransaction, state: str, reason: str) -> None:
         """End a transaction nobody asked to end.
 
         ▲ It compares the TCID epoch: after a pause another coordinator may own the TCID and know better, for instance
@@ -90,7 +98,7 @@ class Ends:
 
     def _send(
         self,
-        txn: Transaction,
+        txn: OwnedTransaction,
         state: str,
         reason: str | None,
         writers: Sequence[str] | None,
@@ -107,7 +115,9 @@ class Ends:
         txn.ending = decided
         self._state.submit(commit, partial(self._ended, txn, commit, decided))
 
-    def _ended(self, txn: Transaction, commit: Commit, decided: Header, future: asyncio.Future[CommitResult]) -> None:
+    def _ended(
+        self, txn: OwnedTransaction, commit: Commit, decided: Header, future: asyncio.Future[CommitVerdict]
+    ) -> None:
         txn.ending = None
         waiters, txn.waiters = txn.waiters, []
         counters = self._state.counters
@@ -137,14 +147,14 @@ class Ends:
         for request in waiters:
             self._reply(request, _answer(txn.txn_id, verdict.decision, request))
 
-    def _end_again(self, txn: Transaction, waiters: Sequence[EndRequest]) -> None:
+    def _end_again(self, txn: OwnedTransaction, waiters: Sequence[EndRequest]) -> None:
         """A sweep's end was refused for its TCID epoch: what clients asked for in the meantime needs no ownership."""
         for request in waiters:
             txn.waiters.append(request)
             if txn.ending is None:
                 self._send(txn, request.state, request.reason, request.writers, request.note, None)
 
-    def _gone(self, txn: Transaction, waiters: Sequence[EndRequest]) -> None:
+    def _gone(self, txn: OwnedTransaction, waiters: Sequence[EndRequest]) -> None:
         """Its header has been collected: another coordinator has owned the TCID for more than the retention."""
         log.warning("an open transaction's header is gone", txn=str(txn.txn_id))
         self._state.sessions.ended(txn)
@@ -152,7 +162,7 @@ class Ends:
         for request in waiters:
             self._reply(request, NotOwner(f"transaction {txn.txn_id} was ended elsewhere: ask its coordinator"))
 
-    def finish(self, txn: Transaction, decision: Decision, *, mine: bool) -> None:
+    def finish(self, txn: OwnedTransaction, decision: RecordedDecision, *, mine: bool) -> None:
         """A transaction of ours is decided, by us or (not `mine`) by another coordinator."""
         if txn.phase is Phase.ENDED:
             return
@@ -167,7 +177,7 @@ class Ends:
         self._state.counters.cas_ok += mine
         self._state.counters.cas_conflict += not mine
 
-    def count(self, decision: Decision) -> None:
+    def count(self, decision: RecordedDecision) -> None:
         counters = self._state.counters
         if decision.state == COMMITTED:
             counters.committed += 1
@@ -178,7 +188,7 @@ class Ends:
         counters.timed_out += decision.reason == REASON_TIMEOUT
         counters.vanished += decision.reason == REASON_SESSION
 
-    def _reply(self, request: EndRequest, answer: Decision | TxnError) -> None:
+    def _reply(self, request: EndRequest, answer: RecordedDecision | TxnError) -> None:
         self._pending.pop(request, None)
         counters = self._state.counters
         latency = counters.commit_latency if request.state == COMMITTED else counters.abort_latency
@@ -196,7 +206,7 @@ class Ends:
         writers: Sequence[str] | None,
         name: str = "",
         note: str | None = None,
-    ) -> Decision:
+    ) -> RecordedDecision:
         """Decide, or tell how it was decided, a transaction that is not in memory: of another coordinator's TCID, or
         ended already. Raises `InvalidTxnState`, `ExpiredTransaction`, `OutcomeUnknown`, `TxnNotFound`, `Timeout`."""
         timeout_s = self._state.settings.answer_s
@@ -225,7 +235,7 @@ class Ends:
 
     async def _end_collected(
         self, txn_id: TxnId, state: str, writers: Sequence[str] | None, name: str, note: str | None
-    ) -> Decision:
+    ) -> RecordedDecision:
         decision, writers_known = await self.collected(txn_id, name)
         if state == decision.state == COMMITTED and not writers_known:
             # ▲ Which writers counted stands in a named transaction's name record, never in the bitmap.
@@ -234,7 +244,7 @@ class Ends:
             return decision
         return check_end(txn_id, decision, state, writers, note)
 
-    async def collected(self, txn_id: TxnId, name: str = "") -> tuple[Decision, bool]:
+    async def collected(self, txn_id: TxnId, name: str = "") -> tuple[RecordedDecision, bool]:
         """The outcome of an id without a header, and whether its writers are known with it: by the record of its
         `name`. Raises `TxnNotFound` if it was surely never given out, else `OutcomeUnknown` if nothing is known of it
         any more (D5)."""
@@ -247,20 +257,20 @@ class Ends:
             return named, True
         state = read_outcomes(txn_id.tcid, block_of(txn_id.counter), found[0]).state_of(txn_id.counter)
         if state is not None:
-            return Decision(state, 0), False
+            return RecordedDecision(state, 0), False
         if txn_id.counter >= read_seq(found[1]).record.next or (tc is not None and tc.never_given_out(txn_id.counter)):
             raise TxnNotFound(f"transaction {txn_id} was never given out")
         raise OutcomeUnknown(f"transaction {txn_id} is not known: it ended long ago, or its begin never took place")
 
 
-def _answer(txn_id: TxnId, decision: Decision, request: EndRequest) -> Decision | TxnError:
+def _answer(txn_id: TxnId, decision: RecordedDecision, request: EndRequest) -> RecordedDecision | TxnError:
     try:
         return check_end(txn_id, decision, request.state, request.writers, request.note)
     except TxnError as error:
         return error
 
 
-def saw_final(tc: OwnedTcid, txn_id: TxnId, decision: Decision, header: Header, now: float) -> None:
+def saw_final(tc: OwnedTcid, txn_id: TxnId, decision: RecordedDecision, header: Header, now: float) -> None:
     """Start a decided transaction's retention."""
     committed = decision.state == COMMITTED
     writers = len(decision.writers or ())

@@ -11,13 +11,13 @@ import asyncio
 from functools import partial
 from typing import Final, NamedTuple
 
-from coordinator_v5.begins import Begins
-from coordinator_v5.ends import Ends
-from coordinator_v5.state import State
-from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from coordinator_v5.begins import BeginHandler
+from coordinator_v5.ends import EndHandler
+from coordinator_v5.state import CoordinatorState
+from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys, records
 from txnstore.records import ABORTED, OPEN, REASON_UNANSWERED, Header, TxnName
-from txnstore.store import Commit, CommitResult, KeyValue
+from txnstore.store import Commit, CommitVerdict, KeyValue
 from txnstore.writes.name_transitions import (
     Keep,
     NamedVerdict,
@@ -26,7 +26,7 @@ from txnstore.writes.name_transitions import (
     read_begin_named_verdict,
     read_name,
 )
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 
@@ -41,7 +41,7 @@ class Begun(NamedTuple):
     txn_id: TxnId
     deadline_ms: int
     joined: bool = False
-    decision: Decision | None = None
+    decision: RecordedDecision | None = None
 
 
 class Found(NamedTuple):
@@ -52,8 +52,8 @@ class Found(NamedTuple):
     header: Header | None
 
 
-class Names:
-    def __init__(self, state: State, begins: Begins, ends: Ends) -> None:
+class NameHandler:
+    def __init__(self, state: CoordinatorState, begins: BeginHandler, ends: EndHandler) -> None:
         self._state = state
         self._begins = begins
         self._ends = ends
@@ -132,7 +132,9 @@ class Names:
         and what it has begun is not aborted: others may have joined it by then (DESIGN §4)."""
         state, name = self._state, header.name or ""
         now, left_s = state.clock.monotonic(), (header.timeout_ms - header.created_ms) / 1000
-        txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s)
+        txn = OwnedTransaction(
+            tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s
+        )
         tc.add(txn)
         creating = self._creating[name] = asyncio.get_running_loop().create_future()
         commit = plan_begin_named(txn.txn_id, tc.epoch, header, name, record, keep)
@@ -141,10 +143,10 @@ class Names:
 
     def _created(
         self,
-        txn: Transaction,
+        txn: OwnedTransaction,
         commit: Commit,
         creating: asyncio.Future[NamedVerdict | TxnError],
-        future: asyncio.Future[CommitResult],
+        future: asyncio.Future[CommitVerdict],
     ) -> None:
         self._creating.pop(txn.header.name or "", None)
         answer: NamedVerdict | TxnError
@@ -162,7 +164,7 @@ class Names:
                 txn.tc.remove(txn)
         creating.set_result(answer)
 
-    def _opened(self, txn: Transaction, landed: Header | None) -> None:
+    def _opened(self, txn: OwnedTransaction, landed: Header | None) -> None:
         txn.phase = Phase.OPEN
         self._state.counters.begun += 1
         self._state.counters.cas_ok += 1

@@ -17,7 +17,7 @@ from coordinator_v5.balance import share
 from coordinator_v5.settings import CoordinatorSettings
 from txnstore import keys, records
 from txnstore.former_selves import FormerSelves
-from txnstore.records import Registration
+from txnstore.records import RegistrationRecord
 from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
 from txnstore.writes.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
 from txnwire.errors import DataCorrupt, TxnError
@@ -39,7 +39,7 @@ class TcidOwnership:
         self,
         store: MetadataStore,
         settings: CoordinatorSettings,
-        registration: Registration,
+        registration: RegistrationRecord,
         *,
         on_taken: Callable[[dict[int, int]], Awaitable[None]],
         on_lost: Callable[[int], None],
@@ -301,10 +301,10 @@ class TcidOwnership:
         await self._tell_lost()
 
 
-def _registered(record: KeyValue) -> Registration | None:
+def _registered(record: KeyValue) -> RegistrationRecord | None:
     """None of one that is none of ours: ▲ it keeps nobody from holding the others."""
     try:
-        return records.decode(Registration, record.value, key=record.key)
+        return records.decode(RegistrationRecord, record.value, key=record.key)
     except DataCorrupt as error:
         log.error("unreadable registration left alone", error=str(error))
         return None

@@ -17,7 +17,7 @@ from txnstore.records import OPEN, Header, Op, TransactionKey, TxnName
 from txnstore.store import KeyValue, MetadataStore
 from txnstore.writes.collection_transitions import block_of, read_outcomes
 from txnstore.writes.name_transitions import KEEP_MS, Keep, outcome_by_name
-from txnstore.writes.transitions import Decision, decision_of
+from txnstore.writes.transitions import RecordedDecision, decision_of
 from txnwire.ids import TxnId
 
 
@@ -36,7 +36,7 @@ class TransactionDescription:
 
     txn_id: TxnId
     record: TransactionRecord | None
-    outcome: Decision | None
+    outcome: RecordedDecision | None
     ops: tuple[Op, ...]
 
 
@@ -156,29 +156,29 @@ async def describe_transaction(store: MetadataStore, txn_id: TxnId, *, ops_limit
     )
 
 
-class Named(NamedTuple):
+class NameAnswer(NamedTuple):
     """What a name was last begun as, and once it is collected its outcome with its writers. `keep`: of its begin."""
 
     txn_id: TxnId
-    collected: Decision | None
+    collected: RecordedDecision | None
     keep: Keep
 
 
-async def transaction_named(store: MetadataStore, name: str) -> Named | None:
+async def transaction_named(store: MetadataStore, name: str) -> NameAnswer | None:
     """None where the name is not known (any more)."""
     record = await store.get(keys.txn_name(name))
     if record is None:
         return None
     named = records.decode(TxnName, record.value, key=record.key)
     txn_id = TxnId.parse(named.txn_id)
-    return Named(txn_id, outcome_by_name(record, txn_id), Keep(named.keep_ms or KEEP_MS, named.keep_newest))
+    return NameAnswer(txn_id, outcome_by_name(record, txn_id), Keep(named.keep_ms or KEEP_MS, named.keep_newest))
 
 
-async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[Decision | None]:
+async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[RecordedDecision | None]:
     """The decision of each, from its header or its collected outcome; None: open, unknown or never given out.
 
     ▲ Header and outcome of one are read at one revision: it is collected from the first to the second."""
-    decisions: list[Decision | None] = []
+    decisions: list[RecordedDecision | None] = []
     for part in in_parts(txn_ids, PAGE_HEADERS):
         wanted = {keys.txn(txn_id): None for txn_id in part} | {keys.outcome_block(txn_id): None for txn_id in part}
         _, found = await store.get_many(list(wanted))
@@ -319,8 +319,8 @@ def _record_of(record: KeyValue) -> TransactionRecord:
     return TransactionRecord(keys.txn_of(record.key), header, 0 if record.version == 1 else record.mod_revision)
 
 
-def _outcome(txn_id: TxnId, header: KeyValue | None, block: KeyValue | None) -> Decision | None:
+def _outcome(txn_id: TxnId, header: KeyValue | None, block: KeyValue | None) -> RecordedDecision | None:
     if header is not None:
         return decision_of(header)
     state = read_outcomes(txn_id.tcid, block_of(txn_id.counter), block).state_of(txn_id.counter)
-    return None if state is None else Decision(state, 0)
+    return None if state is None else RecordedDecision(state, 0)

@@ -13,7 +13,7 @@ from coordinator_v5.names import Begun
 from coordinator_v5.sessions import ANNOUNCED_AT_ONCE
 from txnstore.records import COMMITTED
 from txnstore.writes.name_transitions import Keep
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnstore.writes.writer_lists import MAX_WRITERS, pack
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument, TxnError
@@ -145,7 +145,7 @@ class CoordinatorService:
         _fill(reply, decision)
         return reply
 
-    def _ended(self, peer: Peer, request_id: int, answer: Decision | TxnError) -> None:
+    def _ended(self, peer: Peer, request_id: int, answer: RecordedDecision | TxnError) -> None:
         if isinstance(answer, TxnError):
             peer.fail(request_id, answer)
             return
@@ -178,7 +178,7 @@ class CoordinatorService:
         return pb.Command(tc_client_connect_ok=pb.TcClientConnectOk(epoch=epoch))
 
 
-def _fill(reply: pb.Command, decision: Decision) -> None:
+def _fill(reply: pb.Command, decision: RecordedDecision) -> None:
     ok = reply.end_txn_ok
     ok.revision = decision.revision
     ok.state = _state(decision)
@@ -186,11 +186,11 @@ def _fill(reply: pb.Command, decision: Decision) -> None:
     _fill_kept(ok, decision)
 
 
-def _state(decision: Decision) -> pb.TxnState:
+def _state(decision: RecordedDecision) -> pb.TxnState:
     return pb.TXN_STATE_COMMITTED if decision.state == COMMITTED else pb.TXN_STATE_ABORTED
 
 
-def _fill_kept(ok: pb.EndTxnOk | pb.NewTxnOk, decision: Decision) -> None:
+def _fill_kept(ok: pb.EndTxnOk | pb.NewTxnOk, decision: RecordedDecision) -> None:
     ok.note = decision.note or ""
     if decision.writers is not None:
         ok.writers.writers.extend(int(writer, 16) for writer in decision.writers)

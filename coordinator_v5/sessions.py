@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from coordinator_v5.transactions import BeginRequest, Phase, Transaction
+from coordinator_v5.transactions import BeginRequest, OwnedTransaction, Phase
 from txnwire.ids import TxnId
 from txnwire.turns import in_turns
 
@@ -31,16 +31,16 @@ class SessionConnection(Protocol):
     def owner(self) -> str: ...
 
 
-class Session:
+class ClientSession:
     __slots__ = ("announced", "announcement", "announcing", "begins", "connections", "lost_at", "open", "session_id")
 
     def __init__(self, session_id: bytes) -> None:
         self.session_id = session_id
         self.connections: dict[SessionConnection, None] = {}
-        self.open: dict[TxnId, Transaction] = {}
+        self.open: dict[TxnId, OwnedTransaction] = {}
         self.begins: dict[str, BeginRequest] = {}
         """By attempt, while unanswered or the transaction is open: a repeated begin finds its first answer (D7)."""
-        self.announced: dict[TxnId, Announcement | Transaction] = {}
+        self.announced: dict[TxnId, Announcement | OwnedTransaction] = {}
         """Ids announced before their TCID was loaded here, each by what: a list of the client, or its life here before
         the TCID was lost."""
         self.announcement: Announcement | None = None
@@ -62,21 +62,21 @@ class Announcement:
 class Sessions:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._sessions: dict[bytes, Session] = {}
-        self._lost: dict[bytes, Session] = {}
-        self._unclaimed: dict[TxnId, Transaction] = {}
-        self._announced: dict[TxnId, Session] = {}
-        self._taken_over: dict[str, Transaction] = {}
+        self._sessions: dict[bytes, ClientSession] = {}
+        self._lost: dict[bytes, ClientSession] = {}
+        self._unclaimed: dict[TxnId, OwnedTransaction] = {}
+        self._announced: dict[TxnId, ClientSession] = {}
+        self._taken_over: dict[str, OwnedTransaction] = {}
         """By attempt: a begin may be repeated here whose answer a predecessor could not give any more."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def connected(self, connection: SessionConnection) -> Session:
+    def connected(self, connection: SessionConnection) -> ClientSession:
         """The connection's session; it is alive while it has one."""
         session = self._sessions.get(connection.session_id)
         if session is None:
-            session = self._sessions[connection.session_id] = Session(connection.session_id)
+            session = self._sessions[connection.session_id] = ClientSession(connection.session_id)
         if connection not in session.connections:
             session.connections[connection] = None
             session.lost_at = None
@@ -91,11 +91,11 @@ class Sessions:
             session.lost_at = now
             self._lost[session.session_id] = session
 
-    def opened(self, txn: Transaction, session: Session, connection: object) -> None:
+    def opened(self, txn: OwnedTransaction, session: ClientSession, connection: object) -> None:
         txn.session, txn.connection = session, connection
         session.open[txn.txn_id] = txn
 
-    def ended(self, txn: Transaction) -> None:
+    def ended(self, txn: OwnedTransaction) -> None:
         self._unclaimed.pop(txn.txn_id, None)
         if self._taken_over and self._taken_over.get(txn.header.attempt) is txn:
             del self._taken_over[txn.header.attempt]
@@ -106,7 +106,7 @@ class Sessions:
         if txn.begin is not None and session.begins.get(txn.begin.attempt) is txn.begin:
             del session.begins[txn.begin.attempt]
 
-    def dropped(self, txn: Transaction) -> None:
+    def dropped(self, txn: OwnedTransaction) -> None:
         """Its TCID is ours no longer. Should that come back to us, a client that stayed need not announce it again."""
         session = txn.session
         self.ended(txn)
@@ -114,7 +114,7 @@ class Sessions:
             self._announced[txn.txn_id] = session
             session.announced[txn.txn_id] = txn
 
-    def taken_over(self, txn: Transaction, now: float) -> None:
+    def taken_over(self, txn: OwnedTransaction, now: float) -> None:
         """A transaction found open at a take-over: its client has the grace to announce it, if it has not yet."""
         if txn.header.name is not None:
             return
@@ -128,7 +128,7 @@ class Sessions:
             by = session.announced.pop(txn.txn_id, None)
             self.opened(txn, session, None if by is None else by.connection)
 
-    def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> Transaction | None:
+    def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> OwnedTransaction | None:
         """The transaction that this attempt of a begin has already made under a predecessor, from now on this
         session's (D7)."""
         txn = self._taken_over.get(attempt)
@@ -141,7 +141,7 @@ class Sessions:
         self.claimed(txn, connection)
         return txn
 
-    def claimed(self, txn: Transaction, connection: object) -> None:
+    def claimed(self, txn: OwnedTransaction, connection: object) -> None:
         """Its client has shown that it knows of the transaction."""
         txn.claim_by, txn.connection = None, connection
         self._unclaimed.pop(txn.txn_id, None)
@@ -150,7 +150,7 @@ class Sessions:
         self,
         connection: SessionConnection,
         open_ids: Sequence[TxnId],
-        find: Callable[[TxnId], Transaction | None],
+        find: Callable[[TxnId], OwnedTransaction | None],
         is_loaded: Callable[[int], bool],
         now: Callable[[], float],
     ) -> None:
@@ -173,9 +173,9 @@ class Sessions:
     async def _work_on(
         self,
         announcement: Announcement,
-        session: Session,
+        session: ClientSession,
         open_ids: Sequence[TxnId],
-        find: Callable[[TxnId], Transaction | None],
+        find: Callable[[TxnId], OwnedTransaction | None],
         is_loaded: Callable[[int], bool],
         now: Callable[[], float],
     ) -> None:
@@ -207,13 +207,13 @@ class Sessions:
                 if of_earlier and txn.claim_by is None and txn.header.name is None:
                     self._wait_for_claim(txn, now())
 
-    def _counts(self, announcement: Announcement, session: Session) -> bool:
+    def _counts(self, announcement: Announcement, session: ClientSession) -> bool:
         """▲ Not once a newer connection's list is there, which says it all again; nor once its connection is gone: what
         it names would be claimed for ever by a session that nobody ends."""
         newest, connection = session.announcement, announcement.connection
         return newest is not None and newest.connection is connection and connection in session.connections
 
-    def _listed(self, txn: Transaction, session: Session, connection: SessionConnection) -> None:
+    def _listed(self, txn: OwnedTransaction, session: ClientSession, connection: SessionConnection) -> None:
         if txn.header.name is not None:
             return  # everybody's who joined it: it belongs to no session
         if txn.session is None and txn.header.owner == connection.owner:
@@ -221,12 +221,12 @@ class Sessions:
         if txn.session is session:
             self.claimed(txn, connection)
 
-    def vanished(self, now: float, limit: int) -> list[Transaction]:
+    def vanished(self, now: float, limit: int) -> list[OwnedTransaction]:
         """At most `limit` transactions whose client has been gone for longer than the grace, again and again until they
         have ended; not those that somebody is ending."""
         return list(islice(self._vanished(now), limit))
 
-    def _vanished(self, now: float) -> Iterator[Transaction]:
+    def _vanished(self, now: float) -> Iterator[OwnedTransaction]:
         for session in list(self._lost.values()):
             if session.lost_at is None or now - session.lost_at < self._grace_s:
                 break
@@ -241,18 +241,18 @@ class Sessions:
             if txn.phase is Phase.OPEN and txn.ending is None:
                 yield txn
 
-    def _wait_for_claim(self, txn: Transaction, now: float) -> None:
+    def _wait_for_claim(self, txn: OwnedTransaction, now: float) -> None:
         txn.claim_by = now + self._grace_s
         self._unclaimed.pop(txn.txn_id, None)
         self._unclaimed[txn.txn_id] = txn
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: ClientSession) -> None:
         del self._sessions[session.session_id]
         del self._lost[session.session_id]
         for txn_id in list(session.announced):
             self._forget_announced(session, txn_id)
 
-    def _forget_announced(self, session: Session, txn_id: TxnId) -> None:
+    def _forget_announced(self, session: ClientSession, txn_id: TxnId) -> None:
         del session.announced[txn_id]
         if self._announced.get(txn_id) is session:
             del self._announced[txn_id]

@@ -7,7 +7,7 @@ import asyncio
 
 import structlog
 
-from coordinator_v5.state import State
+from coordinator_v5.state import CoordinatorState
 from coordinator_v5.transactions import OwnedTcid
 from txnstore import keys, records
 from txnstore.store import Commit, Put, created_at
@@ -20,7 +20,7 @@ STAMPS = 0
 
 
 class Stamping:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CoordinatorState) -> None:
         self._state = state
         self._epoch = 0
         """Of id 0, under which this process has begun to stamp."""

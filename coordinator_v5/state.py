@@ -9,9 +9,9 @@ from typing import Final
 from coordinator_v5.sessions import Sessions
 from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.statistics import Counters
-from coordinator_v5.transactions import OwnedTcid, Transaction
+from coordinator_v5.transactions import OwnedTcid, OwnedTransaction
 from txnstore.cluster_clock import ClusterClock
-from txnstore.store import Commit, CommitResult, MetadataStore
+from txnstore.store import Commit, CommitVerdict, MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnError
 from txnwire.ids import TxnId
 from txnwire.ports import Clock, Random
@@ -20,7 +20,7 @@ UNREADABLE: Final = (DataCorrupt, InvalidArgument)
 """What a record, or a key, raises that is not as any of ours is."""
 
 
-class State:
+class CoordinatorState:
     def __init__(
         self,
         store: MetadataStore,
@@ -55,7 +55,7 @@ class State:
     def _since_sweep_s(self, now: float) -> float:
         return 0.0 if self._swept_at is None else min(now - self._swept_at, 2 * self.settings.sweep_s)
 
-    def find(self, txn_id: TxnId) -> Transaction | None:
+    def find(self, txn_id: TxnId) -> OwnedTransaction | None:
         """An undecided transaction of a TCID owned here."""
         tc = self.tcids.get(txn_id.tcid)
         return None if tc is None else tc.find(txn_id.counter)
@@ -70,7 +70,7 @@ class State:
         for txn in tc.undecided():
             self.sessions.dropped(txn)
 
-    def submit(self, commit: Commit, done: Callable[[asyncio.Future[CommitResult]], None]) -> None:
+    def submit(self, commit: Commit, done: Callable[[asyncio.Future[CommitVerdict]], None]) -> None:
         """Commit without a task; `done` gets the finished future, always from the event loop, never from here."""
         try:
             future = self.store.commit_nowait(commit)

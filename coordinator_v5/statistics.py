@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txnwire.histogram import Histogram, HistogramSnapshot
 
 
-class HeldKey(NamedTuple):
+class HeldKeyStatistics(NamedTuple):
     """A transaction key whose holder is connected here; `age_s`: since it was given its epoch, by the wall
     clock."""
 
@@ -62,7 +62,7 @@ class CoordinatorStatistics:
     """From the arrival of an end to its answer, in seconds; of transactions that are open here."""
     transaction_keys: int = 0
     """Transaction keys whose holders are connected here."""
-    held_keys: Sequence[HeldKey] = ()
+    held_keys: Sequence[HeldKeyStatistics] = ()
     """The first thousand of them."""
 
 

@@ -12,15 +12,15 @@ from typing import Final
 
 import structlog
 
-from coordinator_v5.begins import Begins
-from coordinator_v5.ends import Ends
-from coordinator_v5.state import State
+from coordinator_v5.begins import BeginHandler
+from coordinator_v5.ends import EndHandler
+from coordinator_v5.state import CoordinatorState
 from coordinator_v5.takeover import deadline_of
-from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys
 from txnstore.access.paging import in_pages
 from txnstore.records import ABORTED, REASON_SESSION, REASON_TIMEOUT
-from txnstore.store import CommitResult, KeyValue
+from txnstore.store import CommitVerdict, KeyValue
 from txnstore.writes.transitions import (
     Indexed,
     decision_of,
@@ -40,7 +40,7 @@ STALE_AFTER_S: Final = 60.0
 
 
 class Sweeper:
-    def __init__(self, state: State, begins: Begins, ends: Ends) -> None:
+    def __init__(self, state: CoordinatorState, begins: BeginHandler, ends: EndHandler) -> None:
         self._state = state
         self._begins = begins
         self._ends = ends
@@ -87,12 +87,12 @@ class Sweeper:
         first = self._turn % max(1, len(tcids))
         return tcids[first:] + tcids[:first]
 
-    def _index(self, tc: OwnedTcid, txn: Transaction) -> None:
+    def _index(self, tc: OwnedTcid, txn: OwnedTransaction) -> None:
         txn.indexing = txn.deadline_key = True
         commit = plan_late_index(txn.txn_id, tc.epoch, txn.header.timeout_ms)
         self._state.submit(commit, partial(self._indexed, txn))
 
-    def _indexed(self, txn: Transaction, future: asyncio.Future[CommitResult]) -> None:
+    def _indexed(self, txn: OwnedTransaction, future: asyncio.Future[CommitVerdict]) -> None:
         txn.indexing = False
         try:
             verdict = read_late_index_verdict(future.result())
@@ -122,7 +122,7 @@ class Sweeper:
             for at in range(0, len(aged), at_once):
                 await self._reconcile(aged[at : at + at_once])
 
-    async def _reconcile(self, txns: list[Transaction]) -> None:
+    async def _reconcile(self, txns: list[OwnedTransaction]) -> None:
         _, found = await self._state.store.get_many([keys.txn(txn.txn_id) for txn in txns])
         for txn, record in zip(txns, found, strict=True):
             try:

@@ -15,10 +15,10 @@ from typing import Final
 
 import structlog
 
-from coordinator_v5.begins import Begins
+from coordinator_v5.begins import BeginHandler
 from coordinator_v5.ends import saw_final
-from coordinator_v5.state import UNREADABLE, State
-from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from coordinator_v5.state import UNREADABLE, CoordinatorState
+from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys, records
 from txnstore.access.paging import in_pages, in_parts
 from txnstore.records import Header
@@ -36,7 +36,7 @@ RETRY_S: Final = 0.5
 class Takeover:
     """Ids that were taken and are not loaded yet."""
 
-    def __init__(self, state: State, begins: Begins) -> None:
+    def __init__(self, state: CoordinatorState, begins: BeginHandler) -> None:
         self._state = state
         self._begins = begins
         self._taken: dict[int, int] = {}
@@ -150,7 +150,7 @@ def deadline_of(key: bytes) -> tuple[int, TxnId] | None:
         return None
 
 
-def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> None:
+def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> None:
     """An open transaction joins those watched; its deadline is converted to the monotonic clock here, once."""
     now = state.clock.monotonic()
     try:
@@ -169,14 +169,14 @@ def _found(state: State, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> N
     left_ms = min(state.cluster.left_ms(header.timeout_ms, header.created_ms), header.timeout_ms - header.created_ms)
     due = now + max(state.settings.client_grace_s, left_ms / 1000)
     # Deadline keys of transactions above the mark may or may not exist: they are put again, and deleted with the end.
-    txn = Transaction(tc, txn_id, header, phase=Phase.OPEN, begun_at=now, due=due)
+    txn = OwnedTransaction(tc, txn_id, header, phase=Phase.OPEN, begun_at=now, due=due)
     tc.add(txn, indexed=indexed)
     txn.deadline_key = True
     if not txn.on_heap:
         tc.watch_deadline(txn, due)
 
 
-async def _walk_finals(state: State, tc: OwnedTcid) -> None:
+async def _walk_finals(state: CoordinatorState, tc: OwnedTcid) -> None:
     """The decided headers below the mark, in pages: how many there are is not bounded."""
     start, end = keys.txn(TxnId(tc.tcid, 0)), keys.txn(TxnId(tc.tcid, tc.seq.record.indexed_below))
     if start >= end:
@@ -198,7 +198,7 @@ async def _walk_finals(state: State, tc: OwnedTcid) -> None:
         await asyncio.sleep(0)
 
 
-def _missed(state: State, tc: OwnedTcid, record: KeyValue) -> None:
+def _missed(state: CoordinatorState, tc: OwnedTcid, record: KeyValue) -> None:
     """An open header below the mark without a deadline key: no rule of ours leaves one, a restored backup may."""
     log.warning("open transaction below the late-index mark", txn=str(keys.txn_of(record.key)))
     _found(state, tc, record, indexed=False)

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from coordinator_v5.begins import Begins
-from coordinator_v5.ends import Ends
+from coordinator_v5.begins import BeginHandler
+from coordinator_v5.ends import EndHandler
 from coordinator_v5.names import Begun
-from coordinator_v5.sessions import Session, SessionConnection
-from coordinator_v5.state import State
-from coordinator_v5.statistics import HeldKey
-from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from coordinator_v5.sessions import ClientSession, SessionConnection
+from coordinator_v5.state import CoordinatorState
+from coordinator_v5.statistics import HeldKeyStatistics
+from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys
 from txnstore.records import ABORTED, OPEN, REASON_FENCED, Header
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
+from txnstore.store import Commit, CommitVerdict, KeyValue, MetadataStore
 from txnstore.writes.key_transitions import (
     Earlier,
     KeyedBegin,
@@ -36,7 +36,7 @@ from txnstore.writes.key_transitions import (
     read_begin_keyed_verdict,
     read_key,
 )
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.errors import ExpiredTransaction, NotAllowed, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 from txnwire.ports import Clock
@@ -65,7 +65,7 @@ class _Holder:
 
 
 class TransactionKeys:
-    def __init__(self, state: State, begins: Begins, ends: Ends) -> None:
+    def __init__(self, state: CoordinatorState, begins: BeginHandler, ends: EndHandler) -> None:
         self._state = state
         self._begins = begins
         self._ends = ends
@@ -113,7 +113,7 @@ class TransactionKeys:
         return state
 
     def _fenced(self, txn_id: TxnId, revision: int) -> None:
-        decision = Decision(ABORTED, revision, REASON_FENCED)
+        decision = RecordedDecision(ABORTED, revision, REASON_FENCED)
         txn = self._state.find(txn_id)
         if txn is None:
             self._ends.count(decision)
@@ -189,7 +189,7 @@ class TransactionKeys:
         timeout_ms: int,
         attempt: str,
         connection: SessionConnection,
-        session: Session,
+        session: ClientSession,
     ) -> Begun:
         known = self._known(asked)
         while True:
@@ -235,7 +235,7 @@ class TransactionKeys:
         deadline_ms = 0 if earlier.header is None else earlier.header.timeout_ms
         if not earlier.open:
             state = ABORTED if earlier.header is None else earlier.header.state
-            return Begun(earlier.txn_id, deadline_ms, joined=True, decision=Decision(state, 0))
+            return Begun(earlier.txn_id, deadline_ms, joined=True, decision=RecordedDecision(state, 0))
         txn = self._state.find(earlier.txn_id)
         if txn is not None:
             session = self._state.sessions.connected(connection)
@@ -253,12 +253,14 @@ class TransactionKeys:
         asked: KeyedBegin,
         known: KeyState,
         connection: SessionConnection,
-        session: Session,
-    ) -> Transaction:
+        session: ClientSession,
+    ) -> OwnedTransaction:
         """Send it. ▲ It goes on until it is definite, whether or not anybody still waits for it (DESIGN §4)."""
         state = self._state
         now, left_s = state.clock.monotonic(), (header.timeout_ms - header.created_ms) / 1000
-        txn = Transaction(tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s)
+        txn = OwnedTransaction(
+            tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s
+        )
         tc.add(txn)
         creating = self._creating[asked.key] = asyncio.get_running_loop().create_future()
         commit, _ = plan_begin_keyed(txn.txn_id, tc.epoch, header, asked, known)
@@ -267,13 +269,13 @@ class TransactionKeys:
 
     def _created(
         self,
-        txn: Transaction,
+        txn: OwnedTransaction,
         asked: KeyedBegin,
         commit: Commit,
         creating: asyncio.Future[KeyedVerdict | TxnError],
         connection: SessionConnection,
-        session: Session,
-        future: asyncio.Future[CommitResult],
+        session: ClientSession,
+        future: asyncio.Future[CommitVerdict],
     ) -> None:
         self._creating.pop(asked.key, None)
         answer: KeyedVerdict | TxnError
@@ -296,7 +298,9 @@ class TransactionKeys:
                 txn.tc.remove(txn)
         creating.set_result(answer)
 
-    def _opened(self, txn: Transaction, connection: SessionConnection, session: Session, landed: Header | None) -> None:
+    def _opened(
+        self, txn: OwnedTransaction, connection: SessionConnection, session: ClientSession, landed: Header | None
+    ) -> None:
         state = self._state
         state.counters.begun += 1
         state.counters.cas_ok += 1
@@ -324,14 +328,16 @@ class TransactionKeys:
         holder = self._holders.get(keys.txn_key(owner, key))
         return None if holder is None else holder.epoch
 
-    def held(self) -> Sequence[HeldKey]:
+    def held(self) -> Sequence[HeldKeyStatistics]:
         """Those whose holders are connected here, the first `SHOWN` of them."""
         now_ms = self._state.clock.wall_ms()
-        found: list[HeldKey] = []
+        found: list[HeldKeyStatistics] = []
         for name, holder in self._holders.items():
             if len(found) == SHOWN:
                 break
-            found.append(HeldKey(*keys.txn_key_parts(name), holder.epoch, max(0, now_ms - holder.since_ms) / 1000))
+            found.append(
+                HeldKeyStatistics(*keys.txn_key_parts(name), holder.epoch, max(0, now_ms - holder.since_ms) / 1000)
+            )
         return found
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txnstore.records import Header
 from txnstore.writes.collection_transitions import Collectable
-from txnstore.writes.transitions import Decision, TcSeq
+from txnstore.writes.transitions import RecordedDecision, TcSeq
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
 
 if TYPE_CHECKING:
-    from coordinator_v5.sessions import Session
+    from coordinator_v5.sessions import ClientSession
 
 SHORT_TIMEOUT_S = 2.0
 """Deadlines nearer than this are kept from the begin on, those of longer transactions from when they are aged."""
@@ -41,7 +41,7 @@ class EndRequest:
 
     def __init__(
         self,
-        txn: Transaction,
+        txn: OwnedTransaction,
         state: str,
         reason: str | None,
         writers: Sequence[str] | None,
@@ -58,7 +58,7 @@ class EndRequest:
         self.started_at = started_at
 
 
-class Transaction:
+class OwnedTransaction:
     """One undecided transaction of an owned TCID. `due`: its deadline on the monotonic clock, converted once."""
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Transaction:
         self.begun_at = begun_at
         self.due = due
         self.begin: BeginRequest | None = None
-        self.session: Session | None = None
+        self.session: ClientSession | None = None
         self.connection: object = None
         self.claim_by: float | None = None
         self.ending: Header | None = None
@@ -99,7 +99,7 @@ class Transaction:
         self.indexing = False
         self.on_heap = False
 
-    def __lt__(self, other: Transaction) -> bool:
+    def __lt__(self, other: OwnedTransaction) -> bool:
         return self.txn_id < other.txn_id
 
 
@@ -129,7 +129,7 @@ class BeginRequest:
         timeout_ms: int,
         attempt: str,
         owner: str,
-        session: Session | None,
+        session: ClientSession | None,
         connection: object,
         reply: BeginReply,
         now: float,
@@ -142,14 +142,14 @@ class BeginRequest:
         self.connection = connection
         self.replies = [reply]
         self.started_at = self.tried_at = now
-        self.txn: Transaction | None = None
+        self.txn: OwnedTransaction | None = None
         self.in_flight = 0
         self.queued = False
         self.closed = False
 
 
-BeginReply = Callable[[Transaction | TxnError], None]
-EndReply = Callable[[Decision | TxnError], None]
+BeginReply = Callable[[OwnedTransaction | TxnError], None]
+EndReply = Callable[[RecordedDecision | TxnError], None]
 
 
 class Seen(NamedTuple):
@@ -209,31 +209,31 @@ class OwnedTcid:
         self.ids = IdBlocks(id_block)
         self.writing_seq = False
         self.marked_at = float("-inf")
-        self.young: dict[int, Transaction] = {}
-        self.aged: dict[int, Transaction] = {}
+        self.young: dict[int, OwnedTransaction] = {}
+        self.aged: dict[int, OwnedTransaction] = {}
         self.finals: dict[int, Seen] = {}
         """By counter, in the order seen: what is to be collected when its retention is over."""
         self.waiting: deque[BeginRequest] = deque()
         self.lost = False
-        self._deadlines: list[tuple[float, Transaction]] = []
+        self._deadlines: list[tuple[float, OwnedTransaction]] = []
 
     # -- transactions --
 
-    def add(self, txn: Transaction, *, indexed: bool = False) -> None:
+    def add(self, txn: OwnedTransaction, *, indexed: bool = False) -> None:
         (self.aged if indexed else self.young)[txn.txn_id.counter] = txn
         txn.deadline_key = indexed
         if indexed or txn.due - txn.begun_at < SHORT_TIMEOUT_S:
             self.watch_deadline(txn, txn.due)
 
-    def find(self, counter: int) -> Transaction | None:
+    def find(self, counter: int) -> OwnedTransaction | None:
         return self.young.get(counter) or self.aged.get(counter)
 
-    def remove(self, txn: Transaction) -> None:
+    def remove(self, txn: OwnedTransaction) -> None:
         txn.phase = Phase.ENDED
         if self.young.pop(txn.txn_id.counter, None) is None:
             self.aged.pop(txn.txn_id.counter, None)
 
-    def undecided(self) -> list[Transaction]:
+    def undecided(self) -> list[OwnedTransaction]:
         """In no order: sorted, a few ten thousand would stop the loop."""
         return [*self.aged.values(), *self.young.values()]
 
@@ -255,7 +255,7 @@ class OwnedTcid:
 
     # -- deadlines --
 
-    def watch_deadline(self, txn: Transaction, at: float) -> None:
+    def watch_deadline(self, txn: OwnedTransaction, at: float) -> None:
         txn.on_heap = True
         heapq.heappush(self._deadlines, (at, txn))
         if len(self._deadlines) > 4 * self.open_count + 1000:
@@ -272,10 +272,10 @@ class OwnedTcid:
                 look += (2 * at + 1, 2 * at + 2)
         return found
 
-    def due(self, now: float, limit: int) -> list[Transaction]:
+    def due(self, now: float, limit: int) -> list[OwnedTransaction]:
         """At most `limit` transactions whose deadline has passed and that nobody is ending, the most overdue first;
         each is returned once: a caller whose abort does not come to a verdict hands it to `watch_deadline` again."""
-        found: list[Transaction] = []
+        found: list[OwnedTransaction] = []
         while len(found) < limit and self._deadlines and self._deadlines[0][0] <= now:
             txn = heapq.heappop(self._deadlines)[1]
             if txn.phase is Phase.OPEN and txn.ending is None:
@@ -287,11 +287,11 @@ class OwnedTcid:
 
     # -- the late index --
 
-    def to_index(self, now: float, after_s: float, limit: int) -> list[Transaction]:
+    def to_index(self, now: float, after_s: float, limit: int) -> list[OwnedTransaction]:
         """Open transactions older than `after_s` without a deadline key, in id order, at most `limit` of them.
 
         One that is being ended is left out: its end was sent without the deletion of a deadline key."""
-        found: list[Transaction] = []
+        found: list[OwnedTransaction] = []
         for txn in self.young.values():
             if now - txn.begun_at < after_s:
                 break
@@ -301,7 +301,7 @@ class OwnedTcid:
                 found.append(txn)
         return found
 
-    def indexed(self, txn: Transaction) -> None:
+    def indexed(self, txn: OwnedTransaction) -> None:
         """Its deadline key is confirmed."""
         txn.indexing = False
         if self.young.pop(txn.txn_id.counter, None) is not None:

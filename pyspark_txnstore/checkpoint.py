@@ -45,7 +45,7 @@ class SourceEnd(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class CheckpointBatch:
     number: int
     committed: bool
     """By Spark: the sink may have committed it without that."""
@@ -61,7 +61,7 @@ class Checkpoint:
     `done`: number of the last one that Spark has noted as done."""
 
     query_id: str
-    batches: tuple[Batch, ...]
+    batches: tuple[CheckpointBatch, ...]
     done: int | None
 
 
@@ -74,7 +74,7 @@ class Restart(NamedTuple):
     obstacle: str | None = None
 
 
-class Stretch(NamedTuple):
+class BatchStretch(NamedTuple):
     """What a batch adds of one segment: behind `begin`, up to `end`. `begin` None: from its beginning."""
 
     source: str
@@ -123,7 +123,7 @@ def read_checkpoint(folder: Path, *, last: int) -> Checkpoint:
             data = path.read_bytes()
         except FileNotFoundError:
             continue  # a running query forgets its oldest batches
-        batches.append(Batch(number, number in done, parse_offsets(data, where=str(path))))
+        batches.append(CheckpointBatch(number, number in done, parse_offsets(data, where=str(path))))
     return Checkpoint(query_id, tuple(batches), done[-1] if done else None)
 
 
@@ -194,10 +194,10 @@ def restart(checkpoint: Checkpoint) -> Restart:
     return Restart(last.number, again=True)
 
 
-def stretches(checkpoint: Checkpoint, batch: Batch) -> list[Stretch]:
+def stretches(checkpoint: Checkpoint, batch: CheckpointBatch) -> list[BatchStretch]:
     """Of the sources that are txnstore's, segment by segment."""
     before = next((one for one in checkpoint.batches if one.number == batch.number - 1), None)
-    found: list[Stretch] = []
+    found: list[BatchStretch] = []
     for end in batch.ends:
         if end.offset is None:
             continue
@@ -213,11 +213,11 @@ def _cuts(begun: Mapping[str, Any] | None, end: Mapping[str, Any]) -> tuple[Snap
     return (None, decode_offset(end)) if cuts is None else cuts
 
 
-def _stretches(source: str, start: Snapshot | None, until: Snapshot) -> Sequence[Stretch]:
+def _stretches(source: str, start: Snapshot | None, until: Snapshot) -> Sequence[BatchStretch]:
     found = []
     for topic, bounds in sorted(until.topics.items()):
         for path, one in sorted(bounds.segments.items()):
             begin = None if start is None else start.bounds(path)
             at = None if begin is None else str(begin.end)
-            found.append(Stretch(source, topic, path, at, str(one.end), str(one.resolved), one.sealed))
+            found.append(BatchStretch(source, topic, path, at, str(one.end), str(one.resolved), one.sealed))
     return found

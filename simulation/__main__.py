@@ -20,7 +20,7 @@ from simulation.fresh import first_seed
 from simulation.running.job import WORK_S, Job, Result, perform, schedule_for
 from simulation.running.runner import Failure, commit, run_all, to_reduce
 from simulation.running.totals import Totals
-from simulation.running.workers import Worker
+from simulation.running.workers import SimulationWorker
 from simulation.world import guards
 
 HANG_S = 300.0
@@ -185,7 +185,7 @@ async def _run(arguments: argparse.Namespace, jobs: list[Job], screen: Screen, r
     await run_all(jobs, parallel=parallel, hang_s=arguments.hang, done=screen.done)
     for failure in to_reduce(screen.failures) if arguments.reduce else []:
         reduced.append(failure)
-        async with Worker(hang_s=arguments.hang) as worker:
+        async with SimulationWorker(hang_s=arguments.hang) as worker:
             await failure.reduce(worker.perform, budget=arguments.reduce, say=screen.say)
 
 

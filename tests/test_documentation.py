@@ -21,7 +21,7 @@ import txnclient
 from tests.cluster import InProcessCluster, running_cluster
 from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
-from txnctl.metrics.metric import Kind
+from txnctl.metrics.metric import MetricKind
 from txnctl.process.settings import ServerSettings, load
 from txnstore.access.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnwire.ids import hash_key
@@ -153,7 +153,7 @@ def test_every_metric_is_in_the_table_with_its_meaning_and_no_other() -> None:
 
 def test_every_alert_asks_for_metrics_that_there_are() -> None:
     (rules,) = blocks(ROOT / "docs" / "operations.md", "yaml")
-    known = {one.name: one.kind for one in catalogue()} | {"up": Kind.GAUGE}  # of Prometheus itself
+    known = {one.name: one.kind for one in catalogue()} | {"up": MetricKind.GAUGE}  # of Prometheus itself
     expressions = re.findall(r"expr: (.*)", rules)
     assert len(expressions) == len(re.findall(r"alert: ", rules)) >= 10
     for expression in expressions:
@@ -162,7 +162,7 @@ def test_every_alert_asks_for_metrics_that_there_are() -> None:
         for name in used:
             plain = name.removesuffix("_bucket")
             assert plain in known, name
-            assert (name != plain) == (known[plain] is Kind.HISTOGRAM), name
+            assert (name != plain) == (known[plain] is MetricKind.HISTOGRAM), name
             assert (f"rate({name}" in expression) == name.endswith(("_bucket", "_total")), expression
 
 

@@ -20,7 +20,7 @@ from segments.subscription.partial_acks import stored_bytes
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
 from txnstore.access.backend import GROUP_BYTES
-from txnstore.access.grouping import GroupPlanner, Member
+from txnstore.access.grouping import GroupMember, GroupPlanner
 from txnstore.cluster_clock import MOST_LEAPS
 from txnstore.etcd import wire
 from txnstore.memory.memory_etcd import DEFAULT_REQUEST_BYTES
@@ -165,8 +165,8 @@ ELSEWHERE = {
     records.LedgerRecord: "a head of at most 320 ledgers: tests/segments/log/test_ledger_pages.py",
     records.LedgerPage: "256 ledgers: tests/segments/log/test_ledger_pages.py",
     records.CursorBlock: "made by the cursor, below",
-    records.Owner: "made of settings",
-    records.Registration: "made of settings",
+    records.OwnerRecord: "made of settings",
+    records.RegistrationRecord: "made of settings",
     records.BrokerRegistration: "made of settings",
     records.DataFolder: "made of settings",
     records.CompactionMark: "made of settings",
@@ -231,10 +231,10 @@ def test_changes_under_way_count_as_made() -> None:
 @given(sizes=st.lists(st.sampled_from([0, 100, 20_000, 400_000, 990_000]), min_size=1, max_size=400))
 def test_no_request_of_many_members_outgrows_what_etcd_takes(sizes: list[int]) -> None:
     encoder = wire.CommitEncoder(b"/txnstore")
-    planner: GroupPlanner[Member] = GroupPlanner(max_txn_ops=1024, max_bytes=GROUP_BYTES)
+    planner: GroupPlanner[GroupMember] = GroupPlanner(max_txn_ops=1024, max_bytes=GROUP_BYTES)
     for number, size in enumerate(sizes):
         commit = Commit(puts=(Put(b"/k/%d" % number, bytes(size)),))
-        planner.offer(Member(commit, encoder.transaction(commit)))
+        planner.offer(GroupMember(commit, encoder.transaction(commit)))
     members = 0
     while (group := planner.take()) is not None:
         assert len(wire.group([member.wire for member in group.members])) <= DEFAULT_REQUEST_BYTES - 100_000

@@ -38,7 +38,9 @@ def test_a_row_without_a_test_and_a_test_without_a_row_are_errors(
     with pytest.raises(SystemExit, match="no test carries C999"):
         generate_scenarios.page()
     source.write_text(text.replace("\nV2 = ", "\n# "))
-    with pytest.raises(SystemExit, match=r"does not have what tests carry: {'V2': \['segments/subscription/test_reading.py'"):
+    with pytest.raises(
+        SystemExit, match=r"does not have what tests carry: {'V2': \['segments/subscription/test_reading.py'"
+    ):
         generate_scenarios.page()
 
 

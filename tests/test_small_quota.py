@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
-from txnctl.bench.load import Load
+from txnctl.bench.load import CallLoad
 from txnctl.commands.asking import asking
 from txnstore.access.soft_limit import FILE_LIMIT_SHARE
 from txnstore.etcd.etcd_store import EtcdStore
@@ -67,7 +67,7 @@ async def test_e7_transactions_at_a_fixed_rate_pass_through_a_real_etcd_s_small_
                     done[commit] += 1
                     return 1, VALUE_BYTES
 
-                load = Load(SystemClock(), seconds=SECONDS, concurrency=1, per_second=PER_SECOND)
+                load = CallLoad(SystemClock(), seconds=SECONDS, concurrency=1, per_second=PER_SECOND)
                 largest = await largest_file(store, asyncio.create_task(load.run([transaction])))
             assert load.measured.errors == {}
             assert sum(done.values()) + load.measured.behind >= SECONDS * PER_SECOND * 0.9

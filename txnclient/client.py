@@ -13,7 +13,7 @@ from typing import Any
 from txnclient.connection import topic_changes
 from txnclient.connection.address import parse_url
 from txnclient.connection.deadlines import Deadline
-from txnclient.connection.directory import Directory
+from txnclient.connection.directory import ClientDirectory
 from txnclient.connection.links import Link, Links
 from txnclient.connection.opening import Closable, Opening, closed_behind
 from txnclient.connection.registrations import Registrations
@@ -121,7 +121,7 @@ class Client(Openers):
             tasks=tasks,
             on_opened=self._link_opened,
         )
-        self._directory = Directory(links, addresses, clock=clock, random=random, tasks=tasks)
+        self._directory = ClientDirectory(links, addresses, clock=clock, random=random, tasks=tasks)
         self._session = Session(
             clock=clock, random=random, timeout_s=timeout, tasks=tasks, links=links, directory=self._directory
         )

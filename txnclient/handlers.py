@@ -143,7 +143,7 @@ class MessageWork:
         self._handle = handle
         self._producers = producers
 
-    async def do(self, step: Step) -> None:
+    async def do(self, step: HandlerStep) -> None:
         handled = await self._handle(step.messages)
         for one in handled:
             if one.error is None:
@@ -197,7 +197,7 @@ class BatchWork:
     def __init__(self, handle: Callable[[Sequence[Message[Any]], Transaction], Awaitable[None]]) -> None:
         self._handle = handle
 
-    async def do(self, step: Step) -> None:
+    async def do(self, step: HandlerStep) -> None:
         await step.begin()
         try:
             await self._handled(step)
@@ -209,7 +209,7 @@ class BatchWork:
             await step.abort(error)
             step.refuse(step.messages[0], error)
 
-    async def _handled(self, step: Step) -> None:
+    async def _handled(self, step: HandlerStep) -> None:
         try:
             await self._handle(step.messages, step.begun)
         except asyncio.CancelledError as error:
@@ -226,7 +226,7 @@ def passes(error: BaseException) -> bool:
 # ---- one batch ------------------------------------------------------------------------------------------------------
 
 
-class BegunAhead:
+class PrefetchedTransaction:
     """The next batch's transaction, begun while this one's is at work: only while there is a next batch, and where the
     client may have two open."""
 
@@ -279,10 +279,12 @@ class BegunAhead:
             begun.settle_later()
 
 
-class Step:
+class HandlerStep:
     """One batch and its transaction."""
 
-    def __init__(self, consumer: Consumer[Any], messages: list[Message[Any]], begun_ahead: BegunAhead) -> None:
+    def __init__(
+        self, consumer: Consumer[Any], messages: list[Message[Any]], begun_ahead: PrefetchedTransaction
+    ) -> None:
         self.messages = messages
         self.outputs = 0
         self.refused: list[tuple[Message[Any], Exception]] = []

@@ -23,13 +23,13 @@ from txnclient.consuming.message import Message
 from txnclient.handlers import (
     BatchHandler,
     BatchWork,
-    BegunAhead,
     Handled,
     Handler,
     HandlerFailed,
+    HandlerStep,
     MessageWork,
+    PrefetchedTransaction,
     Producers,
-    Step,
     handle,
     passes,
     producers_by_name,
@@ -180,8 +180,8 @@ class Processing:
         self._ordered = consumer.type == "stream"
         self._one_at_a_time = consumer.services.transaction_key is not None
         self._tasks = OwnedTasks()
-        self._begun_ahead = BegunAhead(consumer, limits.txn_timeout, self._tasks)
-        self._under_way: deque[tuple[Step, asyncio.Task[None]]] = deque()
+        self._begun_ahead = PrefetchedTransaction(consumer, limits.txn_timeout, self._tasks)
+        self._under_way: deque[tuple[HandlerStep, asyncio.Task[None]]] = deque()
         self._backoff = Backoff(self._session.random)
         self._progress_at = self._session.clock.monotonic()
         self._messages = self._outputs = self._transactions = self._again = self._nacked = 0
@@ -284,7 +284,7 @@ class Processing:
 
     async def _start(self, messages: list[Message[Any]]) -> None:
         """Handle them, and leave their commit to a task of its own. Raises what kept them from being handled."""
-        step = Step(self._consumer, messages, self._begun_ahead)
+        step = HandlerStep(self._consumer, messages, self._begun_ahead)
         try:
             while self._one_at_a_time and self._under_way:
                 await self._settle_first()
@@ -306,7 +306,7 @@ class Processing:
         task = self._tasks.start(self._commit(step, before), name="process: commit")
         self._under_way.append((step, task))
 
-    async def _refuse(self, step: Step) -> None:
+    async def _refuse(self, step: HandlerStep) -> None:
         """Of a queue: nack what the handler has refused. Of a stream, and for what passes: raise it."""
         for message, error in step.refused:
             if self._ordered or passes(error):
@@ -317,7 +317,7 @@ class Processing:
             self._nacked += len(step.refused)
             self._progressed()
 
-    async def _commit(self, step: Step, before: tuple[Step, asyncio.Task[None]] | None) -> None:
+    async def _commit(self, step: HandlerStep, before: tuple[HandlerStep, asyncio.Task[None]] | None) -> None:
         """Never raises: `step.done`, or `step.error`."""
         try:
             await step.begun.flush()  # on its way at once, whoever has to commit first
@@ -345,7 +345,7 @@ class Processing:
         self._under_way.popleft()
         self._settle(step)
 
-    def _settle(self, step: Step) -> None:
+    def _settle(self, step: HandlerStep) -> None:
         if not step.done:
             raise step.error or InvalidTxnState("a commit was given up")
         self._messages += len(step.accepted)

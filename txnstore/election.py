@@ -12,7 +12,7 @@ import structlog
 
 from txnstore import keys
 from txnstore.former_selves import FormerSelves
-from txnstore.records import Registration, decode, encode
+from txnstore.records import RegistrationRecord, decode, encode
 from txnstore.store import Commit, Compare, EventKind, KeyValue, Lease, MetadataStore, Put, Read, absent, created_at
 from txnwire.errors import TxnError
 from txnwire.ports import Random
@@ -76,7 +76,7 @@ class Election:
         self._store = store
         self._random = random
         self._key = keys.leader(what)
-        self._registration = Registration(id=id, address=address)
+        self._registration = RegistrationRecord(id=id, address=address)
         self._lease_ttl_s = lease_ttl_s
         self._former_selves = FormerSelves()
 
@@ -104,7 +104,7 @@ class Election:
 
     def _is_former_self(self, holder: KeyValue) -> bool:
         """A key left by this id's previous process, or by a term of this one that ended without an answer."""
-        mine = decode(Registration, holder.value, key=holder.key).id == self._registration.id
+        mine = decode(RegistrationRecord, holder.value, key=holder.key).id == self._registration.id
         self._former_selves.found([holder.lease] if mine and holder.lease else [])
         return self._former_selves.may_end(holder.lease)
 

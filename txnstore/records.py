@@ -297,7 +297,7 @@ class TransactionKey(msgspec.Struct, frozen=True, kw_only=True):
     begins: int = 0
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`/owner/<segment>`: on the broker's lease; the key's create revision is the ownership epoch."""
 
     v: int = 1
@@ -305,7 +305,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class RegistrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`/tc/<tcid>`, `/leader/<what>`: who, where."""
 
     v: int = 1

@@ -131,7 +131,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     reserve: bool = True
 
 
-class CommitResult(msgspec.Struct, frozen=True, gc=False):
+class CommitVerdict(msgspec.Struct, frozen=True, gc=False):
     """A definite verdict. `revision` is the store's revision of the request that gave it.
 
     `repeated` is True where an earlier sending of the same commit went unanswered: a refusal may then be due to that
@@ -176,7 +176,7 @@ class WatchBatch(msgspec.Struct, frozen=True, gc=False):
     resync: bool = False
 
 
-class Watch(Protocol):
+class StoreWatch(Protocol):
     """Follows a range for ever, over lost connections and restarts of the store. Cancel-safe; `close()` ends it."""
 
     def __aiter__(self) -> AsyncIterator[WatchBatch]: ...
@@ -235,7 +235,7 @@ class MetadataStore(Protocol):
         """The records of each [start, end) at `revision`, many small ranges in one request. Raises `Compacted`,
         `StoreUnavailable`."""
 
-    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         """A definite verdict on one conditional write, coalesced with others on its way (group commit).
 
         Raises `StoreUnavailable`: definitely not applied, now or later. `OutcomeUnknown`: the time ran out while its
@@ -244,13 +244,13 @@ class MetadataStore(Protocol):
         `InvalidArgument`: malformed (a key written twice, more than `MAX_COMMIT_OPS`), definitely not applied.
         """
 
-    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitVerdict]:
         """As `commit`, for hot paths: no task and no time limit. The future resolves once the verdict is definite, or
         to `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it `OutcomeUnknown`.
         Several that are not awaited may be applied in any order. Cancelling it withdraws nothing. Malformed commits
         raise `InvalidArgument`, from here too."""
 
-    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> StoreWatch:
         """Every change in [start, end) at or after `from_revision`."""
 
     def pin(self, revision: int) -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ def _varint(number: int) -> bytes:
 _SMALL_PREFIXES: Final = tuple(_COMMANDS_TAG + _varint(size) for size in range(1024))
 
 
-class Outbox:
+class FrameOutbox:
     """Commands on their way out. `pending_bytes` counts from `add` until `sent`: a frame being written still counts."""
 
     __slots__ = ("_bytes", "_count", "_frames", "_parts", "pending_bytes")

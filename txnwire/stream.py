@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from txnwire.errors import ConnectionLost, InternalError, InvalidArgument
-from txnwire.frames import Outbox, parse_frame
+from txnwire.frames import FrameOutbox, parse_frame
 from txnwire.proto.txn_pb2 import Command
 from txnwire.protocol import MIB
 
@@ -56,7 +56,7 @@ class StreamConnection:
         self._stream = stream
         self._peer = peer
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox()
+        self._outbox = FrameOutbox()
         self._inbox: deque[tuple[Sequence[Command], int]] = deque()
         self._inbox_bytes = 0
         self._ended: ConnectionLost | None = None

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from txnwire.errors import InternalError
 from txnwire.ids import Position, TxnId
-from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, Kept, ack_position, bit_of, block_of
+from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, LeftOut, ack_position, bit_of, block_of
 
 
 class Reservation:
@@ -140,7 +140,7 @@ class AckHolds:
         found = self._whole.get(block_of(position), 0) >> position.entry_id % BLOCK_ENTRIES
         return (~found & found + 1).bit_length() - 1
 
-    def between(self, after: Position, last: Position) -> Kept | None:
+    def between(self, after: Position, last: Position) -> LeftOut | None:
         """What is held behind `after`, up to `last`: from the last covered one on, where there is one, which stands for
         all before it. None where that is nothing. O(blocks, and entries held in part)."""
         covered = self.covered
@@ -159,7 +159,7 @@ class AckHolds:
         if whole:
             (ledger_id, number), bits = min(whole.items())
             firsts.append(Position(ledger_id, number * BLOCK_ENTRIES + (bits & -bits).bit_length() - 1))
-        return Kept(min(firsts), whole, parts) if firsts else None
+        return LeftOut(min(firsts), whole, parts) if firsts else None
 
     def _messages(self, position: Position) -> int:
         covered, hold = self.covered, self._individual.get(position)

@@ -46,7 +46,7 @@ def bit_of(position: Position) -> int:
     return 1 << position.entry_id % BLOCK_ENTRIES
 
 
-class Kept(NamedTuple):
+class LeftOut(NamedTuple):
     """What a cumulative ack leaves out. `first`: the first entry of it. `whole`: entries of which all is, as bitmaps by
     block: a hundred thousand of them are some dozens. `parts`: the others, in order."""
 

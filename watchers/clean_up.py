@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from txnstore.store import CommitResult, MetadataStore
+from txnstore.store import CommitVerdict, MetadataStore
 from txnwire.errors import NotOwner, OutcomeUnknown, StoreFull, StoreUnavailable, Timeout, TxnError
 from txnwire.ports import Clock
 from watchers.clean_up_plans import AckCleanUp, CleanUpPlan, CleanUpTarget, WriteCleanUp
@@ -217,7 +217,7 @@ class CleanUp:
 
     # ---- answers
 
-    def _answered(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitResult]) -> None:
+    def _answered(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitVerdict]) -> None:
         registered.busy = False
         self._in_flight -= 1
         self._keys_in_flight -= _keys_written(plan)
@@ -229,7 +229,7 @@ class CleanUp:
         if self._due and self._turn is None and self._running:
             self._turn = asyncio.get_running_loop().call_later(0, self._take_turn)
 
-    def _take_answer(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitResult]) -> None:
+    def _take_answer(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitVerdict]) -> None:
         try:
             self._settle(registered, plan, future.result())
         except (StoreUnavailable, StoreFull) as error:
@@ -240,7 +240,7 @@ class CleanUp:
         except TxnError as error:
             self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: it cannot go on here
 
-    def _settle(self, registered: _Registered, plan: CleanUpPlan, result: CommitResult) -> None:
+    def _settle(self, registered: _Registered, plan: CleanUpPlan, result: CommitVerdict) -> None:
         target = registered.target
         self._commits += 1
         if not target.settle(plan, result, self._clock.monotonic()):

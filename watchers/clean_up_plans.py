@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from txnstore import keys, records
 from txnstore.records import Watermark
-from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitResult, KeyValue
+from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitVerdict, KeyValue
 from txnstore.writes.op_transitions import (
     Rewrite,
     aborted_rewrite,
@@ -64,7 +64,7 @@ class CleanUpTarget(Protocol):
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
         """What to write next, None if nothing is due. `everything`: do not wait for the flush interval."""
 
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
         """Take the verdict; False: a compare was lost, and what is there now has been taken over: plan again.
         Raises `NotOwner`, `DataCorrupt`."""
 
@@ -140,7 +140,7 @@ class WriteCleanUp:
         )
         return CleanUpPlan(commit, writes=writes, recorded=recorded, watermark=watermark)
 
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
         found = read_clean_up_verdict(plan.commit, result)
         if found is not None:
             self._reload(plan, found)
@@ -196,7 +196,7 @@ class BehindCursor(Protocol):
 
     def commit(self) -> Commit: ...
 
-    def settle(self, result: CommitResult) -> None:
+    def settle(self, result: CommitVerdict) -> None:
         """Raises `NotOwner`."""
 
 
@@ -303,7 +303,7 @@ class AckCleanUp:
             return None
         return CleanUpPlan(behind.commit(), behind_cursor=True)
 
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
         if plan.behind_cursor:
             assert self._behind_cursor is not None
             self._behind_cursor.settle(result)

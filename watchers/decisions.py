@@ -23,7 +23,7 @@ import structlog
 from txnstore import keys, records
 from txnstore.access.paging import in_parts
 from txnstore.records import Header
-from txnstore.store import Event, KeyValue, MetadataStore, Watch, WatchBatch
+from txnstore.store import Event, KeyValue, MetadataStore, StoreWatch, WatchBatch
 from txnwire.errors import DataCorrupt, InternalError, StoreUnavailable, Timeout, TxnError
 from txnwire.histogram import Histogram, HistogramSnapshot
 from txnwire.ids import TxnId
@@ -33,7 +33,7 @@ from txnwire.turns import in_turns, turn_size
 from watchers.early_decisions import EarlyDecisions
 from watchers.outcomes import Decision, Participant
 
-__all__ = ["Decision", "DecisionSettings", "DecisionStatistics", "DecisionWatch", "Membership", "Participant"]
+__all__ = ["Decision", "DecisionMembership", "DecisionSettings", "DecisionStatistics", "DecisionWatch", "Participant"]
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class DecisionStatistics:
     """Seconds from a decision, by the coordinator's wall clock, to its delivery here, by ours; of what is held."""
 
 
-class Membership:
+class DecisionMembership:
     """One participant's interest. From `DecisionWatch.join` until `loaded` decisions are kept for it, from `expect` on
     those of its transactions alone; afterwards it is told those of transactions it has added."""
 
@@ -141,7 +141,7 @@ class _Held:
         self.key = key
         self.txn_id = txn_id
         self.since_s = since_s
-        self.members: list[Membership] = []
+        self.members: list[DecisionMembership] = []
 
 
 class DecisionWatch:
@@ -162,14 +162,14 @@ class DecisionWatch:
         self._held: dict[bytes, _Held] = {}
         """By header key, so that an event is looked up as it comes."""
         self.early = EarlyDecisions()
-        """By `Membership`: what came while its participant loads."""
+        """By `DecisionMembership`: what came while its participant loads."""
         self._followed = 0
         self._shown = 0
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._doubtful: dict[bytes, None] = {}
         self._doubts = asyncio.Event()
         self._reading = asyncio.Lock()
-        self._watch: Watch | None = None
+        self._watch: StoreWatch | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
         self._events = self._decisions = self._resyncs = self._reread = self._absent = 0
@@ -196,10 +196,10 @@ class DecisionWatch:
             await self._watch.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def join(self, participant: Participant) -> Membership:
+    def join(self, participant: Participant) -> DecisionMembership:
         """▲ Before the participant reads anything of its state from the store: what is decided between that read and
         its end of loading would be missed."""
-        membership = Membership(self, participant)
+        membership = DecisionMembership(self, participant)
         self.early.begin(membership)
         return membership
 
@@ -289,7 +289,7 @@ class DecisionWatch:
 
     # ---- the watch
 
-    async def _follow(self, watch: Watch) -> None:
+    async def _follow(self, watch: StoreWatch) -> None:
         paused_s = -self._settings.wide_interval_s
         async for batch in watch:
             if (
@@ -353,7 +353,7 @@ class DecisionWatch:
         held = self._held.pop(record.key)
         for membership in held.members:
             del membership.held[held]
-        told: Sequence[Membership] = held.members
+        told: Sequence[DecisionMembership] = held.members
         if self.early:  # ▲ for who is still loading it is kept
             self.early.note(record)
             told = [membership for membership in told if not membership.loading]
@@ -363,8 +363,8 @@ class DecisionWatch:
             for membership in held.members:
                 membership.held[held] = None
 
-    def deliver(self, txn_id: TxnId, record: KeyValue, members: Sequence[Membership]) -> bool:
-        """By `Membership`. False where the header cannot be read: it is reported, and stays undecided."""
+    def deliver(self, txn_id: TxnId, record: KeyValue, members: Sequence[DecisionMembership]) -> bool:
+        """By `DecisionMembership`. False where the header cannot be read: it is reported, and stays undecided."""
         try:
             header = records.decode(Header, record.value, key=record.key)
             decision = Decision.from_header(txn_id, header, record.mod_revision)
@@ -382,8 +382,8 @@ class DecisionWatch:
 
     # ---- interest
 
-    def hold(self, membership: Membership, txn_id: TxnId) -> None:
-        """By `Membership`."""
+    def hold(self, membership: DecisionMembership, txn_id: TxnId) -> None:
+        """By `DecisionMembership`."""
         key = keys.txn(txn_id)
         held = self._held.get(key)
         if held is None:
@@ -392,21 +392,21 @@ class DecisionWatch:
             membership.held[held] = None
             held.members.append(membership)
 
-    def let_go(self, membership: Membership, txn_id: TxnId) -> None:
-        """By `Membership`."""
+    def let_go(self, membership: DecisionMembership, txn_id: TxnId) -> None:
+        """By `DecisionMembership`."""
         held = self._held.get(keys.txn(txn_id))
         if held is not None and held in membership.held:
             del membership.held[held]
             self._without(membership, held)
 
-    def leave(self, membership: Membership) -> None:
-        """By `Membership`."""
+    def leave(self, membership: DecisionMembership) -> None:
+        """By `DecisionMembership`."""
         self.early.leave(membership)
         for held in membership.held:
             self._without(membership, held)
         membership.held.clear()
 
-    def _without(self, membership: Membership, held: _Held) -> None:
+    def _without(self, membership: DecisionMembership, held: _Held) -> None:
         held.members.remove(membership)
         if not held.members:
             del self._held[held.key]

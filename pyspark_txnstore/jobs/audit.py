@@ -44,13 +44,13 @@ from txnclient.reading.snapshot import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_txnstore.jobs.stored_entries import Service
+    from pyspark_txnstore.jobs.stored_entries import ServiceAddress
 
 COLUMNS: Final = ("topic", "segment", "position", "txn_id", "producer", "sequence_id")
 """What is needed of whatever was shown."""
 
 
-class Report(NamedTuple):
+class AuditReport(NamedTuple):
     """`counts`: of findings, by kind, all of `KINDS`. `examples`: some of each kind, as dicts of `FINDING`."""
 
     topics: Sequence[str]
@@ -132,19 +132,19 @@ def _cut(args: argparse.Namespace) -> Snapshot:
     return cut_of(args) if args.export is None else ExportFolder(args.export).last_cut()
 
 
-def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, progress: Progress) -> Report:
+def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, progress: Progress) -> AuditReport:
     from pyspark.sql import functions as F
 
     from pyspark_txnstore.jobs.judgement import TOLD, entries_of, findings, with_outcomes
     from pyspark_txnstore.jobs.stored_entries import (
         NO_WRITER,
-        Service,
+        ServiceAddress,
         known_transactions,
         stored_entries,
         told_writers,
     )
 
-    service = Service(args.service, args.timeout_s)
+    service = ServiceAddress(args.service, args.timeout_s)
     everything = entries_of(stored_entries(session, service, cut), _shown(session, args, cut)).persist()
     total = everything.count()  # ▲ read to the end before it is asked what is kept, and how transactions ended
     progress.say(f"{total:,} entries are stored or were shown")
@@ -179,7 +179,7 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
     examples = _examples(found, args.examples) if any(counts.values()) else {}
     for one in (found, judged, told, forgetful, known, entries, everything):
         one.unpersist()
-    return Report(sorted(cut.topics), cut.revision, stored, states, counts, examples)
+    return AuditReport(sorted(cut.topics), cut.revision, stored, states, counts, examples)
 
 
 def _examples(found: DataFrame, number: int) -> dict[str, list[dict[str, Any]]]:
@@ -225,7 +225,7 @@ def _shown(session: SparkSession, args: argparse.Namespace, cut: Snapshot) -> Da
     )
 
 
-def _within(session: SparkSession, entries: DataFrame, service: Service, cut: Snapshot) -> DataFrame:
+def _within(session: SparkSession, entries: DataFrame, service: ServiceAddress, cut: Snapshot) -> DataFrame:
     """Those behind what retention has taken by now and up to the snapshot's ends: of others nobody can tell whether
     they were stored, or are to be shown yet."""
     from pyspark.sql import functions as F

@@ -42,7 +42,7 @@ from pyspark_txnstore.jobs.command_line import (
 from pyspark_txnstore.newest import newest_per_key
 from pyspark_txnstore.shared.versioned_folder import folder_of
 from pyspark_txnstore.source.columns import SCHEMA
-from pyspark_txnstore.source.compacted import Manifest, Step, gap_after, next_step
+from pyspark_txnstore.source.compacted import CompactionStep, Manifest, gap_after, next_step
 from pyspark_txnstore.source.compacted_files import Generations, data_files
 from txnwire.protocol import MIB
 from txnwire.snapshot import Snapshot
@@ -74,13 +74,13 @@ def compact(args: argparse.Namespace) -> int:
     return CLEAN
 
 
-def _next(args: argparse.Namespace, generations: Generations, snapshot: Snapshot) -> Step | None:
+def _next(args: argparse.Namespace, generations: Generations, snapshot: Snapshot) -> CompactionStep | None:
     newest = next(iter(generations.numbers()), 0)
     previous = None if args.afresh or not newest else generations.manifest(newest)
     return next_step(snapshot, generations.topic, previous, generation=newest + 1, accept_gaps=args.accept_gaps)
 
 
-def _make(session: SparkSession, args: argparse.Namespace, generations: Generations, step: Step) -> Manifest:
+def _make(session: SparkSession, args: argparse.Namespace, generations: Generations, step: CompactionStep) -> Manifest:
     """The next generation, published."""
     rows = _new_rows(session, args, generations.topic, step)
     if step.previous is not None and step.previous.files:
@@ -97,7 +97,7 @@ def _make(session: SparkSession, args: argparse.Namespace, generations: Generati
     return manifest
 
 
-def _new_rows(session: SparkSession, args: argparse.Namespace, topic: str, step: Step) -> DataFrame:
+def _new_rows(session: SparkSession, args: argparse.Namespace, topic: str, step: CompactionStep) -> DataFrame:
     reader = (
         session.read.format("txnstore")
         .options(**service_options(args))

@@ -55,7 +55,7 @@ STATISTICS_CHECKPOINT, PARQUET_CHECKPOINT = "statistics", "parquet"
 POLL_S: Final = 0.25
 
 
-class Pipeline:
+class FlightsQueries:
     """The two queries, and how far they are."""
 
     def __init__(self, spark: SparkSession, args: argparse.Namespace) -> None:
@@ -135,7 +135,7 @@ def run_flights(args: argparse.Namespace) -> int:
         # Before Spark starts: whoever is told to end while it does ends once it has, without leaving anything.
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with spark_session("flights", args.master) as spark:
-        pipeline = Pipeline(spark, args)
+        pipeline = FlightsQueries(spark, args)
         if args.available_now:
             pipeline.run_available()
         else:

@@ -35,14 +35,14 @@ _KNOWN: Final = to_arrow_schema(KNOWN)
 _TOLD: Final = to_arrow_schema(TOLD)
 
 
-class Service(NamedTuple):
+class ServiceAddress(NamedTuple):
     """How an executor reaches the cluster."""
 
     url: str
     timeout_s: float
 
 
-def stored_entries(spark: SparkSession, service: Service, cut: Snapshot) -> DataFrame:
+def stored_entries(spark: SparkSession, service: ServiceAddress, cut: Snapshot) -> DataFrame:
     """What is kept of each segment up to its end in the snapshot, READ_UNCOMMITTED: `judgement.STORED`."""
     ends = [(path, str(bounds.end)) for path, bounds in cut.segments.items() if bounds.end > EARLIEST]
 
@@ -60,7 +60,7 @@ def _tasks(spark: SparkSession, number: int) -> DataFrame:
     return spark.range(0, number, 1, max(1, number))
 
 
-def _batches(service: Service, path: str, end: Position) -> Iterator[pa.RecordBatch]:
+def _batches(service: ServiceAddress, path: str, end: Position) -> Iterator[pa.RecordBatch]:
     topic = str(SegmentName.from_path(path).topic)
     entries = client_of(service.url, timeout_s=service.timeout_s).read_entries(
         path, after=EARLIEST, end=end, isolation="read_uncommitted", trimmed="skip"
@@ -87,7 +87,7 @@ def _row(topic: str, path: str, entry: WholeEntry) -> dict[str, Any]:
     }
 
 
-def first_kept(service: Service, cut: Snapshot) -> dict[str, Position]:
+def first_kept(service: ServiceAddress, cut: Snapshot) -> dict[str, Position]:
     """Of each segment of the snapshot the place before the first entry that is kept now; where none is, its end."""
     client = client_of(service.url, timeout_s=service.timeout_s)
     found: dict[str, Position] = {}
@@ -101,7 +101,7 @@ def first_kept(service: Service, cut: Snapshot) -> dict[str, Position]:
     return found
 
 
-def known_transactions(transactions: DataFrame, service: Service, cut: Snapshot) -> DataFrame:
+def known_transactions(transactions: DataFrame, service: ServiceAddress, cut: Snapshot) -> DataFrame:
     """How each of them ended: `judgement.KNOWN`. `transactions`: `txn_id`, `named` (somebody wrote as a writer of it).
 
     ▲ To be asked after the snapshot was taken, and once: what is not pending in it was decided before it, so whatever
@@ -122,7 +122,7 @@ def known_transactions(transactions: DataFrame, service: Service, cut: Snapshot)
     return transactions.select("txn_id", "named").mapInArrow(ask, KNOWN)
 
 
-def _answers(service: Service, named: Mapping[str, bool]) -> dict[str, dict[str, Any]]:
+def _answers(service: ServiceAddress, named: Mapping[str, bool]) -> dict[str, dict[str, Any]]:
     client = client_of(service.url, timeout_s=service.timeout_s)
     states = {str(txn_id): state for txn_id, state in client.outcomes(named).items()}
     # One that was collected between the two looks at it that an answer takes is not unknown.
@@ -147,7 +147,7 @@ def _writers(describe: Callable[[str], dict[str, Any]], txn_id: str, *, asks: bo
     return {"writers": told.get("writers"), "writers_known": "writers" in told}
 
 
-def told_writers(spark: SparkSession, service: Service, cut: Snapshot, segments: Iterable[str]) -> DataFrame:
+def told_writers(spark: SparkSession, service: ServiceAddress, cut: Snapshot, segments: Iterable[str]) -> DataFrame:
     """Of all writers of named transactions in these segments whether they count: `judgement.TOLD`.
 
     ▲ Asked for transactions that are collected: by then each segment has noted for good which of their writers do not
@@ -166,7 +166,7 @@ def told_writers(spark: SparkSession, service: Service, cut: Snapshot, segments:
     return of_segments.groupBy("txn_id", "writer").agg(F.bool_or("counts").alias("counts"))
 
 
-def _told(service: Service, path: str, end: Position) -> Iterable[tuple[tuple[str, str], bool]]:
+def _told(service: ServiceAddress, path: str, end: Position) -> Iterable[tuple[tuple[str, str], bool]]:
     told: dict[tuple[str, str], bool] = {}
     pages = client_of(service.url, timeout_s=service.timeout_s).scan_entries(
         path, after=EARLIEST, end=end, trimmed="skip"

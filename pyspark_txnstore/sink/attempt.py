@@ -14,7 +14,7 @@ from pyspark_txnstore.shared.process_client import client_of
 from pyspark_txnstore.sink.batch_names import BatchName
 from pyspark_txnstore.sink.content import NOTHING, content_of, total
 from pyspark_txnstore.sink.outgoing_rows import by_topic, gathered, runs_of
-from pyspark_txnstore.sink.runs import Run
+from pyspark_txnstore.sink.runs import BatchRun
 from pyspark_txnstore.sink.winners import Written
 from txnclient.transactions.transaction import TransactionState
 from txnwire.entry import Columns
@@ -36,7 +36,7 @@ _log = logging.getLogger("pyspark_txnstore")
 
 
 class Attempt:
-    def __init__(self, options: SinkOptions, name: BatchName, run: Run, task_attempt: int) -> None:
+    def __init__(self, options: SinkOptions, name: BatchName, run: BatchRun, task_attempt: int) -> None:
         """`name`: of the transaction. `task_attempt`: Spark's number, another one for each attempt of the run."""
         self._options = options
         self._name = name.text

@@ -50,7 +50,7 @@ class BatchName(NamedTuple):
     keep_newest: bool = True
 
 
-class Sink(NamedTuple):
+class SinkIdentity(NamedTuple):
     """Who writes, and where to. `topic`: the option; None where rows name their topics. `former`: what an earlier
     version called the sink."""
 
@@ -73,19 +73,19 @@ def query_id(text: str) -> str:
     return text
 
 
-def micro_batch_name(sink: Sink, query: str, batch_id: int) -> BatchName:
+def micro_batch_name(sink: SinkIdentity, query: str, batch_id: int) -> BatchName:
     """`query`: its id. Raises `InvalidArgument` if it is none."""
     query = query_id(query)
     return BatchName(f"{_part(sink.name)}/{query}/{sink.target}/{batch_id}", f"{sink.former}/{query}/{batch_id}")
 
 
-def is_micro_batch(name: str, sink: Sink, batch_id: int) -> bool:
+def is_micro_batch(name: str, sink: SinkIdentity, batch_id: int) -> bool:
     """Whether this is what a batch of this number is called, of whatever query that writes by this sink."""
     parts = name.split("/")
     return len(parts) == 4 and [parts[0], *parts[2:]] == [_part(sink.name), sink.target, str(batch_id)]
 
 
-def micro_batch_of(properties: Mapping[str, str | None], sink: Sink) -> BatchName:
+def micro_batch_of(properties: Mapping[str, str | None], sink: SinkIdentity) -> BatchName:
     """The name of the micro-batch that a task with these properties belongs to. Raises `InvalidArgument`."""
     query, batch_id = properties.get(QUERY_ID), properties.get(BATCH_ID)
     if not query or batch_id is None or not batch_id.isdecimal():
@@ -96,7 +96,7 @@ def micro_batch_of(properties: Mapping[str, str | None], sink: Sink) -> BatchNam
     return micro_batch_name(sink, query, int(batch_id))
 
 
-def write_name(sink: Sink, write_id: str) -> BatchName:
+def write_name(sink: SinkIdentity, write_id: str) -> BatchName:
     """Raises `InvalidArgument`."""
     length = len(write_id.encode())
     if not 0 < length <= MAX_WRITE_ID_BYTES:
@@ -104,17 +104,17 @@ def write_name(sink: Sink, write_id: str) -> BatchName:
     return BatchName(f"{_part(sink.name)}/{sink.target}/{_part(write_id)}", f"{sink.former}/{write_id}")
 
 
-def stream_sink(given: str | None, topic: str | None) -> Sink:
+def stream_sink(given: str | None, topic: str | None) -> SinkIdentity:
     """As `sinkName` and `topic` say. Raises `InvalidArgument`."""
     name = _checked(given) if given is not None else STREAM_SINK
-    return Sink(name, topic, name)
+    return SinkIdentity(name, topic, name)
 
 
-def batch_sink(given: str | None, topic: str | None) -> Sink:
+def batch_sink(given: str | None, topic: str | None) -> SinkIdentity:
     """As `sinkName` and `topic` say. Raises `InvalidArgument`. Earlier versions named it after its topic."""
     if given is not None:
-        return Sink(_checked(given), topic, given)
-    return Sink(STREAM_SINK, topic, topic or STREAM_SINK)
+        return SinkIdentity(_checked(given), topic, given)
+    return SinkIdentity(STREAM_SINK, topic, topic or STREAM_SINK)
 
 
 def _checked(name: str) -> str:

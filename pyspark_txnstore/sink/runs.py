@@ -35,16 +35,16 @@ TASK_BITS: Final = 28
 writer out twice."""
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """`stamp` is the attempt under which all tasks of the run begin their transaction."""
 
     stamp: bytes
 
     @staticmethod
-    def begin(mark: bytes = b"") -> Run:
+    def begin(mark: bytes = b"") -> BatchRun:
         """A new one, now."""
         now_ms = time.time_ns() // 1_000_000
-        return Run(now_ms.to_bytes(_TIME_BYTES, "big") + os.urandom(_NONCE_BYTES) + mark)
+        return BatchRun(now_ms.to_bytes(_TIME_BYTES, "big") + os.urandom(_NONCE_BYTES) + mark)
 
     def supersedes(self, attempt: str) -> bool:
         """Whether the transaction begun under this attempt, in hex, is an older run's. Of what is no run it is not

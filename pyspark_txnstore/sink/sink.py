@@ -25,9 +25,9 @@ from pyspark_txnstore.sink import batch_names
 from pyspark_txnstore.sink.attempt import Attempt
 from pyspark_txnstore.sink.content import Content
 from pyspark_txnstore.sink.outgoing_rows import check_schema, names_topics
-from pyspark_txnstore.sink.runs import Run, has_mark
+from pyspark_txnstore.sink.runs import BatchRun, has_mark
 from pyspark_txnstore.sink.tables import refuse_new_table
-from pyspark_txnstore.sink.winners import Commit, Repeat, advice, check_repeat, to_commit, told
+from pyspark_txnstore.sink.winners import BatchCommit, Repeat, advice, check_repeat, to_commit, told
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class StreamSink(DataSourceStreamArrowWriter):
     """Of a streaming query. Spark makes one for the tasks of each run of a batch, which carries that run to them, and
     others, elsewhere, for each commit."""
 
-    def __init__(self, options: SinkOptions, sink: batch_names.Sink, mark: bytes = b"") -> None:
+    def __init__(self, options: SinkOptions, sink: batch_names.SinkIdentity, mark: bytes = b"") -> None:
         """`sink`: what its transactions are named by. `mark`: of those that this query begins (`runs.mark_of`)."""
         self._options = options
-        self._run = Run.begin(mark)
+        self._run = BatchRun.begin(mark)
         self._sink = sink
         self._mark = mark
 
@@ -78,7 +78,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if written is None:
             _abort(self._options, self._run, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
         else:
-            run = Run(written.run) if written.run else self._run
+            run = BatchRun(written.run) if written.run else self._run
             _abort(self._options, run, partial(_open_one, self._options, written.name))
 
 
@@ -87,7 +87,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, name: batch_names.BatchName) -> None:
         self._options = options
-        self._run = Run.begin()
+        self._run = BatchRun.begin()
         self.batch_name = name
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -134,7 +134,7 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
     return BatchSink(options, batch_names.write_name(sink, options.write_id))
 
 
-def _commit(options: SinkOptions, commit: Commit | Repeat | None, *, repeatable: bool = True) -> None:
+def _commit(options: SinkOptions, commit: BatchCommit | Repeat | None, *, repeatable: bool = True) -> None:
     """`repeatable`: whoever writes the same again does so under this name.
 
     ▲ Exactly the transaction that the winners named; that it is committed already, by whomever, is as good: it has
@@ -227,7 +227,7 @@ def _open_one(options: SinkOptions, name: str) -> list[_Open]:
     return _described(options, name, name=name)
 
 
-def _open_of_batch(options: SinkOptions, sink: batch_names.Sink, batch_id: int, mark: bytes) -> list[_Open]:
+def _open_of_batch(options: SinkOptions, sink: batch_names.SinkIdentity, batch_id: int, mark: bytes) -> list[_Open]:
     """What is open of this batch. ▲ Of the query with this mark alone: another one that writes by the same sink may be
     at a batch of the same number."""
     if not mark:
@@ -252,7 +252,7 @@ def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_Open]
     return [_Open(known_as, str(found["txn"]), header["attempt"])]
 
 
-def _abort(options: SinkOptions, run: Run, look: Callable[[], list[_Open]]) -> None:
+def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_Open]]) -> None:
     """So that readers need not wait for the deadline of what a failed batch has written: what a `look` finds open. More
     than once, for a task that was not killed yet may begin it after its batch has failed.
 

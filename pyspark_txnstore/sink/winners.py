@@ -34,7 +34,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Commit:
+class BatchCommit:
     """One decision for all winners. `content`: of their rows."""
 
     name: str
@@ -53,7 +53,9 @@ class Repeat:
     content: Content
 
 
-def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> Commit | Repeat | None:
+def to_commit(
+    messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
+) -> BatchCommit | Repeat | None:
     """What to commit, or that another run has committed it; None where no task had a row.
 
     `batch_id`: of the micro-batch that Spark commits. Raises `InvalidTxnState` where the attempts do not belong
@@ -75,7 +77,7 @@ def to_commit(messages: Sequence[WriterCommitMessage | None], batch_id: int | No
     content = total(one.content for one in having)
     if any(one.committed for one in having):
         return Repeat(names[0], txn_ids[0], content)
-    return Commit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)), content, having[0].former)
+    return BatchCommit(names[0], txn_ids[0], tuple(sorted(one.writer_id for one in having)), content, having[0].former)
 
 
 def check_repeat(name: str, note: str | None, content: Content, *, allow_different: bool) -> str | None:

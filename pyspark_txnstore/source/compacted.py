@@ -171,7 +171,7 @@ def _share_a_hash(one: SegmentName, other: SegmentName) -> bool:
 
 
 @dataclass(frozen=True)
-class Step:
+class CompactionStep:
     """The next generation: `previous`, if any, merged with what lies between `start` and `end`. Neither names a segment
     that is not new. Without `start` the new ones are read as far as they are kept; with one, whole or not at all.
     `manifest` lacks only its files."""
@@ -192,7 +192,7 @@ class Step:
 
 def next_step(
     snapshot: Snapshot, topic: str, previous: Manifest | None, *, generation: int, accept_gaps: bool = False
-) -> Step | None:
+) -> CompactionStep | None:
     """What a compaction as of `snapshot` has to do after `previous`; None if no segment has qualified since.
 
     Raises `InvalidArgument`: the snapshot does not follow `previous`, or retention has taken what was not compacted yet
@@ -207,7 +207,7 @@ def next_step(
     if not new:
         return None
     earliest = {path: SegmentBounds(EARLIEST, EARLIEST) for path in new}
-    return Step(
+    return CompactionStep(
         previous=previous,
         start=None if previous is None or accept_gaps else _of_segments(snapshot, topic, earliest),
         end=_of_segments(snapshot, topic, new),

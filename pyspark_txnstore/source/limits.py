@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from pyspark_txnstore.shared.offsets import EntryRange, Head, before, ranges
 from pyspark_txnstore.source.segment_heads import HeldHead, SegmentHeads, Txn, rows_of
-from pyspark_txnstore.source.walk import Limits, Walk, known_from
+from pyspark_txnstore.source.walk import Walk, WalkLimits, known_from
 from txnclient import Snapshot
 from txnclient.reading.snapshot import Span
 from txnwire.errors import InvalidArgument
@@ -41,7 +41,7 @@ MAX_STRETCHES: Final = 4
 """Of a segment, that are read again apart from each other."""
 
 
-class Scan(NamedTuple):
+class HeadScan(NamedTuple):
     """What is to be scanned: of `part` its first `heads` or some more, all of them where there are less; None: all."""
 
     part: EntryRange
@@ -139,7 +139,7 @@ class Backlog:
         Each call gets nearer to the target, so it is reached after finitely many. Raises `InvalidArgument` for what is
         `missing`.
         """
-        limits = Limits(max_bytes, max_entries, max_rows)
+        limits = WalkLimits(max_bytes, max_entries, max_rows)
         if limits.are_none:
             return target
         if missing := self.missing(start, target):
@@ -154,29 +154,29 @@ class Backlog:
         max_bytes: int | None = None,
         max_entries: int | None = None,
         max_rows: int | None = None,
-    ) -> Snapshot | list[Scan]:
+    ) -> Snapshot | list[HeadScan]:
         """As `limit`, but where the limits are reached before all heads are known, no more of them are asked for; or
         what is to be scanned before this is asked again. So the first batch of a long history without transactions
         begins at once. With transactions every head up to the target's ends is needed."""
         missing = self.missing(start, target)
         if not missing:
             return self.limit(start, target, max_bytes=max_bytes, max_entries=max_entries, max_rows=max_rows)
-        found = Walk(self._segments, start, target).so_far(Limits(max_bytes, max_entries, max_rows))
+        found = Walk(self._segments, start, target).so_far(WalkLimits(max_bytes, max_entries, max_rows))
         if isinstance(found, Snapshot):
             return found
         if found is None:
-            return [Scan(part, None) for part in missing]
+            return [HeadScan(part, None) for part in missing]
         wanted = frozenset(found)
         # As many as are known: so there are few rounds, whatever the limit.
-        return [Scan(part, 1 + len(self._segments[part.segment])) for part in missing if part.segment in wanted]
+        return [HeadScan(part, 1 + len(self._segments[part.segment])) for part in missing if part.segment in wanted]
 
-    def shows(self, start: Snapshot | None, target: Snapshot, entries: int) -> bool | list[Scan]:
+    def shows(self, start: Snapshot | None, target: Snapshot, entries: int) -> bool | list[HeadScan]:
         """Whether a batch from `start` to `target` shows so many entries; or what is to be scanned before this is asked
         again."""
         missing = self.missing(start, target)
         if Walk(self._segments, start, target).shown() >= entries:
             return True
-        return [Scan(part, entries) for part in missing] if missing else False
+        return [HeadScan(part, entries) for part in missing] if missing else False
 
     def ranges(self, start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
         """What the batch from `start` to `end` reads: of what lies before the start's ends, where this is known, only

@@ -46,7 +46,7 @@ class Reads(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentPart:
     """(after, end] of a segment, by its path. `span`: None where all that is stored is read. `trimmed`: "fail" or
     "skip", of what retention has taken."""
 
@@ -71,7 +71,7 @@ class Part:
         return not head.aborted and self.span.shows(self.segment, head.position, head.txn_id, head.writer)
 
 
-def batches(client: Reads, part: Part, schema: StructType, where: Condition) -> Iterator[pa.RecordBatch]:
+def batches(client: Reads, part: SegmentPart, schema: StructType, where: Condition) -> Iterator[pa.RecordBatch]:
     """Raises as `Client.read_entries`."""
     made = Batches(part.segment, schema, keys=where.keys)
     if heads_tell(schema) and where.keys is None:
@@ -88,7 +88,7 @@ def batches(client: Reads, part: Part, schema: StructType, where: Condition) -> 
 
 
 def _shown(
-    part: Part, where: Condition, pages: Iterable[list[EntryHead]], *, producers: bool
+    part: SegmentPart, where: Condition, pages: Iterable[list[EntryHead]], *, producers: bool
 ) -> Iterator[list[EntryHead]]:
     """One head for each entry that is shown. Raises `NotOwner`, which Spark tries the task again for."""
     whole = WholeHeads()
@@ -104,7 +104,7 @@ def _tell_producers(page: list[EntryHead]) -> bool:
     return all(head.producer for head in page)
 
 
-def _heads(client: Reads, part: Part) -> Generator[list[EntryHead], None, None]:
+def _heads(client: Reads, part: SegmentPart) -> Generator[list[EntryHead], None, None]:
     """Of all that is stored in the part. ▲ Of what is trimmed while this goes on nothing is passed over in the midst,
     unless data may be lost: what is kept may begin late, but what follows its beginning is all there."""
     revision = 0 if part.span is None else part.span.revision
@@ -129,7 +129,7 @@ def _heads(client: Reads, part: Part) -> Generator[list[EntryHead], None, None]:
             yield from pages
 
 
-def _entries(client: Reads, part: Part, where: Condition) -> Generator[list[WholeEntry], None, None]:
+def _entries(client: Reads, part: SegmentPart, where: Condition) -> Generator[list[WholeEntry], None, None]:
     if not where.asks_entries:
         yield from _read(client, part, Stretch(part.after, part.end))
         return
@@ -143,7 +143,7 @@ def _entries(client: Reads, part: Part, where: Condition) -> Generator[list[Whol
             yield [entry for entry in entries if where.holds_of(entry)]
 
 
-def _read(client: Reads, part: Part, stretch: Stretch) -> Generator[list[WholeEntry], None, None]:
+def _read(client: Reads, part: SegmentPart, stretch: Stretch) -> Generator[list[WholeEntry], None, None]:
     entries = client.read_entries(
         part.segment,
         after=stretch.after,

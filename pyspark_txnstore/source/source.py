@@ -22,7 +22,7 @@ from pyspark_txnstore.source.compacted_files import CompactedPart, plan_compacte
 from pyspark_txnstore.source.cuts import Cuts, of_segment, of_transactions
 from pyspark_txnstore.source.limits import Backlog
 from pyspark_txnstore.source.look_back import pair_to_plan
-from pyspark_txnstore.source.part_reading import Part, batches
+from pyspark_txnstore.source.part_reading import SegmentPart, batches
 from txnclient import EntryHead
 from txnclient.reading.snapshot import Snapshot, Span
 from txnwire.errors import InvalidArgument
@@ -159,7 +159,7 @@ def read(options: SourceOptions, schema: StructType, partition: InputPartition) 
     """The record batches of a task."""
     if not isinstance(partition, EntryPartition):
         return  # Spark's own, where a plan has none: there is nothing to read
-    part = Part(
+    part = SegmentPart(
         partition.segment,
         after=Position.parse(partition.after),
         end=Position.parse(partition.through),

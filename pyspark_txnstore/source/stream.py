@@ -24,7 +24,7 @@ from pyspark_txnstore.shared.patience import Patience
 from pyspark_txnstore.source import first_batch
 from pyspark_txnstore.source.cuts import Cuts
 from pyspark_txnstore.source.idle import BLOCK_S, FALLBACK_S, Idle
-from pyspark_txnstore.source.limits import Backlog, Scan
+from pyspark_txnstore.source.limits import Backlog, HeadScan
 from pyspark_txnstore.source.look_back import pair_to_plan
 from pyspark_txnstore.source.source import plan, read
 from txnclient.reading.snapshot import Snapshot
@@ -185,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for one in found:
                 self._scan(one, start, target)
 
-    def _scan(self, one: Scan, start: Snapshot | None, target: Snapshot) -> None:
+    def _scan(self, one: HeadScan, start: Snapshot | None, target: Snapshot) -> None:
         part = one.part
         # A topic that joins is read as far as it is kept; of those that are read already nothing may be missing.
         trimmed = None if start is not None and part.topic in start.topics else "skip"

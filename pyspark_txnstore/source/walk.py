@@ -31,22 +31,22 @@ def known_from(start: Snapshot | None, path: str) -> Position:
     return bounds.resolved if start.pending else bounds.end
 
 
-class Shown(NamedTuple):
+class ShownSoFar(NamedTuple):
     """How much a batch shows."""
 
     size_bytes: int
     entries: int
     rows: int
 
-    def plus(self, heads: SegmentHeads, index: int) -> Shown:
+    def plus(self, heads: SegmentHeads, index: int) -> ShownSoFar:
         """And one entry more."""
-        return Shown(self.size_bytes + heads.size_bytes(index), self.entries + 1, self.rows + heads.rows(index))
+        return ShownSoFar(self.size_bytes + heads.size_bytes(index), self.entries + 1, self.rows + heads.rows(index))
 
 
-_NOTHING: Final = Shown(0, 0, 0)
+_NOTHING: Final = ShownSoFar(0, 0, 0)
 
 
-class Limits:
+class WalkLimits:
     """What is left of them; None: there is none."""
 
     def __init__(self, max_bytes: int | None, max_entries: int | None, max_rows: int | None = None) -> None:
@@ -56,7 +56,7 @@ class Limits:
     def are_none(self) -> bool:
         return all(left is None for left in self._left)
 
-    def add(self, shown: Shown) -> bool:
+    def add(self, shown: ShownSoFar) -> bool:
         """What is shown besides. Whether all of it is within the limits."""
         self._left = [None if left is None else left - more for left, more in zip(self._left, shown, strict=True)]
         return not self.exceeded
@@ -113,9 +113,9 @@ class Walk:
 
     # ---- what is met ------------------------------------------------------------------------------------------------
 
-    def _behind_target(self) -> dict[Txn, Shown]:
+    def _behind_target(self) -> dict[Txn, ShownSoFar]:
         """What is known and lies behind the target's ends, of another target."""
-        surplus: dict[Txn, Shown] = {}
+        surplus: dict[Txn, ShownSoFar] = {}
         for segment in self._segments:
             for index in segment.heads.all_fresh()[len(segment.fresh) :]:
                 if (txn := segment.heads.txn(index)) is not None:
@@ -137,9 +137,9 @@ class Walk:
     def entries(self, txn: Txn) -> int:
         return txn.entries - self._surplus.get(txn, _NOTHING).entries
 
-    def total(self, txn: Txn) -> Shown:
+    def total(self, txn: Txn) -> ShownSoFar:
         over = self._surplus.get(txn, _NOTHING)
-        return Shown(txn.size_bytes - over.size_bytes, txn.entries - over.entries, txn.rows - over.rows)
+        return ShownSoFar(txn.size_bytes - over.size_bytes, txn.entries - over.entries, txn.rows - over.rows)
 
     def shown(self) -> int:
         """How many entries the target shows of what is known: ▲ all that is committed there lies up to its ends."""
@@ -152,7 +152,7 @@ class Walk:
 
     # ---- the walk ---------------------------------------------------------------------------------------------------
 
-    def end(self, within: Limits, max_held_back: int) -> Snapshot:
+    def end(self, within: WalkLimits, max_held_back: int) -> Snapshot:
         """The farthest prefix within the limits; the nearest that shows anything where that alone is over them."""
         for number, txn in enumerate(self._ready):
             if not within.add(self.total(txn)) and number:
@@ -161,7 +161,7 @@ class Walk:
                 return self._cut(number + 1, [])
         return self._walk(within, max_held_back)
 
-    def _walk(self, within: Limits, max_held_back: int) -> Snapshot:
+    def _walk(self, within: WalkLimits, max_held_back: int) -> Snapshot:
         tally = _Tally(self, {txn: left for txn, left in self._held.items() if left})
         steps: list[int] = []
         best: int | None = 0 if self._ready else None
@@ -190,7 +190,7 @@ class Walk:
 
     # ---- the walk, where not all is known ---------------------------------------------------------------------------
 
-    def so_far(self, within: Limits) -> Snapshot | list[str] | None:
+    def so_far(self, within: WalkLimits) -> Snapshot | list[str] | None:
         """As `end`, of what is known so far; or the segments of which more must be known for that; or None: everything.
 
         ▲ It stops before the first entry of a transaction that may be shown: whether that is whole is known only once
@@ -324,7 +324,7 @@ class _Tally:
         self.open = len(ahead)
         self.uncut = 0
 
-    def meet(self, heads: SegmentHeads, index: int) -> Shown | None:
+    def meet(self, heads: SegmentHeads, index: int) -> ShownSoFar | None:
         """One entry more: what is shown because of it."""
         txn = heads.txn(index)
         if txn is None or (txn.is_shown and not txn.has_pieces):

@@ -10,17 +10,17 @@ import structlog
 
 from segments.broker.broker_statistics import BrokerStatistics
 from segments.broker.owned_segments import OwnedSegments
-from segments.broker.ownership import Registration
+from segments.broker.ownership import BrokerSession
 from segments.layout.directory import Directory, DirectoryChange
 from segments.ledger.data_folder import expect_shared_folder
 from segments.ledger.ledger import LedgerStore
 from segments.log.erasing import SegmentGone
 from segments.log.housekeeping import Housekeeper
 from segments.log.measures import Measures
-from segments.log.room import Room
+from segments.log.room import FreeSpace
 from segments.log.sending import Budget
 from segments.log.settings import BrokerSettings
-from segments.owner.broker_wide import Shared
+from segments.owner.broker_wide import BrokerContext
 from segments.owner.load_samples import LoadReporter
 from segments.owner.segment import Segment
 from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics
@@ -81,14 +81,14 @@ class Broker:
             store, clock, lambda: self._owned.serving.values(), every_s=self.settings.load_sample_s
         )
         budget = Budget(self.settings.broker_inflight_bytes)
-        self._shared = Shared(
+        self._shared = BrokerContext(
             store=store,
             clock=clock,
             settings=self.settings,
             decisions=DecisionWatch(store, clock, on_failed=self._broken),
             clean_up=CleanUp(store, clock),
             budget=budget,
-            room=Room(ledgers, min_free_bytes=self.settings.min_free_bytes, in_flight=lambda: budget.bytes),
+            room=FreeSpace(ledgers, min_free_bytes=self.settings.min_free_bytes, in_flight=lambda: budget.bytes),
             shares=DeliveryShares(self.settings),
             caches=CacheShares(self.settings),
             measures=Measures(),
@@ -179,8 +179,8 @@ class Broker:
         if registration is not None:
             await registration.close()
 
-    async def _register(self) -> Registration:
-        return await Registration.register(
+    async def _register(self) -> BrokerSession:
+        return await BrokerSession.register(
             self._store,
             broker_id=self.broker_id,
             address=self.address,

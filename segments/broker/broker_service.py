@@ -9,7 +9,7 @@ import msgspec
 
 from segments.broker.broker import Broker
 from segments.broker.consuming import ConsumingService
-from segments.log.sending import Outgoing
+from segments.log.sending import IncomingEntry
 from segments.log.tail_cache import chunk_key
 from segments.owner.producers import ProducerSession
 from segments.owner.scanning import PAGE_ENTRIES, scan
@@ -283,7 +283,7 @@ def _check_numbers(metadata: pb.EntryMetadata) -> None:
         )
 
 
-def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
+def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
     """▲ What a successor will read from the entry must be what this owner is told: an entry whose header names another
     transaction than its op record would change hands on recovery."""
     data = send.entry
@@ -313,7 +313,7 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> Outgoing:
         raise InvalidArgument("a piece of a larger value stands alone in its entry and belongs to a transaction")
     txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
     previous, chunk = send.previous_sequence_id, chunk_key(metadata)
-    return Outgoing(
+    return IncomingEntry(
         producing.name,
         send.sequence_id,
         send.count,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from segments.broker.ownership import Registration
+from segments.broker.ownership import BrokerSession
 from segments.layout.directory import OwnerInfo, topic_path_of
 from txnwire.errors import DataCorrupt
 
@@ -25,7 +25,7 @@ class Holdings:
         self._released: dict[str, int] = {}
         """The last epoch of each segment that was given back."""
 
-    async def release(self, registration: Registration, path: str) -> None:
+    async def release(self, registration: BrokerSession, path: str) -> None:
         """Give a segment of `to_release` back, if it is one. Raises `StoreUnavailable`, `OutcomeUnknown`."""
         if (stale := self.to_release.get(path)) is not None:
             await registration.release(path, stale)

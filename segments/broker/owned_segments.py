@@ -10,13 +10,13 @@ import structlog
 
 from segments.broker.claims import MAX_TAKING, Claims, ClusterView
 from segments.broker.holdings import Holdings
-from segments.broker.ownership import Registration
+from segments.broker.ownership import BrokerSession
 from segments.broker.waiting import Waiters
 from segments.layout.directory import Directory, topic_path_of
 from segments.layout.topology import Topology
 from segments.ledger.ledger import LedgerStore
 from segments.log.erasing import SegmentGone, TopicFound, anything_left, erase_segment, find_topic, why_gone
-from segments.owner.broker_wide import Shared
+from segments.owner.broker_wide import BrokerContext
 from segments.owner.segment import Segment
 from segments.owner.take_over import take_over_segment
 from txnstore import keys
@@ -47,11 +47,11 @@ class OwnedSegments:
     is none; `changed`: set when it is worth to look for segments to claim.
     """
 
-    def __init__(self, shared: Shared, ledgers: LedgerStore, directory: Directory, *, broker_id: str) -> None:
+    def __init__(self, shared: BrokerContext, ledgers: LedgerStore, directory: Directory, *, broker_id: str) -> None:
         self.broker_id = broker_id
         self.incarnation = ""
         """Of the store; set before anything is claimed."""
-        self.registration: Registration | None = None
+        self.registration: BrokerSession | None = None
         self.serving: dict[str, Segment] = {}
         self.taking: dict[str, asyncio.Task[None]] = {}
         self.holdings = Holdings()
@@ -72,7 +72,7 @@ class OwnedSegments:
 
     # ---- claims -----------------------------------------------------------------------------------------------------
 
-    def claim_all(self, registration: Registration) -> float:
+    def claim_all(self, registration: BrokerSession) -> float:
         """Begin what is to be done now; returns after how long to look again, whether or not anything changes."""
         self.holdings.find_forgotten(
             self._directory.owners(),
@@ -124,7 +124,7 @@ class OwnedSegments:
         owner = self._directory.owner(path)
         return owner is None or owner.broker == self.broker_id
 
-    async def _claim(self, path: str, registration: Registration) -> tuple[TopicFound, int]:
+    async def _claim(self, path: str, registration: BrokerSession) -> tuple[TopicFound, int]:
         """The topic, and the ownership epoch. Where many of a topic's segments change at once its record changes all
         the time; that keeps nobody from the others, whose producers wait: tried again at once.
 
@@ -142,7 +142,7 @@ class OwnedSegments:
                 break
         raise NotOwner(f"{path} is owned by another broker, or changes all the time: look up the owner again")
 
-    async def _take(self, path: str, registration: Registration) -> None:
+    async def _take(self, path: str, registration: BrokerSession) -> None:
         epoch: int | None = None
         try:
             await self.holdings.release(registration, path)

@@ -13,10 +13,10 @@ import structlog
 
 from txnstore import keys, records
 from txnstore.former_selves import FormerSelves
-from txnstore.records import BrokerRegistration, Owner
+from txnstore.records import BrokerRegistration, OwnerRecord
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Delete,
     KeyValue,
     Lease,
@@ -35,7 +35,7 @@ _REGISTER_RETRY_S = 0.2
 _LEAVE_TIMEOUT_S = 1.0
 
 
-class Registration:
+class BrokerSession:
     """One broker id on one lease. `register` again with a new object once `wait_lost` has returned."""
 
     def __init__(self, store: MetadataStore, broker_id: str, address: str, lease: Lease, revision: int) -> None:
@@ -43,7 +43,7 @@ class Registration:
         self._broker_id = broker_id
         self._address = address
         self._lease = lease
-        self._value = records.encode(Owner(broker=broker_id, address=address))
+        self._value = records.encode(OwnerRecord(broker=broker_id, address=address))
         self.revision = revision
 
     @staticmethod
@@ -55,7 +55,7 @@ class Registration:
         lease_ttl_s: float,
         former_selves: FormerSelves,
         namesake: Callable[[str | None], None] = lambda _: None,
-    ) -> Registration:
+    ) -> BrokerSession:
         """Take `/broker/<id>`. Raises `StoreUnavailable`.
 
         A predecessor's lease is revoked first, its keys with it: a restarted broker does not wait for its own time to
@@ -86,7 +86,7 @@ class Registration:
                 await lease.revoke()  # the put may still land: then its key goes with the lease
                 raise
             if revision is not None:
-                return Registration(store, broker_id, address, lease, revision)
+                return BrokerSession(store, broker_id, address, lease, revision)
             log.warning("broker_id_taken", broker=broker_id, retry_s=_REGISTER_RETRY_S)
             await lease.revoke()
             await asyncio.sleep(_REGISTER_RETRY_S)
@@ -150,7 +150,7 @@ class Registration:
             log.warning("lease_not_revoked", broker=self._broker_id, error=str(error))
 
 
-def _mine(result: CommitResult, lease: Lease) -> int | None:
+def _mine(result: CommitVerdict, lease: Lease) -> int | None:
     """▲ A record is mine only if its *lease id* is mine: the broker's name alone may be a predecessor's."""
     if result.succeeded:
         return result.revision

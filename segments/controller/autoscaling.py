@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from segments.layout.autoscale import Load, Merge, Split, Watched, decide, observe, parse_thresholds
+from segments.layout.autoscale import Merge, SegmentLoad, Split, Watched, decide, observe, parse_thresholds
 from segments.layout.directory import Directory
 from segments.layout.topology import Topology
 from txnstore import keys, records
@@ -115,9 +115,9 @@ class Autoscaling:
             if decision is not None and len(self._acting) < AT_ONCE:
                 self._act(path, topology, decision)
 
-    async def _samples(self) -> Mapping[str, Load]:
+    async def _samples(self) -> Mapping[str, SegmentLoad]:
         """Of every segment that has one, by its path."""
-        found: dict[str, Load] = {}
+        found: dict[str, SegmentLoad] = {}
         end = keys.prefix_end(keys.LOAD)
         async for page in in_pages(self._store, keys.LOAD, end, at_once=SAMPLES_AT_ONCE):
             for record in page:
@@ -127,7 +127,7 @@ class Autoscaling:
                     log.error("record_unreadable", error=str(error))
                     continue
                 path = record.key[len(keys.LOAD) :].decode()
-                found[path] = Load(sample.messages_in_per_s, sample.bytes_in_per_s)
+                found[path] = SegmentLoad(sample.messages_in_per_s, sample.bytes_in_per_s)
             await asyncio.sleep(0)
         return found
 

@@ -21,12 +21,12 @@ from segments.controller.layout_changes import LayoutChanges, LayoutStatistics, 
 from segments.controller.pruning import PruneCalls, Pruning
 from segments.controller.queue_group import QueueGroup
 from segments.controller.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
-from segments.controller.stream_group import Link
+from segments.controller.stream_group import ConsumerLink
 from segments.controller.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
 from segments.controller.topic_users import TopicUsers
 from segments.layout.assignment import consumer_id
 from segments.layout.directory import CONTROLLER, Directory, DirectoryChange
-from segments.layout.layout_transitions import Changed
+from segments.layout.layout_transitions import LayoutChanged
 from segments.layout.subscription_records import subscription_type
 from segments.layout.topics import Created, parse_changes, parse_policies, plan_create, plan_policies, read_created
 from txnstore import keys
@@ -128,8 +128,8 @@ class Controller:
         self._snapshots = Snapshots(store, segment_questions, clock, random)
         self._term: _Term | None = None
         self._leading = asyncio.Event()
-        self._links: dict[GroupKey, dict[str, Link]] = {}
-        self._joined: dict[Link, dict[tuple[GroupKey, str], None]] = {}
+        self._links: dict[GroupKey, dict[str, ConsumerLink]] = {}
+        self._joined: dict[ConsumerLink, dict[tuple[GroupKey, str], None]] = {}
         self._joining: dict[tuple[GroupKey, str], object] = {}
         """The latest join of each consumer that is on its way to its group."""
         self._users = TopicUsers(self._links, self._joining)
@@ -364,7 +364,7 @@ class Controller:
 
     # ---- producers --------------------------------------------------------------------------------------------------
 
-    async def register_producer(self, request: pb.RegisterProducer, link: Link) -> int:
+    async def register_producer(self, request: pb.RegisterProducer, link: ConsumerLink) -> int:
         """Count a connection as one with producers of a topic, until it says that it has none any more, or ends; the
         topic's life, and if that is another than the request names, nothing is counted. Repeating it is harmless.
 
@@ -390,12 +390,12 @@ class Controller:
 
     # ---- layouts ----------------------------------------------------------------------------------------------------
 
-    async def split_segment(self, segment: SegmentName, at: int | None) -> Changed:
+    async def split_segment(self, segment: SegmentName, at: int | None) -> LayoutChanged:
         """Answers once the new layout stands. Raises as `LayoutChanges.split`; `Timeout` while it goes on."""
         async with self._request(f"splitting {segment}") as term:
             return await term.layouts.split(segment, at)
 
-    async def merge_segments(self, segment_a: SegmentName, segment_b: SegmentName) -> Changed:
+    async def merge_segments(self, segment_a: SegmentName, segment_b: SegmentName) -> LayoutChanged:
         """As `split_segment`."""
         async with self._request(f"merging {segment_a} and {segment_b}") as term:
             return await term.layouts.merge(segment_a, segment_b)
@@ -414,7 +414,7 @@ class Controller:
 
     # ---- subscriptions ----------------------------------------------------------------------------------------------
 
-    async def join(self, request: pb.JoinSubscription, link: Link) -> pb.Assignment:
+    async def join(self, request: pb.JoinSubscription, link: ConsumerLink) -> pb.Assignment:
         """Take a consumer into a stream subscription, which its first consumer creates; answers once the assignment
         that names it stands in etcd. Repeating a join is harmless. Later changes are pushed to `link`.
 
@@ -450,7 +450,7 @@ class Controller:
             if self._joining.get((key, consumer)) is attempt:
                 del self._joining[key, consumer]
 
-    async def leave(self, request: pb.LeaveSubscription, link: Link) -> None:
+    async def leave(self, request: pb.LeaveSubscription, link: ConsumerLink) -> None:
         """Take a consumer out; answers once no assignment names it. Fine if it is not in. Raises as `join`."""
         topic, name, consumer = _parse_member(request)
         key = (topic.path, name)
@@ -461,7 +461,7 @@ class Controller:
             if (group := term.groups.get(key)) is not None:
                 await group.leave(consumer)
 
-    def disconnected(self, link: Link) -> None:
+    def disconnected(self, link: ConsumerLink) -> None:
         """A connection is gone: its consumers have `consumer_grace_s` to join again over another, and it has no
         producers any more."""
         self._users.disconnected(link)

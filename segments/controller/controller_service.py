@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from segments.controller.controller import Controller
-from segments.layout.layout_transitions import Changed
+from segments.layout.layout_transitions import LayoutChanged
 from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument
 from txnwire.names import SegmentName, TopicName, validate_name
@@ -92,7 +92,7 @@ class ControllerService:
         return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=text))
 
 
-def _layout_changed(changed: Changed) -> pb.Command:
+def _layout_changed(changed: LayoutChanged) -> pb.Command:
     return pb.Command(
         layout_changed=pb.LayoutChanged(epoch=changed.epoch, parents=changed.parents, children=changed.children)
     )

@@ -17,7 +17,7 @@ import structlog
 from segments.layout.layout_transitions import (
     MERGE,
     SPLIT,
-    Changed,
+    LayoutChanged,
     Seal,
     Wanted,
     find_change,
@@ -102,7 +102,7 @@ class LayoutChanges:
         self._leadership = leadership
         self._patience_s = patience_s
         self._on_deposed = on_deposed
-        self._driven: dict[str, asyncio.Task[Changed]] = {}
+        self._driven: dict[str, asyncio.Task[LayoutChanged]] = {}
         self._splits = self._merges = self._given_up = 0
 
     # ---- life -------------------------------------------------------------------------------------------------------
@@ -143,18 +143,20 @@ class LayoutChanges:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    async def split(self, segment: SegmentName, at: int | None) -> Changed:
+    async def split(self, segment: SegmentName, at: int | None) -> LayoutChanged:
         """Returns once the new layout stands; repeating it joins the one under way, or finds it done.
 
         Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow, `NotAllowed` while another change
         of the segment is under way, `Timeout` where it was given up, `NotOwner`, `StoreUnavailable`."""
         return await self._change((segment,), lambda ids: Wanted(SPLIT, ids, at))
 
-    async def merge(self, segment_a: SegmentName, segment_b: SegmentName) -> Changed:
+    async def merge(self, segment_a: SegmentName, segment_b: SegmentName) -> LayoutChanged:
         """As `split`, of two segments of one topic whose ranges are adjacent."""
         return await self._change((segment_a, segment_b), lambda ids: Wanted(MERGE, ids))
 
-    async def _change(self, segments: tuple[SegmentName, ...], want: Callable[[tuple[int, ...]], Wanted]) -> Changed:
+    async def _change(
+        self, segments: tuple[SegmentName, ...], want: Callable[[tuple[int, ...]], Wanted]
+    ) -> LayoutChanged:
         key = keys.topic(segments[0].topic.path)
         while True:
             record, topology = await self._read(key)
@@ -176,7 +178,7 @@ class LayoutChanges:
 
     # ---- driving ----------------------------------------------------------------------------------------------------
 
-    def _drive(self, key: bytes, change: LayoutChange) -> asyncio.Task[Changed]:
+    def _drive(self, key: bytes, change: LayoutChange) -> asyncio.Task[LayoutChanged]:
         if (task := self._driven.get(change.id)) is None:
             work = self._until_done(key, change)
             task = self._driven[change.id] = errand(work, name=change.kind, of=change.id, expected=_GivenUp)
@@ -184,7 +186,7 @@ class LayoutChanges:
             task.add_done_callback(_report_end)
         return task
 
-    async def _until_done(self, key: bytes, change: LayoutChange) -> Changed:
+    async def _until_done(self, key: bytes, change: LayoutChange) -> LayoutChanged:
         give_up_s = self._clock.monotonic() + self._patience_s
         pause_s = self._random.uniform(*RETRY_S)
         why: TxnError | None = None
@@ -207,7 +209,7 @@ class LayoutChanges:
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
 
-    async def _attempt(self, key: bytes, change: LayoutChange) -> Changed | None:
+    async def _attempt(self, key: bytes, change: LayoutChange) -> LayoutChanged | None:
         """Everything that is still to be done, once. None: look again."""
         record, topology = await self._read(key)
         if find_change(topology, change.id) is None:
@@ -295,7 +297,7 @@ def _id_of(topology: Topology, segment: SegmentName) -> int:
     return segment.segment_id
 
 
-async def _end_of(task: asyncio.Task[Changed]) -> Changed:
+async def _end_of(task: asyncio.Task[LayoutChanged]) -> LayoutChanged:
     """Its end, whatever becomes of whoever waits. Raises `NotOwner` where the term is over before, `Timeout` where the
     change was given up."""
     try:
@@ -308,6 +310,6 @@ async def _end_of(task: asyncio.Task[Changed]) -> Changed:
         raise Timeout(str(error)) from error
 
 
-def _report_end(task: asyncio.Task[Changed]) -> None:
+def _report_end(task: asyncio.Task[LayoutChanged]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.info("layout_change_stopped", task=task.get_name(), error=str(error))

@@ -17,7 +17,7 @@ MAX_CONSUMERS = 1000
 _REPLACED_REMEMBERED = 1000
 
 
-class Membership:
+class GroupMembership:
     """Members and the confirmed record of one subscription. Times are monotonic seconds.
 
     Attributes: `record`, `mod_revision`: what is known to stand in etcd (None and 0: nothing yet).

@@ -8,7 +8,7 @@ again when the layout changes.
 from __future__ import annotations
 
 from segments.controller.membership import MAX_CONSUMERS
-from segments.controller.stream_group import Link
+from segments.controller.stream_group import ConsumerLink
 from segments.layout.assignment import parse_consumer_id, undrained
 from segments.layout.directory import Directory
 from txnwire.errors import InvalidArgument, Overloaded, TopicNotFound, TxnError
@@ -18,7 +18,9 @@ from txnwire.proto import txn_pb2 as pb
 class QueueGroup:
     """Members during one term of the controller. `links`: the connected ones, over all terms."""
 
-    def __init__(self, directory: Directory, *, topic_path: str, subscription: str, links: dict[str, Link]) -> None:
+    def __init__(
+        self, directory: Directory, *, topic_path: str, subscription: str, links: dict[str, ConsumerLink]
+    ) -> None:
         self._directory = directory
         self._topic_path = topic_path
         self._subscription = subscription
@@ -30,7 +32,7 @@ class QueueGroup:
         self._ended: TxnError | None = None
 
     async def join(
-        self, consumer: str, link: Link, *, again: bool = False, isolation: int | None = None
+        self, consumer: str, link: ConsumerLink, *, again: bool = False, isolation: int | None = None
     ) -> pb.Assignment:
         """Take `consumer` in. Joining again changes nothing. Raises `InvalidArgument` (another `isolation` than the
         others'), `Overloaded`, `TopicNotFound`, or what ended it."""

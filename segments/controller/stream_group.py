@@ -1,4 +1,5 @@
-"""The shell of one stream subscription at the elected controller: writes what `Membership` plans, tells the consumers.
+"""The shell of one stream subscription at the elected controller: writes what `GroupMembership` plans, tells the
+consumers.
 
 One CAS per change: joins, leaves and deaths that gather while a write is on its way share the next one. Whatever a
 crash interrupts is found in the record by the next controller.
@@ -12,13 +13,13 @@ from typing import Protocol
 
 import structlog
 
-from segments.controller.membership import Membership
+from segments.controller.membership import GroupMembership
 from segments.layout.assignment import assignable, parse_consumer_id
 from segments.layout.directory import Directory
 from txnstore import keys
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, decode, encode
-from txnstore.store import Commit, CommitResult, MetadataStore, Put, Read, unchanged_since
+from txnstore.store import Commit, CommitVerdict, MetadataStore, Put, Read, unchanged_since
 from txnstore.writes.deletion_transitions import present
 from txnwire.errors import (
     InternalError,
@@ -41,7 +42,7 @@ _SETTLE_AGAIN_S = 1.0
 """After an assignment could not be written for a reason that no repetition at once would mend."""
 
 
-class Link(Protocol):
+class ConsumerLink(Protocol):
     """What is needed of a consumer's connection (`txnwire.calls.Peer`)."""
 
     def push(self, command: pb.Command) -> None: ...
@@ -59,8 +60,8 @@ class StreamGroup:
         *,
         topic_path: str,
         subscription: str,
-        membership: Membership,
-        links: dict[str, Link],
+        membership: GroupMembership,
+        links: dict[str, ConsumerLink],
         leadership: Leadership,
         on_deposed: Callable[[], None],
     ) -> None:
@@ -75,7 +76,7 @@ class StreamGroup:
         self._links = links
         self._leadership = leadership
         self._on_deposed = on_deposed
-        self._evicted: dict[str, Link] = {}
+        self._evicted: dict[str, ConsumerLink] = {}
         self._waiters: dict[asyncio.Future[None], tuple[str, Callable[[], bool]]] = {}
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +96,7 @@ class StreamGroup:
 
     # ---- what happens to members ------------------------------------------------------------------------------------
 
-    async def join(self, consumer: str, link: Link, *, again: bool = False) -> pb.Assignment:
+    async def join(self, consumer: str, link: ConsumerLink, *, again: bool = False) -> pb.Assignment:
         """Take `consumer` in; returns once a record that names it stands in etcd. Joining again changes nothing, and
         says so (`again`).
 
@@ -208,7 +209,7 @@ class StreamGroup:
             else_reads=(Read(self._key), Read(self._leadership.key), Read(subscription)),
         )
 
-    def _take_in(self, result: CommitResult) -> bool:
+    def _take_in(self, result: CommitVerdict) -> bool:
         """A refused write: the record is not what was thought (an earlier, unanswered write landed after all), or the
         election is lost. Returns False for the latter."""
         found, holder, _ = result.reads

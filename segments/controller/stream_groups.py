@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from segments.controller.membership import Membership
+from segments.controller.membership import GroupMembership
 from segments.controller.queue_group import QueueGroup
-from segments.controller.stream_group import Link, StreamGroup, unassigned
+from segments.controller.stream_group import ConsumerLink, StreamGroup, unassigned
 from segments.layout.directory import Directory
 from segments.layout.subscription_records import LATEST, QUEUE, TIMESTAMP, check_type, plan_subscription, start_record
 from segments.layout.topology import Topology
@@ -55,7 +55,7 @@ class StreamGroups:
         self,
         ports: GroupPorts,
         leadership: Leadership,
-        links: dict[GroupKey, dict[str, Link]],
+        links: dict[GroupKey, dict[str, ConsumerLink]],
         *,
         rejoin_s: float,
         on_deposed: Callable[[], None],
@@ -188,7 +188,7 @@ class StreamGroups:
             self._ports.random,
             topic_path=key[0],
             subscription=key[1],
-            membership=Membership(record, assignment.mod_revision if assignment else 0, gone_at=gone_at),
+            membership=GroupMembership(record, assignment.mod_revision if assignment else 0, gone_at=gone_at),
             links=self._links.setdefault(key, {}),
             leadership=self._leadership,
             on_deposed=self._on_deposed,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from segments.controller.stream_group import Link
+from segments.controller.stream_group import ConsumerLink
 from segments.controller.stream_groups import GroupKey
 
 
@@ -17,20 +17,20 @@ class TopicUsers:
     """`links`: members of subscriptions by their connections; `joining`: those that are on their way in."""
 
     def __init__(
-        self, links: Mapping[GroupKey, Mapping[str, Link]], joining: Mapping[tuple[GroupKey, str], object]
+        self, links: Mapping[GroupKey, Mapping[str, ConsumerLink]], joining: Mapping[tuple[GroupKey, str], object]
     ) -> None:
         self._links = links
         self._joining = joining
-        self._producers: dict[str, dict[tuple[Link, int], None]] = {}
+        self._producers: dict[str, dict[tuple[ConsumerLink, int], None]] = {}
         """Topic path → connections with producers of it, and of which life of it."""
-        self._topics: dict[Link, dict[tuple[str, int], None]] = {}
-        self._coming: dict[object, tuple[str, Link, int]] = {}
+        self._topics: dict[ConsumerLink, dict[tuple[str, int], None]] = {}
+        self._coming: dict[object, tuple[str, ConsumerLink, int]] = {}
         """Registrations of which it is not known yet whether there is such a topic."""
         self._marking: dict[str, dict[asyncio.Future[None], None]] = {}
 
     # ---- producers --------------------------------------------------------------------------------------------------
 
-    def comes(self, topic_path: str, link: Link, life: int) -> object:
+    def comes(self, topic_path: str, link: ConsumerLink, life: int) -> object:
         """A connection registers, and counts from now on, until `came`."""
         coming = object()
         self._coming[coming] = topic_path, link, life
@@ -44,7 +44,7 @@ class TopicUsers:
             self._producers.setdefault(topic_path, {})[link, life] = None
             self._topics.setdefault(link, {})[topic_path, life] = None
 
-    def leave(self, topic_path: str, link: Link, life: int) -> None:
+    def leave(self, topic_path: str, link: ConsumerLink, life: int) -> None:
         """It has no producers of that life any more, 0: of any. ▲ Those of the next life may be there already."""
         for coming, found in list(self._coming.items()):
             if found == (topic_path, link, life):
@@ -53,14 +53,14 @@ class TopicUsers:
             if path == topic_path and life in (0, known):
                 self._forget(link, path, known)
 
-    def disconnected(self, link: Link) -> None:
+    def disconnected(self, link: ConsumerLink) -> None:
         for coming, found in list(self._coming.items()):
             if found[1] is link:
                 del self._coming[coming]
         for path, known in list(self._topics.get(link, {})):
             self._forget(link, path, known)
 
-    def _forget(self, link: Link, topic_path: str, life: int) -> None:
+    def _forget(self, link: ConsumerLink, topic_path: str, life: int) -> None:
         of_topic, of_link = self._producers[topic_path], self._topics[link]
         del of_topic[link, life]
         del of_link[topic_path, life]

@@ -82,7 +82,7 @@ def _check(thresholds: Thresholds) -> None:
             )
 
 
-class Load(NamedTuple):
+class SegmentLoad(NamedTuple):
     """What comes into one segment, a second."""
 
     messages_per_s: float
@@ -116,7 +116,7 @@ class Watched:
 
 
 def observe(
-    before: Watched | None, topology: Topology, loads: Mapping[int, Load], thresholds: Thresholds, now_s: float
+    before: Watched | None, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Watched:
     """After one look at a topic. `loads`: of active segments by id, as far as they are known. Who has just begun to
     look takes the layout for new, so that whatever a predecessor did has its cooldown."""
@@ -131,7 +131,7 @@ def observe(
 
 
 def decide(
-    watched: Watched, topology: Topology, loads: Mapping[int, Load], thresholds: Thresholds, now_s: float
+    watched: Watched, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Split | Merge | None:
     """The one change that is due, if any. Nothing while another change of the topic is under way. A segment that is
     hot keeps all of its topic's from being merged: load moves."""
@@ -146,7 +146,7 @@ def decide(
     return Split(hottest, f"{load.messages_per_s:.0f} messages/s, {load.bytes_per_s:.0f} bytes/s: {above}")
 
 
-def _hottest(topology: Topology, loads: Mapping[int, Load], thresholds: Thresholds) -> int | None:
+def _hottest(topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds) -> int | None:
     """The id of the segment furthest above a split threshold; one with a single hash cannot be split."""
     found, heat = None, 1.0
     for entry in topology.active:
@@ -161,12 +161,12 @@ def _hottest(topology: Topology, loads: Mapping[int, Load], thresholds: Threshol
     return found
 
 
-def _is_cold(load: Load, thresholds: Thresholds) -> bool:
+def _is_cold(load: SegmentLoad, thresholds: Thresholds) -> bool:
     return load.messages_per_s < thresholds.merge_messages_per_s and load.bytes_per_s < thresholds.merge_bytes_per_s
 
 
 def _merge(
-    watched: Watched, topology: Topology, loads: Mapping[int, Load], thresholds: Thresholds, now_s: float
+    watched: Watched, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Merge | None:
     """The coldest pair of neighbours that both have been cold for long enough."""
     least = topology.record.created_segments if thresholds.min_segments is None else thresholds.min_segments

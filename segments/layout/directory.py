@@ -17,7 +17,15 @@ import structlog
 from segments.layout.followed_table import FollowedTable
 from segments.layout.topology import Topology
 from txnstore import keys
-from txnstore.records import AssignmentRecord, BrokerRegistration, Drained, Owner, Registration, TopicRecord, decode
+from txnstore.records import (
+    AssignmentRecord,
+    BrokerRegistration,
+    Drained,
+    OwnerRecord,
+    RegistrationRecord,
+    TopicRecord,
+    decode,
+)
 from txnstore.store import Event, EventKind, KeyValue, MetadataStore, WatchBatch
 from txnwire.errors import InvalidArgument, Timeout, TxnError
 from txnwire.names import TopicName
@@ -320,12 +328,12 @@ def _parse_topic(record: KeyValue) -> Topology:
 
 
 def _parse_owner(record: KeyValue) -> OwnerInfo:
-    owner = decode(Owner, record.value, key=record.key)
+    owner = decode(OwnerRecord, record.value, key=record.key)
     return OwnerInfo(owner.broker, owner.address, record.create_revision, record.lease)
 
 
 def _parse_member(record: KeyValue) -> MemberInfo:
-    member = decode(Registration, record.value, key=record.key)
+    member = decode(RegistrationRecord, record.value, key=record.key)
     return MemberInfo(member.id, member.address, record.create_revision, record.lease)
 
 

@@ -55,7 +55,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class LayoutChanged:
     """A change that stands: the layout's epoch now, paths of what was sealed and of what took its place, in hash
     order."""
 
@@ -100,7 +100,7 @@ def normalize(topology: Topology, wanted: Wanted) -> Wanted:
     return Wanted(MERGE, (lower.id, upper.id))
 
 
-def find_done(topology: Topology, wanted: Wanted) -> Changed | None:
+def find_done(topology: Topology, wanted: Wanted) -> LayoutChanged | None:
     """What was asked for, if it stands already: a request whose answer was lost may be repeated. `wanted` as from
     `normalize`."""
     parents = [topology.entry(segment_id) for segment_id in wanted.parents]
@@ -183,7 +183,7 @@ def plan_layout(record: KeyValue, change: LayoutChange, seals: Mapping[int, int]
     return msgspec.structs.replace(commit, compares=(*commit.compares, *sealed))
 
 
-def find_result(topology: Topology, change: LayoutChange) -> Changed | None:
+def find_result(topology: Topology, change: LayoutChange) -> LayoutChanged | None:
     """What the change has made, once it stands."""
     return find_done(topology, Wanted(change.kind, tuple(change.parents), change.at))
 
@@ -262,10 +262,12 @@ def _apply(topology: Topology, kind: str, parents: Sequence[int], at: int | None
     return topology.merge(parents[0], parents[1])
 
 
-def _changed(topology: Topology, parents: Sequence[int], children: Sequence[int]) -> Changed:
+def _changed(topology: Topology, parents: Sequence[int], children: Sequence[int]) -> LayoutChanged:
     in_hash_order = sorted(children, key=lambda child: topology.segments[child].lo)
     paths = topology.paths
-    return Changed(topology.epoch, tuple(paths[one] for one in parents), tuple(paths[one] for one in in_hash_order))
+    return LayoutChanged(
+        topology.epoch, tuple(paths[one] for one in parents), tuple(paths[one] for one in in_hash_order)
+    )
 
 
 def _rewrite(record: KeyValue, topic: TopicRecord, still_held: Compare) -> Commit:

@@ -12,7 +12,7 @@ from segments.layout.autoscale import parse_thresholds
 from segments.layout.topology import create_record
 from txnstore import keys
 from txnstore.records import TopicRecord, decode, encode
-from txnstore.store import Commit, CommitResult, Compare, KeyValue, Put, Read, absent, unchanged_since
+from txnstore.store import Commit, CommitVerdict, Compare, KeyValue, Put, Read, absent, unchanged_since
 from txnstore.writes.deletion_transitions import segment_id_floor
 from txnwire.errors import InvalidArgument, TopicExists, TopicNotFound
 from txnwire.names import TopicName
@@ -98,7 +98,7 @@ class Created(Enum):
 
 
 def read_created(
-    topic: TopicName, segments: int, policies: Mapping[str, Any], commit: Commit, result: CommitResult
+    topic: TopicName, segments: int, policies: Mapping[str, Any], commit: Commit, result: CommitVerdict
 ) -> Created:
     """`DONE`: the topic stands as asked for, made by this write, or there before with the same shape.
 

@@ -20,7 +20,7 @@ from segments.ledger import ledger_files, ledger_format
 from segments.ledger.file_ledger_writer import FileLedgerWriter, fenced_by, forget_unwritten
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
 from segments.ledger.ledger_files import LedgerPaths, OpenFile, reader_of
-from segments.ledger.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan
+from segments.ledger.ledger_format import Footer, LedgerHeader, LedgerScan, OpenedHeader
 from segments.ledger.ledger_reserve import Reserve
 from txnwire.errors import DataCorrupt, InvalidArgument
 
@@ -49,7 +49,7 @@ class _EndedLedger:
     file: OpenFile
     paths: LedgerPaths
     marker: int
-    found: Scan
+    found: LedgerScan
 
 
 def _open_ledger(paths: LedgerPaths, segment: str) -> tuple[int, OpenedHeader]:

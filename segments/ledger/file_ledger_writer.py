@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from segments.ledger import ledger_files, ledger_format
 from segments.ledger.ledger import LedgerFailed, LedgerFenced, LedgerUnreadable, Recovered
 from segments.ledger.ledger_files import LedgerPaths, OpenFile
-from segments.ledger.ledger_format import EncodedGroups, Footer, OpenedHeader, Scan, SparseIndex
+from segments.ledger.ledger_format import EncodedGroups, Footer, LedgerScan, OpenedHeader, SparseIndex
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 T = TypeVar("T")
@@ -239,7 +239,7 @@ class FileLedgerWriter:
         self._check_alive()
         self._closed = True
         await self._sync()
-        found = Scan(self._next_id, self._appended_bytes, self._end, self._index, None)
+        found = LedgerScan(self._next_id, self._appended_bytes, self._end, self._index, None)
         data = ledger_format.encode_footer(Footer(self.ledger_id, footer, found))
         await self._store.run(
             partial(ledger_files.replace_file, self._paths.footer, data), f"writing {self._paths.footer}"

@@ -258,7 +258,7 @@ def read_mark(root: Path) -> str | None:
         return None
 
 
-class Fence(msgspec.Struct, frozen=True):
+class FenceFile(msgspec.Struct, frozen=True):
     """The fence file, and the file with the count of a fenced ledger. `entries`: how many the ledger holds. (Fences of
     former versions have it; by now it has a file of its own.)"""
 
@@ -268,7 +268,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 def create_fence(paths: LedgerPaths) -> None:
     """Durable when it returns, whoever wrote it."""
-    create_once(paths.fence, _encode_fence(Fence()))
+    create_once(paths.fence, _encode_fence(FenceFile()))
 
 
 def create_count(paths: LedgerPaths, entries: int) -> int:
@@ -276,7 +276,7 @@ def create_count(paths: LedgerPaths, entries: int) -> int:
 
     ▲ The first count stands: it may be in etcd, and be read, already. One that comes later counted a shorter ledger,
     or a longer one, and takes over what it finds."""
-    create_once(paths.count, _encode_fence(Fence(entries=entries)))
+    create_once(paths.count, _encode_fence(FenceFile(entries=entries)))
     counted = read_count(paths)
     if counted is None:
         raise FileNotFoundError(errno.ENOENT, "has gone as soon as it was written", str(paths.count))
@@ -285,7 +285,7 @@ def create_count(paths: LedgerPaths, entries: int) -> int:
 
 def replace_count(paths: LedgerPaths, entries: int) -> None:
     """For a repair alone: of a ledger that has lost what was counted in it."""
-    replace_file(paths.count, _encode_fence(Fence(entries=entries)))
+    replace_file(paths.count, _encode_fence(FenceFile(entries=entries)))
     create_fence(paths)
 
 
@@ -296,7 +296,7 @@ def discard_footer(paths: LedgerPaths) -> None:
         sync_directory(paths.directory)
 
 
-def _encode_fence(fence: Fence) -> bytes:
+def _encode_fence(fence: FenceFile) -> bytes:
     return msgspec.json.encode(fence) + b"\n"
 
 
@@ -310,13 +310,13 @@ def read_count(paths: LedgerPaths) -> int | None:
     return None
 
 
-def _read_fence(path: Path) -> Fence | None:
+def _read_fence(path: Path) -> FenceFile | None:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        fence = msgspec.json.decode(data, type=Fence)
+        fence = msgspec.json.decode(data, type=FenceFile)
     except msgspec.DecodeError as error:
         raise DataCorrupt(f"{path}: not a fence file of version 1: {error}") from error
     if fence.v != 1:

@@ -221,7 +221,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class LedgerScan:
     """What a ledger file holds: `entries` whole entries of `bytes` together, up to file offset `end`.
     `torn`: why what follows was cut off, None where nothing follows."""
 
@@ -232,7 +232,7 @@ class Scan:
     torn: str | None
 
 
-def scan(read_at: ReadAt, size: int, opened: OpenedHeader, where: str, *, bound: int | None = None) -> Scan:
+def scan(read_at: ReadAt, size: int, opened: OpenedHeader, where: str, *, bound: int | None = None) -> LedgerScan:
     """Validate every group from the start up to file offset `size`, or up to `bound` entries.
 
     A group whose sync never finished ends it: too short, or with sectors that never reached the disk. Any other
@@ -258,7 +258,7 @@ def scan(read_at: ReadAt, size: int, opened: OpenedHeader, where: str, *, bound:
         total += group.body_bytes - 4 * group.entries
     if bound is not None and entries != bound:
         raise DataCorrupt(f"{where}: offset {offset}: {bound} entries were acknowledged here, only {entries} are whole")
-    return Scan(entries, total, offset, index, torn)
+    return LedgerScan(entries, total, offset, index, torn)
 
 
 def _judge_damage(
@@ -351,11 +351,11 @@ class Footer:
 
     ledger_id: int
     payload: bytes
-    found: Scan | None = None
+    found: LedgerScan | None = None
 
 
 def encode_footer(footer: Footer) -> bytes:
-    found = footer.found or Scan(0, 0, 0, SparseIndex(), None)
+    found = footer.found or LedgerScan(0, 0, 0, SparseIndex(), None)
     firsts, offsets = found.index.firsts, found.index.offsets
     fixed = _FOOTER.pack(
         _FOOTER_MAGIC, FORMAT_VERSION, footer.found is not None, footer.ledger_id,
@@ -389,7 +389,7 @@ def decode_footer(data: bytes, ledger_id: int, where: str) -> Footer:
         return Footer(found_id, payload)
     numbers = struct.unpack_from(f"<{points}I{points}Q", data, _FOOTER.size)
     index = SparseIndex(array("I", numbers[:points]), array("Q", numbers[points:]))
-    return Footer(found_id, payload, Scan(entries, total, end, index, None))
+    return Footer(found_id, payload, LedgerScan(entries, total, end, index, None))
 
 
 def encode_sidecar(ledger_id: int, payload: bytes) -> bytes:

@@ -14,9 +14,9 @@ import structlog
 from segments.ledger.ledger import LedgerFailed, LedgerWriter
 from segments.log.dedup import Dedup
 from segments.log.dedup_turns import snapshot_in_turns
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.measures import Measures
-from segments.log.sending import Item, Line, PipelineEvents, SendReply
+from segments.log.sending import Item, PipelineEvents, ProducerLine, SendReply
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import LogEntry, TailCache
 from txnstore.store import KeyValue
@@ -38,7 +38,7 @@ class Appender:
         settings: BrokerSettings,
         *,
         segment: str,
-        ledgers: SegmentLedgers,
+        ledgers: SegmentLog,
         buffer: TransactionBuffer,
         dedup: Dedup[SendReply],
         cache: TailCache,
@@ -57,7 +57,7 @@ class Appender:
         self._events = events
         self._settled = settled
         self._unsynced: list[Item] = []
-        self._stalled: dict[Line, None] = {}
+        self._stalled: dict[ProducerLine, None] = {}
         self._rolling = False
         self._stopped = False
         self._checkpoint_due = settings.checkpoint_entries
@@ -96,7 +96,7 @@ class Appender:
 
     # ---- append -----------------------------------------------------------------------------------------------------
 
-    def advance(self, line: Line) -> None:
+    def advance(self, line: ProducerLine) -> None:
         """Append what is ready at the head of a producer's line."""
         items = line.items
         while items and items[0].ready:
@@ -227,7 +227,7 @@ class Appender:
             await self._roll()
 
     async def seal(self, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> None:
-        """See `SegmentLedgers.seal`; whether it was sealed is seen there: a segment that is handed over at the moment
+        """See `SegmentLog.seal`; whether it was sealed is seen there: a segment that is handed over at the moment
         is not. Nothing may be in flight, nor come."""
 
         async def work() -> None:
@@ -239,7 +239,7 @@ class Appender:
         await self._ask(work)
 
     async def unseal(self, topic: KeyValue) -> None:
-        """See `SegmentLedgers.unseal`."""
+        """See `SegmentLog.unseal`."""
 
         async def work() -> None:
             await self._ledgers.unseal(topic)

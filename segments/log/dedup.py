@@ -26,7 +26,7 @@ WaiterT = TypeVar("WaiterT")
 NOTHING_STORED: Final = -1
 
 
-class Verdict(Enum):
+class DedupVerdict(Enum):
     NEW = "store it"
     ATTACHED = "the same entry is on its way: its outcome is shared"
     STORED = "stored before: ack again"
@@ -50,7 +50,7 @@ class InFlight(Generic[WaiterT]):
 class Admission(NamedTuple, Generic[WaiterT]):
     """`entry` for NEW and ATTACHED. `position` for STORED: None where it is not known any more."""
 
-    verdict: Verdict
+    verdict: DedupVerdict
     entry: InFlight[WaiterT] | None = None
     position: Position | None = None
 
@@ -197,12 +197,12 @@ class Dedup(Generic[WaiterT]):
             )
         entry = producer.chain[sequence_id] = InFlight(producer, sequence_id, last, previous_sequence_id, waiter)
         producer.tail = last
-        return Admission(Verdict.NEW, entry)
+        return Admission(DedupVerdict.NEW, entry)
 
     def _repeat(self, producer: _Producer[WaiterT], first: int, last: int, waiter: WaiterT) -> Admission[WaiterT]:
         if last <= producer.last:
             same = (first, last) == (producer.first, producer.last)
-            return Admission(Verdict.STORED, None, producer.position if same else None)
+            return Admission(DedupVerdict.STORED, None, producer.position if same else None)
         entry = producer.chain.get(first)
         if entry is None or entry.last != last:
             raise InvalidArgument(
@@ -210,7 +210,7 @@ class Dedup(Generic[WaiterT]):
             )
         # ▲ Not stored yet: to answer now, either way, would be a guess. It shares the first one's outcome (L9).
         entry.waiters.append(waiter)
-        return Admission(Verdict.ATTACHED, entry)
+        return Admission(DedupVerdict.ATTACHED, entry)
 
     def stored(self, entry: InFlight[WaiterT], position: Position, now_s: float) -> Sequence[WaiterT]:
         """Durable. Called in order per producer. Returns who is to be acked."""

@@ -16,7 +16,7 @@ import structlog
 
 from segments.layout.directory import Directory, topic_path_of
 from segments.ledger.ledger import LedgerFailed
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.retention import (
     Least,
     Retention,
@@ -71,7 +71,7 @@ class KeptSegment(Protocol):
 
     path: str
     epoch: int
-    ledgers: SegmentLedgers
+    ledgers: SegmentLog
     buffer: TransactionBuffer
     cursors_held: asyncio.Lock
     """Held by whoever moves a cursor back, and by whoever takes what every cursor has passed."""
@@ -328,7 +328,7 @@ class Housekeeping:
             log.info("segment_trimmed", segment=self._segment.path, below=str(below), ledgers=len(going))
 
 
-class Kept(Protocol):
+class HousekeptSegment(Protocol):
     path: str
 
     def lost(self, error: TxnError) -> None: ...
@@ -339,7 +339,7 @@ class Housekeeper:
     """The rounds of all segments of a broker, one after the other, in one task."""
 
     def __init__(
-        self, directory: Directory, settings: BrokerSettings, segments: Callable[[], Mapping[str, Kept]]
+        self, directory: Directory, settings: BrokerSettings, segments: Callable[[], Mapping[str, HousekeptSegment]]
     ) -> None:
         self._directory = directory
         self._settings = settings
@@ -395,7 +395,7 @@ class Housekeeper:
             if everything:
                 all_due_s = loop.time() + self._settings.housekeeping_s
 
-    async def _keep(self, segment: Kept) -> None:
+    async def _keep(self, segment: HousekeptSegment) -> None:
         try:
             await segment.keep(self._retention(segment.path))
         except (OutcomeUnknown, DataCorrupt, InternalError) as error:

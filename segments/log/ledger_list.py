@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from segments.log.ledger_pages import PAGE_LEDGERS, Cut, Page, cut, join, read_page
+from segments.log.ledger_pages import PAGE_LEDGERS, ListPage, PagedList, cut, join, read_page
 from txnstore import keys, records
 from txnstore.records import LedgerRecord
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore, Put, Read, created_at, unchanged_since
+from txnstore.store import Commit, CommitVerdict, KeyValue, MetadataStore, Put, Read, created_at, unchanged_since
 from txnwire.errors import InternalError, NotOwner
 
 
@@ -27,7 +27,7 @@ class LedgerList:
         self._page_ledgers = page_ledgers
         self._key = keys.ledger(segment)
         self._owner = keys.owner(segment)
-        self._pages: Sequence[Page] = ()
+        self._pages: Sequence[ListPage] = ()
         self.record = LedgerRecord(ledgers=[])
         self.revision = 0
 
@@ -75,10 +75,10 @@ class LedgerList:
         self._adopt(record, now, result)
         return True
 
-    def _cut(self, record: LedgerRecord) -> Cut:
+    def _cut(self, record: LedgerRecord) -> PagedList:
         return cut(self._segment, record, self._pages, page_ledgers=self._page_ledgers)
 
-    def _commit(self, now: Cut) -> Commit:
+    def _commit(self, now: PagedList) -> Commit:
         """▲ Pages in the transaction of the head that gives them up, or takes them back: a ledger that stands in
         neither would be gone for readers, for trimming and for deletion."""
         return Commit(
@@ -88,11 +88,11 @@ class LedgerList:
             else_reads=(Read(self._key), Read(self._owner)),
         )
 
-    def _adopt(self, record: LedgerRecord, now: Cut, result: CommitResult) -> None:
+    def _adopt(self, record: LedgerRecord, now: PagedList, result: CommitVerdict) -> None:
         self.revision = self._read_verdict(result, records.encode(now.head))
         self.record, self._pages = record, now.pages
 
-    def _read_verdict(self, result: CommitResult, value: bytes) -> int:
+    def _read_verdict(self, result: CommitVerdict, value: bytes) -> int:
         if result.succeeded:
             return result.revision
         if not self._owned(result):
@@ -105,7 +105,7 @@ class LedgerList:
             f"mod revision {self.revision}, found {found.mod_revision if found else 'no record'}"
         )
 
-    def _owned(self, refused: CommitResult) -> bool:
+    def _owned(self, refused: CommitVerdict) -> bool:
         owner = _only(refused.reads[1])
         return owner is not None and owner.create_revision == self._epoch
 
@@ -115,7 +115,7 @@ class LedgerList:
 
 async def read_list(
     store: MetadataStore, segment: str, head: KeyValue, revision: int
-) -> tuple[LedgerRecord, list[Page]]:
+) -> tuple[LedgerRecord, list[ListPage]]:
     """The whole list of `head`, which was read at `revision`, and its pages as they stood then. Raises `DataCorrupt`,
     `Compacted`, `StoreUnavailable`."""
     record = records.decode(LedgerRecord, head.value, key=head.key)

@@ -29,7 +29,7 @@ PAGES_AT_ONCE: Final = 64
 before there were pages fits one commit as well."""
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     """`name`: the ledger id in its key."""
 
     name: int
@@ -41,22 +41,24 @@ class Page(NamedTuple):
         return self.ledgers[-1].ledger_id
 
 
-class Cut(NamedTuple):
+class PagedList(NamedTuple):
     """What a list becomes in etcd; `puts` and `deletes` are those of its pages."""
 
     head: LedgerRecord
-    pages: list[Page]
+    pages: list[ListPage]
     puts: tuple[Put, ...]
     deletes: tuple[Delete, ...]
 
 
-def make_page(name: int, ledgers: list[LedgerInfo]) -> Page:
-    return Page(name, ledgers, sum(info.bytes for info in ledgers))
+def make_page(name: int, ledgers: list[LedgerInfo]) -> ListPage:
+    return ListPage(name, ledgers, sum(info.bytes for info in ledgers))
 
 
-def cut(segment: str, record: LedgerRecord, before: Sequence[Page], *, page_ledgers: int = PAGE_LEDGERS) -> Cut:
+def cut(
+    segment: str, record: LedgerRecord, before: Sequence[ListPage], *, page_ledgers: int = PAGE_LEDGERS
+) -> PagedList:
     """`record`: the whole list, oldest first. `before`: its pages as they stand in etcd."""
-    pages: list[Page] = []
+    pages: list[ListPage] = []
     puts: list[Put] = []
     deletes: list[Delete] = []
     at = 0
@@ -74,13 +76,13 @@ def cut(segment: str, record: LedgerRecord, before: Sequence[Page], *, page_ledg
         pages.append(page)
         puts.append(_put(segment, page))
         at += len(page.ledgers)
-    return Cut(_head(record, pages, at), pages, tuple(puts), tuple(deletes))
+    return PagedList(_head(record, pages, at), pages, tuple(puts), tuple(deletes))
 
 
-def _given_up(ledgers: Sequence[LedgerInfo], at: int, page_ledgers: int) -> list[Page]:
+def _given_up(ledgers: Sequence[LedgerInfo], at: int, page_ledgers: int) -> list[ListPage]:
     """Pages that the head, which begins at index `at`, is to give up. ▲ Closed ledgers only: what is open is closed by
     whoever takes over, who looks for it in the head."""
-    found: list[Page] = []
+    found: list[ListPage] = []
     keep = max(1, page_ledgers // 4)
     while len(ledgers) - at > page_ledgers + keep and len(found) < PAGES_AT_ONCE:
         page = list(ledgers[at : at + page_ledgers])
@@ -91,7 +93,7 @@ def _given_up(ledgers: Sequence[LedgerInfo], at: int, page_ledgers: int) -> list
     return found
 
 
-def _head(record: LedgerRecord, pages: Sequence[Page], at: int) -> LedgerRecord:
+def _head(record: LedgerRecord, pages: Sequence[ListPage], at: int) -> LedgerRecord:
     paged = sum(len(page.ledgers) for page in pages)
     return msgspec.structs.replace(
         record,
@@ -103,14 +105,14 @@ def _head(record: LedgerRecord, pages: Sequence[Page], at: int) -> LedgerRecord:
     )
 
 
-def _kept_bytes(page: Page, below: tuple[int, int] | None) -> int:
+def _kept_bytes(page: ListPage, below: tuple[int, int] | None) -> int:
     if below is None or page.ledgers[0].ledger_id >= below[0]:
         return page.bytes
     first = bisect_left(page.ledgers, below[0], key=_id)
     return sum(info.bytes for info in page.ledgers[first:])
 
 
-def _put(segment: str, page: Page) -> Put:
+def _put(segment: str, page: ListPage) -> Put:
     return Put(keys.ledger_page(segment, page.name), records.encode(LedgerPage(ledgers=page.ledgers)))
 
 
@@ -118,7 +120,7 @@ def _id(info: LedgerInfo) -> int:
     return info.ledger_id
 
 
-def read_page(record: KeyValue) -> Page:
+def read_page(record: KeyValue) -> ListPage:
     """Raises `DataCorrupt`."""
     found = records.decode(LedgerPage, record.value, key=record.key)
     if not found.ledgers:
@@ -126,7 +128,7 @@ def read_page(record: KeyValue) -> Page:
     return make_page(keys.ledger_page_parts(record.key)[1], found.ledgers)
 
 
-def join(segment: str, head: LedgerRecord, pages: Iterable[Page]) -> LedgerRecord:
+def join(segment: str, head: LedgerRecord, pages: Iterable[ListPage]) -> LedgerRecord:
     """The whole list, as it is worked with. Raises `DataCorrupt` where head and pages, read at one revision, do not
     fit: ▲ a list with a gap would be served as if what is in the gap had never been."""
     older = [info for page in pages for info in page.ledgers]

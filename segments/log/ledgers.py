@@ -33,7 +33,7 @@ DELETED_AT_ONCE: Final = 1024
 """Ledgers whose files are deleted before the list forgets them."""
 
 
-class Footer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class DedupFooter(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What stands beside a ledger: `dedup` is the cumulative snapshot over everything up to entry `entries` - 1 of it.
 
     Beside an open ledger it is a checkpoint; beside a closed one `entries` is its length."""
@@ -45,7 +45,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Footer).decode
+_decode = msgspec.msgpack.Decoder(DedupFooter).decode
 
 
 def covered_by(footer: bytes, where: str) -> int:
@@ -56,7 +56,7 @@ def covered_by(footer: bytes, where: str) -> int:
         raise DataCorrupt(f"{where}: {error}") from error
 
 
-class SegmentLedgers:
+class SegmentLog:
     """`epoch` is the ownership epoch all writes compare. Call `take_over` first; `writer` is None while sealed."""
 
     def __init__(
@@ -410,7 +410,7 @@ class SegmentLedgers:
 
     @staticmethod
     def footer(ledger_id: int, entries: int, dedup: bytes) -> bytes:
-        return _encode(Footer(ledger_id=ledger_id, entries=entries, dedup=dedup))
+        return _encode(DedupFooter(ledger_id=ledger_id, entries=entries, dedup=dedup))
 
     async def last_footer(self) -> tuple[Position, bytes | None]:
         """The newest dedup snapshot and the last position it covers; `(EARLIEST, None)` where there is none."""
@@ -423,7 +423,7 @@ class SegmentLedgers:
                 return Position(info.ledger_id, footer.entries - 1), footer.dedup
         return EARLIEST, None
 
-    def _decode_footer(self, raw: bytes, info: LedgerInfo) -> Footer:
+    def _decode_footer(self, raw: bytes, info: LedgerInfo) -> DedupFooter:
         where = f"footer of ledger {info.ledger_id} of {self._segment}"
         try:
             footer = _decode(raw)

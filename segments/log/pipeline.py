@@ -18,16 +18,16 @@ from functools import partial
 from typing import NamedTuple
 
 from segments.log.appender import Appender
-from segments.log.dedup import Dedup, Verdict
-from segments.log.ledgers import SegmentLedgers
+from segments.log.dedup import Dedup, DedupVerdict
+from segments.log.ledgers import SegmentLog
 from segments.log.measures import Measures
 from segments.log.op_gate import OpGate, Turn
-from segments.log.room import Room
-from segments.log.sending import Budget, Item, Line, Outgoing, PipelineEvents, SendReply
+from segments.log.room import FreeSpace
+from segments.log.sending import Budget, IncomingEntry, Item, PipelineEvents, ProducerLine, SendReply
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import TailCache
 from txnstore.records import Op
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
+from txnstore.store import Commit, CommitVerdict, KeyValue, MetadataStore
 from txnstore.writes.op_transitions import plan_write_op, read_op_verdict
 from txnwire.errors import (
     ExpiredTransaction,
@@ -47,9 +47,9 @@ from watchers.visibility import TransactionBuffer
 class _HeldBack(NamedTuple):
     """A send that came while the segment was being sealed."""
 
-    line: Line
+    line: ProducerLine
     token: int
-    entry: Outgoing
+    entry: IncomingEntry
     reply: SendReply
 
 
@@ -69,12 +69,12 @@ class Pipeline:
         *,
         segment: str,
         epoch: int,
-        ledgers: SegmentLedgers,
+        ledgers: SegmentLog,
         buffer: TransactionBuffer,
         dedup: Dedup[SendReply],
         cache: TailCache,
         budget: Budget,
-        room: Room,
+        room: FreeSpace,
         measures: Measures,
         op_counter: Callable[[], int],
         events: PipelineEvents,
@@ -111,7 +111,7 @@ class Pipeline:
         self._leaving: list[TxnId] = []
         """Transactions whose next op leaves at the end of this turn."""
         self._ops_out: dict[TxnId, int] = {}
-        self._lines: dict[tuple[str, int], Line] = {}
+        self._lines: dict[tuple[str, int], ProducerLine] = {}
         self._inflight = 0
         self._bytes = 0
         self._refusal: TxnError | None = None
@@ -223,25 +223,25 @@ class Pipeline:
 
     # ---- admit ------------------------------------------------------------------------------------------------------
 
-    def line(self, producer: str, incarnation: int) -> Line:
+    def line(self, producer: str, incarnation: int) -> ProducerLine:
         """For a connection of the producer, which gives it back by `retire`."""
         key = (producer, incarnation)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(key)
+            line = self._lines[key] = ProducerLine(key)
         line.users += 1
         return line
 
-    def retire(self, line: Line) -> None:
+    def retire(self, line: ProducerLine) -> None:
         """The connection has gone; what it has in flight goes on."""
         line.users -= 1
         self._drop_if_unused(line)
 
-    def _drop_if_unused(self, line: Line) -> None:
+    def _drop_if_unused(self, line: ProducerLine) -> None:
         if line.users == 0 and not line.items and self._lines.get(line.key) is line:
             del self._lines[line.key]
 
-    def send(self, line: Line, token: int, entry: Outgoing, reply: SendReply) -> None:
+    def send(self, line: ProducerLine, token: int, entry: IncomingEntry, reply: SendReply) -> None:
         """Admit one entry; `reply` hears of its end. Raises what it is refused with, and then `reply` hears nothing."""
         if self._refusal is not None:
             raise self._refusal
@@ -256,10 +256,10 @@ class Pipeline:
             # ▲ Of what is known already the outcome is told: refused, it would be sent anew, and stored twice.
             self._room.check()
         admission = self._dedup.admit(token, entry.sequence_id, entry.messages, entry.previous, reply)
-        if admission.verdict is Verdict.STORED:
+        if admission.verdict is DedupVerdict.STORED:
             reply.stored(admission.position, duplicate=True)
             return
-        if admission.verdict is Verdict.ATTACHED or admission.entry is None:
+        if admission.verdict is DedupVerdict.ATTACHED or admission.entry is None:
             return  # ▲ L9: it shares the outcome of the first one
         item = Item(entry, admission.entry, line, self._clock.monotonic())
         line.items.append(item)
@@ -292,7 +292,7 @@ class Pipeline:
     def _settled(self, item: Item) -> None:
         self._count(-1, -len(item.entry.data))
 
-    def _advance(self, line: Line) -> None:
+    def _advance(self, line: ProducerLine) -> None:
         self._appender.advance(line)
         self._drop_if_unused(line)
 
@@ -357,7 +357,7 @@ class Pipeline:
         future.add_done_callback(partial(self._op_done, items, txn_id, commit, first))
 
     def _op_done(
-        self, items: Claim, txn_id: TxnId, commit: Commit, first: bool, future: asyncio.Future[CommitResult]
+        self, items: Claim, txn_id: TxnId, commit: Commit, first: bool, future: asyncio.Future[CommitVerdict]
     ) -> None:
         if future.cancelled():
             return

@@ -33,7 +33,7 @@ def watermark_of(min_free_bytes: int, total_bytes: int) -> int:
     return min(min_free_bytes, total_bytes // LEAST_SHARE)
 
 
-class Room:
+class FreeSpace:
     """Of one broker. `in_flight`: bytes admitted and not written yet. Nothing is refused before the first look."""
 
     def __init__(self, ledgers: LedgerStore, *, min_free_bytes: int, in_flight: Callable[[], int]) -> None:

@@ -19,7 +19,7 @@ class SendReply(Protocol):
     def failed(self, error: TxnError) -> None: ...
 
 
-class Outgoing(NamedTuple):
+class IncomingEntry(NamedTuple):
     """One entry as its producer sent it, already checked against its own metadata. Its messages have the sequence ids
     from `sequence_id` on; `previous` is the last one of this producer's preceding entry here, -1 for none."""
 
@@ -34,7 +34,7 @@ class Outgoing(NamedTuple):
     chunk: ChunkKey | None = None
 
 
-class Line:
+class ProducerLine:
     """One producer's admitted entries that are not appended yet, in order. It outlives its connections (`users`)."""
 
     __slots__ = ("items", "key", "users")
@@ -51,7 +51,9 @@ class Item:
 
     __slots__ = ("admitted", "admitted_s", "entry", "line", "position", "ready")
 
-    def __init__(self, entry: Outgoing, admitted: InFlight[SendReply], line: Line, admitted_s: float) -> None:
+    def __init__(
+        self, entry: IncomingEntry, admitted: InFlight[SendReply], line: ProducerLine, admitted_s: float
+    ) -> None:
         self.entry = entry
         self.admitted = admitted
         self.admitted_s = admitted_s

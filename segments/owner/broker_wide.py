@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from segments.layout.topology import Topology
 from segments.log.measures import Measures
-from segments.log.room import Room
+from segments.log.room import FreeSpace
 from segments.log.sending import Budget
 from segments.log.settings import BrokerSettings
 from segments.subscription.shares import CacheShares, DeliveryShares
@@ -18,7 +18,7 @@ from watchers.decisions import DecisionWatch
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Shared:
+class BrokerContext:
     """Made by the broker, handed to each of its segments."""
 
     store: MetadataStore
@@ -27,7 +27,7 @@ class Shared:
     decisions: DecisionWatch
     clean_up: CleanUp
     budget: Budget
-    room: Room
+    room: FreeSpace
     shares: DeliveryShares
     caches: CacheShares
     measures: Measures

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from segments.layout.autoscale import Load
+from segments.layout.autoscale import SegmentLoad
 from txnstore import keys, records
 from txnstore.records import LoadSample
 from txnstore.store import Commit, MetadataStore, Put, created_at
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 WINDOW_S: Final = 60.0
 CHANGE: Final = 0.25
-LEAST: Final = Load(messages_per_s=10, bytes_per_s=100_000)
+LEAST: Final = SegmentLoad(messages_per_s=10, bytes_per_s=100_000)
 """A change below this is none, whatever its share: of no threshold that anybody would set."""
 
 
@@ -42,9 +42,9 @@ class LoadMeter:
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, Stored]] = deque()
-        self._told: Load | None = None
+        self._told: SegmentLoad | None = None
 
-    def measure(self, stored: Stored, now_s: float) -> tuple[Load, float] | None:
+    def measure(self, stored: Stored, now_s: float) -> tuple[SegmentLoad, float] | None:
         """The load, and the seconds it was measured over; None at the first look."""
         while len(self._marks) > 1 and now_s - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
@@ -54,16 +54,16 @@ class LoadMeter:
             return None
         window_s = now_s - since_s
         messages, size = stored.messages - before.messages, stored.bytes - before.bytes
-        return Load(messages / window_s, size / window_s), window_s
+        return SegmentLoad(messages / window_s, size / window_s), window_s
 
-    def worth_telling(self, load: Load) -> bool:
+    def worth_telling(self, load: SegmentLoad) -> bool:
         """Whether it differs enough from what was told last."""
         told = self._told
         return told is None or any(
             abs(now - then) > max(CHANGE * then, least) for now, then, least in zip(load, told, LEAST, strict=True)
         )
 
-    def told(self, load: Load) -> None:
+    def told(self, load: SegmentLoad) -> None:
         self._told = load
 
 
@@ -125,7 +125,7 @@ class LoadReporter:
                 commits.append(self._write(segment, meter, *measured))
         await asyncio.gather(*commits)
 
-    async def _write(self, segment: MeasuredSegment, meter: LoadMeter, load: Load, window_s: float) -> None:
+    async def _write(self, segment: MeasuredSegment, meter: LoadMeter, load: SegmentLoad, window_s: float) -> None:
         sample = LoadSample(
             messages_in_per_s=round(load.messages_per_s, 1),
             bytes_in_per_s=round(load.bytes_per_s, 1),

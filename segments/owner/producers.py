@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from segments.log.dedup import NOTHING_STORED
-from segments.log.sending import Line, Outgoing, SendReply
+from segments.log.sending import IncomingEntry, ProducerLine, SendReply
 from txnwire.errors import NotOwner, TxnError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ OnClosed = Callable[[TxnError, int], None]
 class ProducerSession:
     """`on_closed` hears once why it is over, unless the client closes it itself."""
 
-    def __init__(self, segment: Segment, name: str, token: int, line: Line, on_closed: OnClosed) -> None:
+    def __init__(self, segment: Segment, name: str, token: int, line: ProducerLine, on_closed: OnClosed) -> None:
         self._segment = segment
         self._name = name
         self._token = token
@@ -28,7 +28,7 @@ class ProducerSession:
         self._on_closed: OnClosed | None = on_closed
         self.error: TxnError | None = None
 
-    def send(self, entry: Outgoing, reply: SendReply) -> None:
+    def send(self, entry: IncomingEntry, reply: SendReply) -> None:
         """See `Pipeline.send`. Raises why the session is over, once it is."""
         if self.error is not None:
             raise self.error

@@ -140,7 +140,7 @@ def _unless_zero(column: tuple[T, ...]) -> tuple[T, ...]:
     return column if any(column) else ()
 
 
-class Page(NamedTuple):
+class ScannedPage(NamedTuple):
     """`through`: the last position that was looked at. `ended`: nothing that is stored follows up to the end."""
 
     heads: Heads
@@ -150,7 +150,7 @@ class Page(NamedTuple):
 
 async def scan(
     segment: Segment, after: Position, end: Position, *, max_entries: int, skip_trimmed: bool, read_bytes: int
-) -> Page:
+) -> ScannedPage:
     """The heads of (after, end], as many as make a page. Raises `DataTrimmed`, `DataCorrupt`, `NotOwner`.
 
     One read of `read_bytes` at a time, of which nothing but the heads is kept."""
@@ -164,9 +164,9 @@ async def scan(
         last = min(end, segment.last_confirmed)
         at = ledgers.next_after(through)
         if at > last:
-            return Page(heads, max(through, last), ended=True)
+            return ScannedPage(heads, max(through, last), ended=True)
         if len(heads) >= max_entries or read >= PAGE_READ_BYTES:
-            return Page(heads, through, ended=False)
+            return ScannedPage(heads, through, ended=False)
         try:
             found = await ledgers.read(at, last, max_bytes=read_bytes)
         except InvalidArgument:

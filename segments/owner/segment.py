@@ -11,27 +11,27 @@ from segments.ledger.ledger import LedgerFailed
 from segments.log.dedup import Dedup
 from segments.log.dedup_turns import forget_in_turns, snapshot_in_turns
 from segments.log.housekeeping import Housekeeping
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.pipeline import Pipeline
 from segments.log.retention import Retention, kept_ledgers
-from segments.log.sending import Line, SendReply
+from segments.log.sending import ProducerLine, SendReply
 from segments.log.tail_cache import TailCache
-from segments.owner.broker_wide import Shared
+from segments.owner.broker_wide import BrokerContext
 from segments.owner.load_samples import Stored
 from segments.owner.producers import OnClosed, ProducerSession
 from segments.owner.sealing import Sealing
 from segments.owner.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
 from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics
-from segments.subscription.dispatch import Consumer, Dispatcher, Isolation, Sink, trimmed_from_snapshot
+from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Dispatcher, Isolation, trimmed_from_snapshot
 from segments.subscription.starts import Start, of_this_life, resolve_start
 from segments.subscription.subscription_table import SubscriptionTable
-from segments.subscription.subscriptions import Subscription, Surroundings
+from segments.subscription.subscriptions import SegmentContext, Subscription
 from txnstore.store import KeyValue
 from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, SegmentSealed, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from watchers.clean_up import CleanUpTarget, WriteCleanUp
-from watchers.decisions import Membership
+from watchers.decisions import DecisionMembership
 from watchers.outcomes import Decision
 from watchers.visibility import Applied, TransactionBuffer
 
@@ -46,13 +46,13 @@ class Segment:
         self,
         path: str,
         epoch: int,
-        shared: Shared,
+        shared: BrokerContext,
         *,
-        ledgers: SegmentLedgers,
+        ledgers: SegmentLog,
         buffer: TransactionBuffer,
         dedup: Dedup[SendReply],
         watermark: KeyValue | None,
-        membership: Membership,
+        membership: DecisionMembership,
         may_ack: Callable[[], bool],
         on_lost: Callable[[Segment, TxnError], None],
         on_doubt: Callable[[Segment], None],
@@ -97,7 +97,7 @@ class Segment:
             wait_followed=self.wait_followed,
         )
         self.subscriptions = SubscriptionTable(
-            Surroundings(
+            SegmentContext(
                 store=shared.store,
                 settings=shared.settings,
                 clock=shared.clock,
@@ -257,7 +257,7 @@ class Segment:
             self.subscriptions.wake_clean_up(subscription)
         self.dispatcher.wake()
 
-    def producer_closed(self, token: int, line: Line) -> None:
+    def producer_closed(self, token: int, line: ProducerLine) -> None:
         """By `ProducerSession.close`."""
         self._sessions.pop(token, None)
         self._dedup.disconnect(token, self._shared.clock.monotonic())
@@ -265,7 +265,7 @@ class Segment:
 
     async def attach_reader(
         self,
-        sink: Sink,
+        sink: DeliverySink,
         *,
         start: Start,
         end: Position | None,
@@ -274,7 +274,7 @@ class Segment:
         of_snapshot: bool = False,
         whole: bool | None = None,
         permits_are_kib: bool = False,
-    ) -> Consumer:
+    ) -> DispatchConsumer:
         """`of_snapshot`: from one on, or up to one. `whole`: whether it fails where something is trimmed that it was to
         read, or goes on behind that; None: by what it starts from. Raises `DataCorrupt`, `NotOwner`, `Timeout`,
         `DataTrimmed`; `InvalidArgument` for a snapshot that is of another cluster."""
@@ -297,7 +297,7 @@ class Segment:
             whole = isolation is Isolation.SNAPSHOT or (of_snapshot and named)
         if whole and named and point.after < self.ledgers.trimmed_through:
             raise trimmed_from_snapshot(self.ledgers.trimmed_through)
-        consumer = Consumer(
+        consumer = DispatchConsumer(
             sink,
             next_read=self.ledgers.next_after(point.after),
             end=end,

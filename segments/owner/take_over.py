@@ -17,9 +17,9 @@ from segments.layout.subscription_records import STREAM
 from segments.ledger.ledger import LedgerStore
 from segments.log.dedup import Dedup
 from segments.log.dedup_turns import snapshot_in_turns
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.sending import SendReply
-from segments.owner.broker_wide import Shared
+from segments.owner.broker_wide import BrokerContext
 from segments.owner.segment import Segment
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
@@ -58,7 +58,7 @@ class _Joining:
 async def take_over_segment(
     path: str,
     epoch: int,
-    shared: Shared,
+    shared: BrokerContext,
     ledger_store: LedgerStore,
     *,
     incarnation: str,
@@ -74,7 +74,7 @@ async def take_over_segment(
     joining = _Joining()
     # ▲ Joined before anything is read: a decision made while the segment loads is kept for it.
     membership = shared.decisions.join(joining)
-    ledgers = SegmentLedgers(
+    ledgers = SegmentLog(
         shared.store,
         ledger_store,
         path,
@@ -132,13 +132,13 @@ async def take_over_segment(
     return segment
 
 
-def _fenced_below(ledgers: SegmentLedgers) -> Position:
+def _fenced_below(ledgers: SegmentLog) -> Position:
     """The place before the ledger this owner has opened: everything older was fenced by it."""
     return ledgers.last_confirmed if ledgers.writer is None else Position(ledgers.writer.ledger_id, -1)
 
 
 async def _scan(
-    ledgers: SegmentLedgers,
+    ledgers: SegmentLog,
     watermark: Position,
     buffer: TransactionBuffer,
     dedup: Dedup[SendReply],
@@ -168,7 +168,7 @@ async def _scan(
     return scanned
 
 
-async def _headers(ledgers: SegmentLedgers, after: Position) -> AsyncIterator[tuple[Position, pb.EntryMetadata]]:
+async def _headers(ledgers: SegmentLog, after: Position) -> AsyncIterator[tuple[Position, pb.EntryMetadata]]:
     end = ledgers.last_confirmed
     at = ledgers.next_after(after)
     while at <= end:

@@ -6,10 +6,10 @@ from bisect import bisect_left
 from typing import Protocol
 
 from txnwire.ids import Position
-from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, Kept, bit_of, block_of
+from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, LeftOut, bit_of, block_of
 
 
-class LedgerList(Protocol):
+class CursorLedgers(Protocol):
     """The segment's ledgers, as far as a cursor cares."""
 
     def next_after(self, position: Position) -> Position:
@@ -17,7 +17,7 @@ class LedgerList(Protocol):
         id -1 is the place before a ledger's first."""
 
 
-def acks_around(ledgers: LedgerList, ack: AckPosition, kept: Kept) -> tuple[dict[Block, int], list[AckPosition]]:
+def acks_around(ledgers: CursorLedgers, ack: AckPosition, kept: LeftOut) -> tuple[dict[Block, int], list[AckPosition]]:
     """What lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept` names,
     which lies up to `ack`. As bitmaps of whole entries by block, and entries of which a part is left. O(blocks and
     parts)."""
@@ -41,7 +41,7 @@ def _before(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id - 1)
 
 
-def _add_run(ledgers: LedgerList, blocks: dict[Block, int], after: Position, last: Position) -> None:
+def _add_run(ledgers: CursorLedgers, blocks: dict[Block, int], after: Position, last: Position) -> None:
     """Add the entries behind `after` up to `last` to the bitmaps of their blocks."""
     position = ledgers.next_after(after)
     while position <= last:
@@ -53,7 +53,7 @@ def _add_run(ledgers: LedgerList, blocks: dict[Block, int], after: Position, las
         position = ledgers.next_after(Position(ledger_id, end))
 
 
-def _last_entry(ledgers: LedgerList, position: Position, end: int) -> int:
+def _last_entry(ledgers: CursorLedgers, position: Position, end: int) -> int:
     """The last one of that ledger, which another one follows, up to `end`."""
     ledger_id, first = position
     others = range(first, end)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from segments.subscription.acks_around import LedgerList, acks_around
+from segments.subscription.acks_around import CursorLedgers, acks_around
 from segments.subscription.partial_acks import RECORD_BYTES, PartialRoom, Parts, Record
 from txnstore import records
 from txnstore.records import CursorBlock, CursorMark
@@ -25,7 +25,7 @@ from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
 from watchers.acks import BLOCK_ENTRIES as BLOCK_ENTRIES
-from watchers.acks import WHOLE, AckPosition, Kept, block_of, names_all
+from watchers.acks import WHOLE, AckPosition, LeftOut, block_of, names_all
 from watchers.pending_acks import BlockWrite
 
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
@@ -75,7 +75,7 @@ class Cursor:
 
     def __init__(
         self,
-        ledgers: LedgerList,
+        ledgers: CursorLedgers,
         start: Position,
         *,
         max_blocks: int = 32,
@@ -102,7 +102,7 @@ class Cursor:
 
     @staticmethod
     def load(
-        ledgers: LedgerList,
+        ledgers: CursorLedgers,
         start: Position,
         stored: Sequence[KeyValue],
         *,
@@ -234,7 +234,7 @@ class Cursor:
             self._move_mark(target)
         return self.ack(ack, held=True) or moved
 
-    def ack_around(self, ack: AckPosition, kept: Kept) -> bool:
+    def ack_around(self, ack: AckPosition, kept: LeftOut) -> bool:
         """Ack what lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept`
         names. Returns whether anything changed. Raises `Overloaded`, changing nothing. See
         `segments.subscription.acks_around`."""

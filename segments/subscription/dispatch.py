@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.tail_cache import LogEntry, TailCache, chunk_key
 from segments.subscription.shares import DeliveryShares
 from txnwire.entry import parse_metadata, txn_of
@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
     redelivery_count: int
 
 
-class Sink(Protocol):
+class DeliverySink(Protocol):
     """Where one consumer's deliveries go: its connection, seen from here. Calls on a closed one do nothing.
 
     `passed`: nothing that follows what was delivered, up to there, will ever be delivered to it."""
@@ -98,12 +98,12 @@ class AckState(Protocol):
         """An aborted entry: nobody will ever ack it."""
 
 
-class Consumer:
+class DispatchConsumer:
     """One attached stream consumer or reader and how far it has read. Created by `Dispatcher.attach`'s callers."""
 
     def __init__(
         self,
-        sink: Sink,
+        sink: DeliverySink,
         *,
         next_read: Position,
         acks: AckState | None = None,
@@ -142,7 +142,7 @@ class Consumer:
         self.sink.rewind()
 
 
-class Source(Protocol):
+class DispatchSource(Protocol):
     """What serves consumers of its own in each pass: a queue subscription."""
 
     def serve(self) -> None: ...
@@ -154,7 +154,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        ledgers: SegmentLedgers,
+        ledgers: SegmentLog,
         visibility: Visibility,
         cache: TailCache,
         shares: DeliveryShares,
@@ -168,30 +168,30 @@ class Dispatcher:
         self.shares = shares
         self._followed_revision = followed_revision
         self._wait_followed = wait_followed
-        self._consumers: dict[Consumer, None] = {}
-        self._sources: dict[Source, None] = {}
+        self._consumers: dict[DispatchConsumer, None] = {}
+        self._sources: dict[DispatchSource, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._scheduled = False
         self._closed = False
 
     @property
-    def consumers(self) -> tuple[Consumer, ...]:
+    def consumers(self) -> tuple[DispatchConsumer, ...]:
         return tuple(self._consumers)
 
-    def attach(self, consumer: Consumer) -> None:
+    def attach(self, consumer: DispatchConsumer) -> None:
         self._consumers[consumer] = None
         self.shares.join(consumer)
         self.wake()
 
-    def add_source(self, source: Source) -> None:
+    def add_source(self, source: DispatchSource) -> None:
         """`source` is served in every pass from now on."""
         self._sources[source] = None
         self.wake()
 
-    def remove_source(self, source: Source) -> None:
+    def remove_source(self, source: DispatchSource) -> None:
         self._sources.pop(source, None)
 
-    def detach(self, consumer: Consumer) -> None:
+    def detach(self, consumer: DispatchConsumer) -> None:
         consumer.detached = True
         consumer.read_ahead.clear()
         self._consumers.pop(consumer, None)
@@ -199,7 +199,7 @@ class Dispatcher:
         if consumer.waiting is not None:
             consumer.waiting.cancel()
 
-    def add_permits(self, consumer: Consumer, permits: int, min_revision: int = 0) -> None:
+    def add_permits(self, consumer: DispatchConsumer, permits: int, min_revision: int = 0) -> None:
         consumer.permits += permits
         consumer.min_revision = max(consumer.min_revision, min_revision)
         self.wake()
@@ -234,7 +234,7 @@ class Dispatcher:
         for source in list(self._sources):
             source.serve()
 
-    def _serve(self, consumer: Consumer) -> int:
+    def _serve(self, consumer: DispatchConsumer) -> int:
         """Returns how many entries it has looked at."""
         if consumer.acks is not None and consumer.acks.holds_back():
             return 0
@@ -256,7 +256,7 @@ class Dispatcher:
             self._tell_end(consumer)
         return looked_at
 
-    def _has_lost_some(self, consumer: Consumer) -> bool:
+    def _has_lost_some(self, consumer: DispatchConsumer) -> bool:
         """▲ A read of a snapshot, or from one on, that goes on behind a gap would show a part of a transaction."""
         end = consumer.end or consumer.next_read
         return not consumer.ended and consumer.next_read <= min(end, self._ledgers.trimmed_through)
@@ -265,7 +265,7 @@ class Dispatcher:
         committed = isolation is Isolation.READ_COMMITTED
         return self._visibility.max_read_position if committed else self._visibility.last_confirmed
 
-    def _deliver_up_to(self, consumer: Consumer, limit: Position) -> int:
+    def _deliver_up_to(self, consumer: DispatchConsumer, limit: Position) -> int:
         """Returns how many entries it has looked at: so many at most as make a turn."""
         batch: list[Delivery] = []
         batch_bytes = looked_at = 0
@@ -297,7 +297,7 @@ class Dispatcher:
             consumer.sink.passed(through)
         return looked_at
 
-    def _find(self, consumer: Consumer) -> LogEntry | None:
+    def _find(self, consumer: DispatchConsumer) -> LogEntry | None:
         ahead = consumer.read_ahead
         while ahead and ahead[0].position < consumer.next_read:
             ahead.popleft()
@@ -305,14 +305,14 @@ class Dispatcher:
             return ahead.popleft()
         return self._cache.get(consumer.next_read)
 
-    def _skip(self, consumer: Consumer) -> int:
+    def _skip(self, consumer: DispatchConsumer) -> int:
         """Indexes of the entry at `next_read` that are not to be shown."""
         if consumer.acks is not None:
             return consumer.acks.skip(consumer.next_read)
         position, left_out = consumer.first_entry
         return (1 << left_out) - 1 if consumer.next_read == position else 0
 
-    def _filter(self, consumer: Consumer, entry: LogEntry, skip: int) -> Delivery | None:
+    def _filter(self, consumer: DispatchConsumer, entry: LogEntry, skip: int) -> Delivery | None:
         acks = consumer.acks
         if (
             entry.txn_id is not None
@@ -330,7 +330,7 @@ class Dispatcher:
         count = acks.redelivery_count(entry.position) if acks is not None else 0
         return Delivery(entry.position, entry.data, bitmap_bytes(skip), count)
 
-    def _tell_end(self, consumer: Consumer) -> None:
+    def _tell_end(self, consumer: DispatchConsumer) -> None:
         if consumer.end is not None and consumer.next_read > consumer.end:
             consumer.ended = True
             consumer.sink.end_of_segment(sealed=False)
@@ -343,7 +343,7 @@ class Dispatcher:
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _wait(self, consumer: Consumer, condition: Callable[[], Awaitable[None]]) -> None:
+    def _wait(self, consumer: DispatchConsumer, condition: Callable[[], Awaitable[None]]) -> None:
         consumer.waiting = self.own(self._waiting(consumer, condition))
 
     def own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -353,7 +353,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    async def _waiting(self, consumer: Consumer, condition: Callable[[], Awaitable[None]]) -> None:
+    async def _waiting(self, consumer: DispatchConsumer, condition: Callable[[], Awaitable[None]]) -> None:
         try:
             await condition()
         except ConnectionLost:
@@ -367,7 +367,7 @@ class Dispatcher:
             consumer.waiting = None
         self.wake()
 
-    def _fail(self, consumer: Consumer, error: TxnError) -> None:
+    def _fail(self, consumer: DispatchConsumer, error: TxnError) -> None:
         """Give one consumer up, telling it why; the others go on."""
         if not consumer.detached:
             log.warning("consumer_failed", position=str(consumer.next_read), error=str(error))
@@ -408,7 +408,7 @@ class Dispatcher:
             entry = to_log_entry(position, data)
         return entry
 
-    async def _read_ahead(self, consumer: Consumer, limit: Position) -> None:
+    async def _read_ahead(self, consumer: DispatchConsumer, limit: Position) -> None:
         at = consumer.next_read
         found = await self.read_run(at, limit)
         if consumer.next_read == at:

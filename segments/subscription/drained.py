@@ -13,7 +13,7 @@ from typing import Protocol
 
 from txnstore import keys, records
 from txnstore.records import Drained
-from txnstore.store import Commit, CommitResult, Delete, Put, Read, absent, created_at
+from txnstore.store import Commit, CommitVerdict, Delete, Put, Read, absent, created_at
 from txnwire.errors import NotOwner
 from txnwire.ids import Position
 from txnwire.names import SegmentName
@@ -76,7 +76,7 @@ class DrainedMark:
             else_reads=(Read(self._owner_key), Read(self._key)),
         )
 
-    def settle(self, result: CommitResult) -> None:
+    def settle(self, result: CommitVerdict) -> None:
         """Take the verdict of `commit`. Raises `NotOwner`."""
         if not result.succeeded:
             self._check_owner(result)
@@ -102,12 +102,12 @@ class DrainedMark:
             else_reads=(Read(self._owner_key),),
         )
 
-    def taken_back(self, result: CommitResult) -> None:
+    def taken_back(self, result: CommitVerdict) -> None:
         """Take the verdict of `take_back`. Raises `NotOwner`."""
         if not result.succeeded:
             self._check_owner(result)
 
-    def _check_owner(self, result: CommitResult) -> None:
+    def _check_owner(self, result: CommitVerdict) -> None:
         owner = result.reads[0][0] if result.reads[0] else None
         if owner is None or owner.create_revision != self._owner_epoch:
             raise NotOwner(f"this broker no longer owns {self._owner_key.decode()}: had epoch {self._owner_epoch}")

@@ -36,7 +36,7 @@ PASSED_AT_ONCE: Final = 5000
 """Entries that are acked or pending, of which there may be a hundred thousand."""
 
 
-class Acks(Protocol):
+class QueueAcks(Protocol):
     """What the queue asks about acks."""
 
     def skip(self, position: Position, messages: int = 0) -> int:
@@ -59,7 +59,7 @@ class Acks(Protocol):
     def withdraw(self, position: Position) -> None: ...
 
 
-class Outcomes(Protocol):
+class QueueOutcomes(Protocol):
     """What the queue asks the transaction buffer."""
 
     def holds(self, txn_id: TxnId) -> bool: ...
@@ -143,7 +143,7 @@ Interval = tuple[Position, Position]
 
 
 class Queue(Generic[ConsumerT]):
-    def __init__(self, acks: Acks, outcomes: Outcomes, next_read: Position, bounds: QueueBounds) -> None:
+    def __init__(self, acks: QueueAcks, outcomes: QueueOutcomes, next_read: Position, bounds: QueueBounds) -> None:
         self._acks = acks
         self._outcomes = outcomes
         self._bounds = bounds

@@ -18,9 +18,9 @@ import structlog
 from segments.layout.subscription_records import QUEUE
 from segments.log.tail_cache import LogEntry
 from segments.subscription.cursor import Cursor
-from segments.subscription.dispatch import BATCH_ENTRIES, Delivery, Isolation, Sink
+from segments.subscription.dispatch import BATCH_ENTRIES, Delivery, DeliverySink, Isolation
 from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
-from segments.subscription.subscriptions import Acker, Subscription, SubscriptionStatistics, Surroundings
+from segments.subscription.subscriptions import Acker, SegmentContext, Subscription, SubscriptionStatistics
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
 from txnwire.ids import Position
 from txnwire.turns import turn_size
@@ -39,7 +39,7 @@ class AttachedConsumer(QueueConsumer):
 
     __slots__ = ("batch", "batch_bytes", "delivered", "detached", "ended", "holder", "min_revision", "sink", "waiting")
 
-    def __init__(self, sink: Sink, holder: str, min_revision: int) -> None:
+    def __init__(self, sink: DeliverySink, holder: str, min_revision: int) -> None:
         super().__init__()
         self.sink = sink
         self.holder = holder
@@ -79,7 +79,7 @@ class QueueSubscription(Subscription):
 
     type = QUEUE
 
-    def __init__(self, surroundings: Surroundings, name: str, cursor: Cursor, pending: PendingAcks) -> None:
+    def __init__(self, surroundings: SegmentContext, name: str, cursor: Cursor, pending: PendingAcks) -> None:
         super().__init__(surroundings, name, cursor, pending)
         self._clock = surroundings.clock
         self._outcomes = surroundings.outcomes

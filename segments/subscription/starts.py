@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from segments.layout import subscription_records as kinds
 from segments.layout.topology import Topology
 from segments.ledger.publish_times import Known
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from txnstore import keys, records
 from txnstore.records import SubscriptionRecord, TopicRecord
 from txnstore.store import MetadataStore
@@ -124,7 +124,7 @@ async def _layout(segment: str, store: MetadataStore) -> Topology:
     return Topology(topic, records.decode(TopicRecord, record.value, key=key))
 
 
-async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max_read_position: Position) -> StartPoint:
+async def resolve_start(start: Start, segment: str, ledgers: SegmentLog, max_read_position: Position) -> StartPoint:
     """Raises `DataCorrupt`. A message of another segment starts this one at its beginning, or, if that one came from
     this one by splits and merges, at its end (API.md, "MessageId")."""
     if start.kind == kinds.LATEST:
@@ -144,7 +144,7 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLedgers, max
     return StartPoint(EARLIEST)
 
 
-async def before_timestamp(timestamp_ms: int, ledgers: SegmentLedgers) -> Position:
+async def before_timestamp(timestamp_ms: int, ledgers: SegmentLog) -> Position:
     """The position before the first entry published at or after `timestamp_ms`, the last one where there is none.
 
     ▲ Nothing that is asked for lies before it, however the stamps are mixed: passed over is only what was read, or what

@@ -8,8 +8,8 @@ from typing import Final
 
 from segments.layout.subscription_records import STREAM
 from segments.subscription.cursor import Cursor
-from segments.subscription.dispatch import Consumer, Isolation
-from segments.subscription.subscriptions import Acker, Subscription, SubscriptionStatistics, Surroundings
+from segments.subscription.dispatch import DispatchConsumer, Isolation
+from segments.subscription.subscriptions import Acker, SegmentContext, Subscription, SubscriptionStatistics
 from txnwire.errors import ExpiredTransaction, NotAllowed, TxnConflict, TxnError
 from txnwire.ids import Position
 from watchers.acks import AckPosition
@@ -24,11 +24,11 @@ class StreamSubscription(Subscription):
 
     type = STREAM
 
-    def __init__(self, surroundings: Surroundings, name: str, cursor: Cursor, pending: PendingAcks) -> None:
+    def __init__(self, surroundings: SegmentContext, name: str, cursor: Cursor, pending: PendingAcks) -> None:
         super().__init__(surroundings, name, cursor, pending)
         self.holder: str | None = None
         self.assignment_epoch = 0
-        self.consumer: Consumer | None = None
+        self.consumer: DispatchConsumer | None = None
         self._held_back = False
         self._high_water = cursor.mark_delete
         self._reached = cursor.mark_delete
@@ -40,7 +40,7 @@ class StreamSubscription(Subscription):
 
     # ---- holders ----------------------------------------------------------------------------------------------------
 
-    def attach(self, consumer: Consumer, assignment_epoch: int, *, after_abort: bool = False) -> None:
+    def attach(self, consumer: DispatchConsumer, assignment_epoch: int, *, after_abort: bool = False) -> None:
         """Make `consumer` the one reader, fencing whoever was attached.
 
         ▲ P12: a *new* holder gets nothing before its predecessor's pending acks are decided; they might come back, and
@@ -71,7 +71,7 @@ class StreamSubscription(Subscription):
             self._dispatcher.detach(consumer)
             consumer.sink.consumer_closed(error)
 
-    def detach(self, consumer: Consumer) -> None:
+    def detach(self, consumer: DispatchConsumer) -> None:
         """It has gone by itself."""
         self._dispatcher.detach(consumer)
         if self.consumer is consumer:

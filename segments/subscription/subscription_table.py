@@ -12,12 +12,12 @@ import structlog
 from segments.layout.subscription_records import QUEUE, STREAM, other_type
 from segments.log.erasing import erase_subscription
 from segments.subscription.cursor import Cursor
-from segments.subscription.dispatch import Consumer, Isolation, Sink
+from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
 from segments.subscription.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.subscription.starts import Start, StartPoint, placed, resolve_start
 from segments.subscription.stream_subscription import StreamSubscription
-from segments.subscription.subscriptions import Subscription, SubscriptionStatistics, Surroundings
+from segments.subscription.subscriptions import SegmentContext, Subscription, SubscriptionStatistics
 from txnstore import keys, records
 from txnstore.access.paging import in_pages
 from txnstore.records import AssignmentRecord, SubscriptionRecord
@@ -41,7 +41,7 @@ _TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, Q
 class SubscriptionTable:
     """`events` is the segment, whose `lost` also ends every clean-up."""
 
-    def __init__(self, surroundings: Surroundings, clean_up: CleanUp) -> None:
+    def __init__(self, surroundings: SegmentContext, clean_up: CleanUp) -> None:
         self._surroundings = surroundings
         self._store = surroundings.store
         self._clean_up = clean_up
@@ -80,7 +80,7 @@ class SubscriptionTable:
 
     async def attach(
         self,
-        sink: Sink,
+        sink: DeliverySink,
         *,
         subscription: str,
         holder: str,
@@ -88,7 +88,7 @@ class SubscriptionTable:
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
         after_abort: bool = False,
-    ) -> tuple[StreamSubscription, Consumer]:
+    ) -> tuple[StreamSubscription, DispatchConsumer]:
         """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and what lies
         before this segment is drained.
 
@@ -104,7 +104,7 @@ class SubscriptionTable:
         self._events.check()
         if not isinstance(found, StreamSubscription):
             raise self._other_type(found, STREAM)
-        consumer = Consumer(
+        consumer = DispatchConsumer(
             sink,
             next_read=Position(0, 0),
             acks=found,
@@ -117,7 +117,7 @@ class SubscriptionTable:
 
     async def attach_to_queue(
         self,
-        sink: Sink,
+        sink: DeliverySink,
         *,
         subscription: str,
         holder: str,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.op_gate import OpGate, Turn
 from segments.log.settings import BrokerSettings
 from segments.subscription.cursor import Cursor
 from segments.subscription.dispatch import Dispatcher
-from segments.subscription.queue import Outcomes, QueueStatistics
-from txnstore.store import Commit, CommitResult, MetadataStore
+from segments.subscription.queue import QueueOutcomes, QueueStatistics
+from txnstore.store import Commit, CommitVerdict, MetadataStore
 from txnstore.writes.op_transitions import plan_ack_op, read_op_verdict
 from txnwire.errors import (
     ExpiredTransaction,
@@ -82,7 +82,7 @@ class SubscriptionEvents(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class SegmentContext:
     """What all subscriptions of a segment have in common."""
 
     store: MetadataStore
@@ -90,9 +90,9 @@ class Surroundings:
     clock: Clock
     segment: str
     epoch: int
-    ledgers: SegmentLedgers
+    ledgers: SegmentLog
     dispatcher: Dispatcher
-    outcomes: Outcomes
+    outcomes: QueueOutcomes
     op_counter: Callable[[], int]
     events: SubscriptionEvents
     ancestors: Callable[[], Sequence[int]]
@@ -117,7 +117,7 @@ class _AckOp(NamedTuple):
 class Subscription(ABC):
     """What `StreamSubscription` and `QueueSubscription` have in common. Implements what dispatch asks about acks."""
 
-    def __init__(self, surroundings: Surroundings, name: str, cursor: Cursor, pending: PendingAcks) -> None:
+    def __init__(self, surroundings: SegmentContext, name: str, cursor: Cursor, pending: PendingAcks) -> None:
         self._store = surroundings.store
         self._settings = surroundings.settings
         self.name = name
@@ -300,7 +300,7 @@ class Subscription(ABC):
             future.set_exception(error)
         future.add_done_callback(partial(self._op_done, ack, commit, first))
 
-    def _op_done(self, ack: _AckOp, commit: Commit, first: bool, future: asyncio.Future[CommitResult]) -> None:
+    def _op_done(self, ack: _AckOp, commit: Commit, first: bool, future: asyncio.Future[CommitVerdict]) -> None:
         if future.cancelled():
             return
         try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simulation.faults.scene import DATA, Kind, Scene
+from simulation.faults.scene import DATA, FaultKind, Scene
 from simulation.world.sim_disk import DiskFaults, Part
 
 
 async def _with(scene: Scene, faults: DiskFaults, shortest_s: float = 0.5, longest_s: float = 8.0) -> None:
-    over = scene.world.disk(DATA).befall(faults)
+    over = scene.world.disk(DATA).inject(faults)
     await scene.for_a_while(shortest_s, longest_s)
     over()
 
@@ -35,7 +35,7 @@ async def failing_silently(scene: Scene) -> None:
 async def folder_gone(scene: Scene) -> None:
     """▲ Its folder is moved away, or unmounted, and comes back: nothing that was acknowledged counts as never made. The
     writers of open ledgers go on without seeing a fence; brokers that start meanwhile refuse."""
-    over = scene.world.disk(DATA).befall(DiskFaults(gone=True))
+    over = scene.world.disk(DATA).inject(DiskFaults(gone=True))
     if scene.chance.random() < 0.5:
         scene.any_of(scene.brokers).kill()
     await scene.for_a_while(0.5, 12.0)
@@ -82,13 +82,13 @@ def _stop_brokers(scene: Scene) -> None:
 
 
 KINDS = {
-    "slow disk": Kind(slow),
-    "stalled disk": Kind(stalled),
-    "failing disk": Kind(failing),
-    "disk failing silently": Kind(failing_silently),
-    "folder gone": Kind(folder_gone),
-    "full disk": Kind(full),
-    "failing reads": Kind(failing_reads),
-    "wrong reads": Kind(wrong_reads),
-    "flipped bits": Kind(flipped_bits),
+    "slow disk": FaultKind(slow),
+    "stalled disk": FaultKind(stalled),
+    "failing disk": FaultKind(failing),
+    "disk failing silently": FaultKind(failing_silently),
+    "folder gone": FaultKind(folder_gone),
+    "full disk": FaultKind(full),
+    "failing reads": FaultKind(failing_reads),
+    "wrong reads": FaultKind(wrong_reads),
+    "flipped bits": FaultKind(flipped_bits),
 }

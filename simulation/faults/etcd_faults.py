@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simulation.faults.scene import Kind, Scene
+from simulation.faults.scene import FaultKind, Scene
 from simulation.world.store_faults import APPLIED, LATE, LOST, USUAL_LATE_S, Trouble
 from simulation.world.world import World
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES
@@ -25,7 +25,7 @@ async def lose_etcd(scene: Scene) -> None:
 
 
 async def _with(scene: Scene, trouble: Trouble, shortest_s: float, longest_s: float) -> None:
-    over = scene.world.store_faults.befall(trouble)
+    over = scene.world.store_faults.inject(trouble)
     await scene.for_a_while(shortest_s, longest_s)
     over()
 
@@ -59,7 +59,7 @@ async def renews_only(scene: Scene) -> None:
     scene.told.append(" or ".join(fates))
     others = (*(request for request in REQUESTS if request != "keep_alive"), "admission", "status")
     trouble = Trouble(None, others, 1.0, fates, watch_share=1.0, watch_s=(2.0, 10.0))
-    over = scene.world.store_faults.befall(trouble)
+    over = scene.world.store_faults.inject(trouble)
     async with asyncio.TaskGroup() as watching:
         for name in scene.servers:
             watching.create_task(must_renew(scene.world, name))
@@ -142,7 +142,7 @@ async def starved_watches(scene: Scene) -> None:
     """▲ E1: one server hears of nothing for a while though its requests are answered; of what it needs some has been
     compacted away meanwhile, or its watches are cut in the end."""
     process = scene.any_of(scene.servers)
-    over = scene.world.store_faults.befall(Trouble((process.name,), watch_share=1.0, watch_s=(2.0, 10.0)))
+    over = scene.world.store_faults.inject(Trouble((process.name,), watch_share=1.0, watch_s=(2.0, 10.0)))
     await scene.for_a_while(0.5, 10.0)
     if scene.chance.random() < 0.5:
         scene.told.append("compacted")
@@ -207,19 +207,19 @@ async def slow_watches(scene: Scene) -> None:
 
 
 KINDS = {
-    "lose etcd": Kind(lose_etcd),
-    "etcd unanswered": Kind(unanswered),
-    "etcd renews only": Kind(renews_only),
-    "etcd restart": Kind(restart),
-    "etcd pause": Kind(pause),
-    "etcd compaction": Kind(compaction),
-    "etcd full": Kind(full, weight=2),
-    "etcd election": Kind(election),
-    "one way to etcd": Kind(one_way),
-    "slow etcd": Kind(slow),
-    "starved watches": Kind(starved_watches),
-    "cut watches": Kind(cut_watches),
-    "early expiry": Kind(early_expiry),
-    "late expiry": Kind(late_expiry),
-    "slow watches": Kind(slow_watches),
+    "lose etcd": FaultKind(lose_etcd),
+    "etcd unanswered": FaultKind(unanswered),
+    "etcd renews only": FaultKind(renews_only),
+    "etcd restart": FaultKind(restart),
+    "etcd pause": FaultKind(pause),
+    "etcd compaction": FaultKind(compaction),
+    "etcd full": FaultKind(full, weight=2),
+    "etcd election": FaultKind(election),
+    "one way to etcd": FaultKind(one_way),
+    "slow etcd": FaultKind(slow),
+    "starved watches": FaultKind(starved_watches),
+    "cut watches": FaultKind(cut_watches),
+    "early expiry": FaultKind(early_expiry),
+    "late expiry": FaultKind(late_expiry),
+    "slow watches": FaultKind(slow_watches),
 }

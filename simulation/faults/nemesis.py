@@ -13,12 +13,12 @@ import asyncio
 
 from simulation.faults import disk_faults, etcd_faults, network_faults, process_faults, term_faults
 from simulation.faults.faults import Fault, Schedule, draw_schedule
-from simulation.faults.scene import Kind, Scene
+from simulation.faults.scene import FaultKind, Scene
 from simulation.faults.strikes import Strikes
 from simulation.world.world import World
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FaultKind] = {
     **process_faults.KINDS,
     **network_faults.KINDS,
     **etcd_faults.KINDS,
@@ -61,7 +61,7 @@ class Nemesis:
                 self.told[fault] = scene.told
                 faults.create_task(self._strike(KINDS[fault.kind], scene))
 
-    async def _strike(self, kind: Kind, scene: Scene) -> None:
+    async def _strike(self, kind: FaultKind, scene: Scene) -> None:
         self._under_way += 1
         try:
             await kind.strike(scene)

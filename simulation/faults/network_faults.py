@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simulation.faults.scene import Kind, Scene
+from simulation.faults.scene import FaultKind, Scene
 from simulation.world.sim_transport import Delays
 
 
@@ -107,12 +107,12 @@ async def mute_a_broker(scene: Scene) -> None:
 
 
 KINDS = {
-    "cut": Kind(cut),
-    "cut a connection": Kind(cut_a_connection, weight=2),
-    "isolate a server": Kind(isolate_a_server),
-    "slow host": Kind(slow_host),
-    "lagging connections": Kind(lagging_connections),
-    "reset": Kind(reset, weight=2),
-    "lose replies": Kind(lose_replies, weight=2),
-    "mute a broker": Kind(mute_a_broker, weight=3),
+    "cut": FaultKind(cut),
+    "cut a connection": FaultKind(cut_a_connection, weight=2),
+    "isolate a server": FaultKind(isolate_a_server),
+    "slow host": FaultKind(slow_host),
+    "lagging connections": FaultKind(lagging_connections),
+    "reset": FaultKind(reset, weight=2),
+    "lose replies": FaultKind(lose_replies, weight=2),
+    "mute a broker": FaultKind(mute_a_broker, weight=3),
 }

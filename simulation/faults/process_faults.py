@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simulation.faults.scene import DATA, Kind, Scene
+from simulation.faults.scene import DATA, FaultKind, Scene
 from simulation.faults.steps import STEPS
 from simulation.faults.strikes import LAST_STRIKE_S
 from simulation.world.sim_disk import DiskFaults
@@ -131,7 +131,7 @@ async def slow_take_overs(scene: Scene) -> None:
     """▲ Brokers hand over again and again while transactions that have written there go on; and what a new owner reads
     from the disk, which is behind what it has read of etcd, takes long: these are decided while it loads."""
     longest_s = scene.chance.choice((0.1, 0.3, 1.0))
-    over = scene.world.disk(DATA).befall(DiskFaults(read_s=(longest_s / 10, longest_s)))
+    over = scene.world.disk(DATA).inject(DiskFaults(read_s=(longest_s / 10, longest_s)))
     for _ in range(scene.chance.choice((1, 2, 4))):
         scene.any_of(scene.brokers).stop()
         await scene.for_a_while(1.5, 4.0)
@@ -153,19 +153,19 @@ async def unheard_seals(scene: Scene) -> None:
 
 
 KINDS = {
-    "kill a server": Kind(kill_a_server, weight=2),
-    "stop a server": Kind(stop_a_server),
-    "strike at a change": Kind(strike_at_a_change, weight=5),
-    "strike at a step": Kind(strike_at_a_step, weight=6),
-    "kill all of a kind": Kind(kill_all_of_a_kind),
-    "slow take-overs": Kind(slow_take_overs),
-    "unheard seals": Kind(unheard_seals),
-    "host failure": Kind(host_failure),
-    "stutter": Kind(stutter),
-    "drifting clock": Kind(drifting_clock),
-    "kill a client": Kind(kill_a_client),
-    "no brokers for long": Kind(no_brokers_for_long),
-    "power failure": Kind(power_failure),
-    "pause": Kind(pause, weight=2),
-    "wall clock": Kind(wall_clock),
+    "kill a server": FaultKind(kill_a_server, weight=2),
+    "stop a server": FaultKind(stop_a_server),
+    "strike at a change": FaultKind(strike_at_a_change, weight=5),
+    "strike at a step": FaultKind(strike_at_a_step, weight=6),
+    "kill all of a kind": FaultKind(kill_all_of_a_kind),
+    "slow take-overs": FaultKind(slow_take_overs),
+    "unheard seals": FaultKind(unheard_seals),
+    "host failure": FaultKind(host_failure),
+    "stutter": FaultKind(stutter),
+    "drifting clock": FaultKind(drifting_clock),
+    "kill a client": FaultKind(kill_a_client),
+    "no brokers for long": FaultKind(no_brokers_for_long),
+    "power failure": FaultKind(power_failure),
+    "pause": FaultKind(pause, weight=2),
+    "wall clock": FaultKind(wall_clock),
 }

@@ -44,7 +44,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """`weight`: how often it is drawn, beside the others."""
 
     strike: Callable[[Scene], Awaitable[None]]

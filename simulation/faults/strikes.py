@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from simulation.faults.steps import CHANGE_OF_LAYOUT, ON_DISK, REQUESTS, Step, step_of
 from simulation.world.world import World
 from txnstore import keys
-from txnstore.records import Owner, Registration, decode
+from txnstore.records import OwnerRecord, RegistrationRecord, decode
 from txnstore.store import Event, EventKind
 
 DISK = "data"
@@ -84,11 +84,11 @@ class Strikes:
     def _remember(self, event: Event) -> None:
         key, value = event.record.key, event.record.value
         if key.startswith(keys.OWNER):
-            self._owners[key[len(keys.OWNER) :].decode()] = decode(Owner, value, key=key).broker
+            self._owners[key[len(keys.OWNER) :].decode()] = decode(OwnerRecord, value, key=key).broker
         elif key.startswith(keys.TC):
-            self._coordinators[int(key[len(keys.TC) :], 16)] = decode(Registration, value, key=key).id
+            self._coordinators[int(key[len(keys.TC) :], 16)] = decode(RegistrationRecord, value, key=key).id
         elif key.startswith(keys.LEADER):
-            self._leaders[key[len(keys.LEADER) :].decode()] = decode(Registration, value, key=key).id
+            self._leaders[key[len(keys.LEADER) :].decode()] = decode(RegistrationRecord, value, key=key).id
 
     def _disk_did(self, what: str, segment: str) -> None:
         if self._armed:

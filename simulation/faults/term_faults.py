@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.faults.scene import Kind, Scene
+from simulation.faults.scene import FaultKind, Scene
 from simulation.world.store_faults import APPLIED, Trouble
 
 
@@ -33,12 +33,12 @@ async def steps_unheard_of(scene: Scene) -> None:
     that it has deleted are used again meanwhile."""
     leader = scene.strikes.leader("controller")
     scene.told.append(leader)
-    over = scene.world.store_faults.befall(Trouble((leader,), ("commit",), share=0.4, fates=(APPLIED,)))
+    over = scene.world.store_faults.inject(Trouble((leader,), ("commit",), share=0.4, fates=(APPLIED,)))
     await scene.for_a_while(2.0, 8.0)
     over()
 
 
 KINDS = {
-    "term unheard of": Kind(term_unheard_of, weight=2),
-    "steps unheard of": Kind(steps_unheard_of),
+    "term unheard of": FaultKind(term_unheard_of, weight=2),
+    "steps unheard of": FaultKind(steps_unheard_of),
 }

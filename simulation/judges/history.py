@@ -25,7 +25,7 @@ Place = tuple[int, ...]
 (segment, ledger, entry, index): over splits and merges a key goes from one to the next, each with a higher number."""
 
 
-class Read(msgspec.Struct, frozen=True, array_like=True):
+class ReadObservation(msgspec.Struct, frozen=True, array_like=True):
     place: Place
     value: str
 
@@ -46,7 +46,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshot: names the snapshot this is a part of; all polls of one together are one reading of it.
     """
 
-    reads: dict[str, list[Read]]
+    reads: dict[str, list[ReadObservation]]
     at: float
     assignment: int = 0
     assigned_at: float = 0.0

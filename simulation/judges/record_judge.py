@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from simulation.judges.transaction_records import Kept, Participant, Records
+from simulation.judges.transaction_records import KeptHeader, OpHolder, Records
 from txnstore import keys
 from txnstore.access.backend import Reason, Refused
 from txnstore.memory.memory_etcd import Arrival
@@ -23,7 +23,7 @@ from txnstore.records import (
     TxnName,
     TxnSeq,
 )
-from txnstore.store import CommitResult, Event
+from txnstore.store import CommitVerdict, Event
 from txnwire.ids import TxnId
 
 SWEPT = (REASON_TIMEOUT, REASON_SESSION, REASON_UNANSWERED)
@@ -45,7 +45,7 @@ class RecordJudge:
         if isinstance(arrival.outcome, Refused) and arrival.outcome.reason is Reason.MALFORMED:
             self.findings.append(f"a {arrival.request} of {arrival.client} is refused: {arrival.outcome}")
         if arrival.request == "commit" and isinstance(arrival.outcome, list):
-            last: CommitResult = arrival.outcome[-1]
+            last: CommitVerdict = arrival.outcome[-1]
             self._made = (last.revision, arrival.client)
 
     def saw(self, events: Sequence[Event]) -> None:
@@ -84,7 +84,9 @@ class RecordJudge:
 
     # ---- headers ----
 
-    def _header(self, key: bytes, before: Kept | None, after: Kept | None, author: str | None) -> Iterable[str]:
+    def _header(
+        self, key: bytes, before: KeptHeader | None, after: KeptHeader | None, author: str | None
+    ) -> Iterable[str]:
         txn_id = keys.txn_of(key)
         if after is None:
             return () if before is None else self._collected(txn_id, before)
@@ -92,7 +94,7 @@ class RecordJudge:
             return self._begun(txn_id, after, author)
         return self._decided(txn_id, before, after, author)
 
-    def _begun(self, txn_id: TxnId, after: Kept, author: str | None) -> Iterable[str]:
+    def _begun(self, txn_id: TxnId, after: KeptHeader, author: str | None) -> Iterable[str]:
         now = self._now
         if after.header.state != OPEN:
             yield f"{txn_id} begins as {after.header.state}"
@@ -113,7 +115,9 @@ class RecordJudge:
             if named is None or named.txn_id != str(txn_id):
                 yield f"{txn_id} begins under the name {after.header.name!r}, which does not lead to it"
 
-    def _decided(self, txn_id: TxnId, before: Kept | None, after: Kept, author: str | None) -> Iterable[str]:
+    def _decided(
+        self, txn_id: TxnId, before: KeptHeader | None, after: KeptHeader, author: str | None
+    ) -> Iterable[str]:
         now, header = self._now, after.header
         if after.version != 2 or before is None or before.header.state != OPEN or header.state == OPEN:
             was = "absent" if before is None else before.header.state
@@ -129,7 +133,7 @@ class RecordJudge:
         if header.reason in SWEPT and author is not None and author != (owner.id if owner else None):
             yield f"{txn_id} is aborted ({header.reason}) by {author}, its owner is {owner.id if owner else 'nobody'}"
 
-    def _collected(self, txn_id: TxnId, before: Kept) -> Iterable[str]:
+    def _collected(self, txn_id: TxnId, before: KeptHeader) -> Iterable[str]:
         now = self._now
         if before.header.state == OPEN:
             yield f"{txn_id} is collected while it is open"
@@ -160,13 +164,13 @@ class RecordJudge:
             yield f"{name} is put a second time"
         now.used[key] = None
 
-    def _participant(self, participant: Participant) -> Iterable[str]:
+    def _participant(self, participant: OpHolder) -> Iterable[str]:
         """An index key stands exactly while there are ops."""
         ops, indexed = self._now.ops.get(participant), participant in self._now.indexed
         if bool(ops) != indexed:
             yield f"{participant} has {len(ops or ())} ops and {'an' if indexed else 'no'} index key"
 
-    def _cleared(self, participant: Participant) -> Iterable[str]:
+    def _cleared(self, participant: OpHolder) -> Iterable[str]:
         """The last op of a participant went."""
         now = self._now
         header = now.headers.get(keys.txn(participant.txn_id))

@@ -9,7 +9,7 @@ from simulation.judges.footprint import collections_of, numbers_of
 from simulation.judges.leftovers import BUDGETS
 from simulation.judges.settling import work_left
 from txnctl.checking.picture import picture_of
-from txnctl.metrics.statistics import ProcessStatistics
+from txnctl.metrics.statistics import ServerStatistics
 from txnctl.process.server import Server
 from txnstore import keys
 from txnstore.memory.mvcc import Mvcc
@@ -75,7 +75,7 @@ def open_beyond_owned(name: str, server: Server, ledgers: int) -> Iterator[str]:
         yield f"{name} has {ledgers} ledgers open and owns {owned} segments"
 
 
-def under_way(told: ProcessStatistics) -> Mapping[str, int]:
+def under_way(told: ServerStatistics) -> Mapping[str, int]:
     """What statistics tell of work that is not done."""
     left = {"commits queued": told.store.commits.queued, "commits in flight": told.store.commits.in_flight}
     if (coordinator := told.coordinator) is not None:

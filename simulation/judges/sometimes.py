@@ -28,7 +28,7 @@ from txnstore.records import (
     TxnName,
     decode,
 )
-from txnstore.store import CommitResult, Compacted, Event, EventKind, KeyValue
+from txnstore.store import CommitVerdict, Compacted, Event, EventKind, KeyValue
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName
 
@@ -204,7 +204,7 @@ class Sometimes:
         elif arrival.request == "commit" and isinstance(outcome, list):
             self._met_commit(at, arrival, outcome)
 
-    def _met_commit(self, at: float, arrival: Arrival, results: Sequence[CommitResult]) -> None:
+    def _met_commit(self, at: float, arrival: Arrival, results: Sequence[CommitVerdict]) -> None:
         held = sum(1 for result in results if result.succeeded)
         self.counts["commit applied, its answer lost"] += bool(held and arrival.unheard and not arrival.late)
         self.counts["late write landed"] += bool(held and arrival.late)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simulation.world.world import World
 from txnstore import keys
-from txnstore.records import Registration, decode
+from txnstore.records import RegistrationRecord, decode
 from txnstore.store import Event, EventKind
 
 
@@ -28,7 +28,7 @@ class Terms:
     def saw(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.record.key == keys.leader("controller") and event.kind is EventKind.PUT:
-                self._elected(decode(Registration, event.record.value, key=event.record.key).id)
+                self._elected(decode(RegistrationRecord, event.record.value, key=event.record.key).id)
 
     def _elected(self, name: str) -> None:
         elected = (name, self._world.processes[name].life)

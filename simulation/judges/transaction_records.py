@@ -11,8 +11,8 @@ from txnstore.records import (
     AbortedRecord,
     GcHorizon,
     Header,
-    Owner,
-    Registration,
+    OwnerRecord,
+    RegistrationRecord,
     SubscriptionRecord,
     TopicRecord,
     TxnName,
@@ -20,11 +20,11 @@ from txnstore.records import (
     decode,
 )
 from txnstore.store import Event, EventKind, KeyValue
-from txnstore.writes.collection_transitions import Outcomes, read_outcomes
+from txnstore.writes.collection_transitions import OutcomeBitmap, read_outcomes
 from txnwire.ids import TxnId
 
 
-class Kept(NamedTuple):
+class KeptHeader(NamedTuple):
     """A header as it was put."""
 
     header: Header
@@ -44,7 +44,7 @@ class TcOwner(NamedTuple):
     first_id: int
 
 
-class Participant(NamedTuple):
+class OpHolder(NamedTuple):
     """Who has ops of a transaction: the writes of a segment, or the acks of one of its subscriptions."""
 
     txn_id: TxnId
@@ -57,17 +57,17 @@ class Participant(NamedTuple):
 
 
 @dataclass(slots=True)
-class Changed:
+class RevisionChange:
     """What one revision has changed: mostly what was there before, by key."""
 
-    headers: dict[bytes, Kept | None] = field(default_factory=dict)
+    headers: dict[bytes, KeptHeader | None] = field(default_factory=dict)
     seqs: dict[int, TxnSeq | None] = field(default_factory=dict)
     names: dict[str, TxnName | None] = field(default_factory=dict)
     ops: list[bytes] = field(default_factory=list)
     """Put ones."""
-    participants: dict[Participant, None] = field(default_factory=dict)
+    participants: dict[OpHolder, None] = field(default_factory=dict)
     """Those whose ops or index key have changed."""
-    cleared: dict[Participant, None] = field(default_factory=dict)
+    cleared: dict[OpHolder, None] = field(default_factory=dict)
     deadlines: list[bytes] = field(default_factory=list)
     """Put ones."""
     unplaced: list[tuple[str, TxnId]] = field(default_factory=list)
@@ -77,14 +77,14 @@ class Changed:
 
 class Records:
     def __init__(self) -> None:
-        self.headers: dict[bytes, Kept] = {}
+        self.headers: dict[bytes, KeptHeader] = {}
         self.given_out: dict[TxnId, None] = {}
         """Every id there ever was a header of."""
         self.used: dict[bytes, None] = {}
         """Every op key there ever was."""
-        self.ops: dict[Participant, dict[bytes, None]] = {}
-        self.ops_of: dict[TxnId, dict[Participant, None]] = {}
-        self.indexed: dict[Participant, None] = {}
+        self.ops: dict[OpHolder, dict[bytes, None]] = {}
+        self.ops_of: dict[TxnId, dict[OpHolder, None]] = {}
+        self.indexed: dict[OpHolder, None] = {}
         self.owners: dict[str, SegmentOwner] = {}
         self.tcs: dict[int, TcOwner] = {}
         self.seqs: dict[int, TxnSeq] = {}
@@ -95,10 +95,10 @@ class Records:
         self.aborted: dict[tuple[str, TxnId], None] = {}
         """Every transaction that ever had an aborted record in a segment."""
         self.horizon = 0
-        self._outcomes: dict[bytes, Outcomes] = {}
+        self._outcomes: dict[bytes, OutcomeBitmap] = {}
         self._going: dict[str, None] = {}
         """Topics that are being deleted, or were, or have a subscription of which that is true."""
-        self._kinds: tuple[tuple[bytes, Callable[[Changed, Event], None]], ...] = (
+        self._kinds: tuple[tuple[bytes, Callable[[RevisionChange, Event], None]], ...] = (
             (keys.TXN_OP, self._op),
             (keys.TXN, self._header),
             (keys.WRITES_BY_SEGMENT, self._index),
@@ -115,13 +115,13 @@ class Records:
             (keys.SUBSCRIPTION, self._subscription),
         )
 
-    def apply(self, events: Sequence[Event]) -> Changed | None:
+    def apply(self, events: Sequence[Event]) -> RevisionChange | None:
         """None where nothing of this has changed."""
-        changed: Changed | None = None
+        changed: RevisionChange | None = None
         for event in events:
             for prefix, note in self._kinds:
                 if event.record.key.startswith(prefix):
-                    changed = changed or Changed()
+                    changed = changed or RevisionChange()
                     note(changed, event)
                     break
         return changed
@@ -136,18 +136,18 @@ class Records:
 
     # ---- one event ----
 
-    def _header(self, changed: Changed, event: Event) -> None:
+    def _header(self, changed: RevisionChange, event: Event) -> None:
         record = event.record
         changed.headers.setdefault(record.key, self.headers.get(record.key))
         if event.kind is EventKind.DELETE:
             self.headers.pop(record.key, None)
         else:
             header = decode(Header, record.value, key=record.key)
-            self.headers[record.key] = Kept(header, record.version, record.mod_revision)
+            self.headers[record.key] = KeptHeader(header, record.version, record.mod_revision)
 
-    def _op(self, changed: Changed, event: Event) -> None:
+    def _op(self, changed: RevisionChange, event: Event) -> None:
         key = event.record.key
-        participant = Participant(*keys.op_parts(key))
+        participant = OpHolder(*keys.op_parts(key))
         changed.participants[participant] = None
         if event.kind is EventKind.PUT:
             changed.ops.append(key)
@@ -165,40 +165,40 @@ class Records:
             if not of_txn:
                 self.ops_of.pop(participant.txn_id, None)
 
-    def _index(self, changed: Changed, event: Event) -> None:
+    def _index(self, changed: RevisionChange, event: Event) -> None:
         key = event.record.key
         writes = key.startswith(keys.WRITES_BY_SEGMENT)
         parts = key[len(keys.WRITES_BY_SEGMENT if writes else keys.ACKS_BY_SEGMENT_SUBSCRIPTION) :].decode().split("/")
         subscription = None if writes else parts[-2]
-        participant = Participant(TxnId.parse(parts[-1]), "/".join(parts[:4]), subscription)
+        participant = OpHolder(TxnId.parse(parts[-1]), "/".join(parts[:4]), subscription)
         changed.participants[participant] = None
         if event.kind is EventKind.PUT:
             self.indexed[participant] = None
         else:
             self.indexed.pop(participant, None)
 
-    def _owner(self, _: Changed, event: Event) -> None:
+    def _owner(self, _: RevisionChange, event: Event) -> None:
         segment = event.record.key[len(keys.OWNER) :].decode()
         if event.kind is EventKind.DELETE:
             self.owners.pop(segment, None)
         else:
-            owner = decode(Owner, event.record.value, key=event.record.key)
+            owner = decode(OwnerRecord, event.record.value, key=event.record.key)
             self.owners[segment] = SegmentOwner(owner.broker, event.record.create_revision)
 
-    def _tc(self, _: Changed, event: Event) -> None:
+    def _tc(self, _: RevisionChange, event: Event) -> None:
         tcid = int(event.record.key[len(keys.TC) :], 16)
         if event.kind is EventKind.DELETE:
             self.tcs.pop(tcid, None)
         else:
-            taken = decode(Registration, event.record.value, key=event.record.key)
+            taken = decode(RegistrationRecord, event.record.value, key=event.record.key)
             self.tcs[tcid] = TcOwner(taken.id, self.seqs[tcid].next if tcid in self.seqs else 1)
 
-    def _seq(self, changed: Changed, event: Event) -> None:
+    def _seq(self, changed: RevisionChange, event: Event) -> None:
         tcid = int(event.record.key[len(keys.TXN_SEQ) :], 16)
         changed.seqs[tcid] = self.seqs.get(tcid)
         self.seqs[tcid] = decode(TxnSeq, event.record.value, key=event.record.key)
 
-    def _deadline(self, changed: Changed, event: Event) -> None:
+    def _deadline(self, changed: RevisionChange, event: Event) -> None:
         timeout_ms, txn_id = keys.deadline_parts(event.record.key)
         if event.kind is EventKind.PUT:
             self.deadlines[txn_id] = timeout_ms
@@ -206,7 +206,7 @@ class Records:
         else:
             self.deadlines.pop(txn_id, None)
 
-    def _name(self, changed: Changed, event: Event) -> None:
+    def _name(self, changed: RevisionChange, event: Event) -> None:
         name = keys.unquote_text(event.record.key[len(keys.TXN_NAME) :].decode())
         changed.names[name] = self.names.get(name)
         if event.kind is EventKind.PUT:
@@ -215,13 +215,13 @@ class Records:
         else:
             self.names.pop(name, None)
 
-    def _outcome(self, _: Changed, event: Event) -> None:
+    def _outcome(self, _: RevisionChange, event: Event) -> None:
         key = event.record.key
         tcid, block = key[len(keys.TXN_OUTCOME) :].decode().split("/")
         found = event.record if event.kind is EventKind.PUT else None
         self._outcomes[key] = read_outcomes(int(tcid, 16), int(block, 16), found)
 
-    def _state(self, changed: Changed, event: Event) -> None:
+    def _state(self, changed: RevisionChange, event: Event) -> None:
         segment, what = keys.segment_state_parts(event.record.key)
         if what == "watermark" or event.kind is EventKind.DELETE:
             return
@@ -230,15 +230,15 @@ class Records:
         if decode(AbortedRecord, event.record.value, key=event.record.key).max_position is None:
             changed.unplaced.append((segment, txn_id))
 
-    def _horizon(self, changed: Changed, event: Event) -> None:
+    def _horizon(self, changed: RevisionChange, event: Event) -> None:
         horizon = decode(GcHorizon, event.record.value, key=event.record.key).revision
         changed.horizon_fell |= horizon < self.horizon
         self.horizon = horizon
 
-    def _topic(self, _: Changed, event: Event) -> None:
+    def _topic(self, _: RevisionChange, event: Event) -> None:
         self._note_going(event.record, event.record.key[len(keys.TOPIC) :].decode(), event, TopicRecord)
 
-    def _subscription(self, _: Changed, event: Event) -> None:
+    def _subscription(self, _: RevisionChange, event: Event) -> None:
         topic = event.record.key[len(keys.SUBSCRIPTION) :].decode().rpartition("/")[0]
         self._note_going(event.record, topic, event, SubscriptionRecord)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from simulation.mutants.mutant import Mutant
-from simulation.mutants.runner import Outcome, Runner
+from simulation.mutants.runner import MutantOutcome, Runner
 from simulation.mutants.table import MUTANTS
 
 SHOWN = 160
@@ -38,7 +38,7 @@ def _chosen(only: str) -> list[Mutant]:
     return chosen
 
 
-def _show(outcome: Outcome, number: int, of: int) -> None:
+def _show(outcome: MutantOutcome, number: int, of: int) -> None:
     print(f"[{number}/{of}] {outcome.verdict}: {outcome.name}, {outcome.by}, {outcome.seconds:.0f} s", flush=True)
     for finding in outcome.findings[:2]:
         print(f"    {finding[:SHOWN]}", flush=True)
@@ -53,7 +53,7 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name}: {mutant.rule} ({mutant.section}, {mutant.file})")
         return 0
-    outcomes: list[Outcome] = []
+    outcomes: list[MutantOutcome] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, ThreadPoolExecutor(arguments.jobs) as pool:
         runner = Runner(
             Path(scratch), arguments.seeds, arguments.first_seed, told=print if arguments.verbose else lambda _: None

@@ -13,8 +13,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="of two who count a fenced ledger the first count stands",
         section="§6",
         file="segments/ledger/ledger_files.py",
-        old="    create_once(paths.count, _encode_fence(Fence(entries=entries)))",
-        new="    replace_file(paths.count, _encode_fence(Fence(entries=entries)))",
+        old="    create_once(paths.count, _encode_fence(FenceFile(entries=entries)))",
+        new="    replace_file(paths.count, _encode_fence(FenceFile(entries=entries)))",
         tests=(
             "tests/segments/ledger/test_file_ledger.py::"
             "TestContract::test_of_two_successors_that_count_at_once_the_first_count_stands",

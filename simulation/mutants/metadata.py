@@ -33,7 +33,7 @@ MUTANTS = (
         faults=UNANSWERED,
         file="txnstore/access/group_commit.py",
         old="                parts.appendleft(_Part(part.members, unanswered=fence.revision))\n",
-        new="                taken = CommitResult(True, fence.revision, ())\n"
+        new="                taken = CommitVerdict(True, fence.revision, ())\n"
         "                _resolve(part.members, [taken] * len(part.members))\n",
     ),
     Mutant(

@@ -217,8 +217,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="who has lost to the deadline is told that it was the deadline (D2)",
         section="§5",
         file="txnstore/writes/transitions.py",
-        old="    return Decision(header.state, record.mod_revision, header.reason, writers, header.note)",
-        new="    return Decision(header.state, record.mod_revision, None, writers, header.note)",
+        old="    return RecordedDecision(header.state, record.mod_revision, header.reason, writers, header.note)",
+        new="    return RecordedDecision(header.state, record.mod_revision, None, writers, header.note)",
         tests=(
             "tests/coordinator_v5/test_deadlines.py::"
             "test_d2_a_commit_whose_write_is_held_past_the_sweep_of_another_coordinator_is_told_of_the_deadline",

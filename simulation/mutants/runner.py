@@ -36,7 +36,7 @@ ERRORS = "probe.errors"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MutantOutcome:
     """What became of one mutant. `verdict`: caught, survived or error."""
 
     name: str
@@ -50,7 +50,7 @@ class Outcome:
     """Seeds that are not clean without the mutant either."""
 
 
-class Run(NamedTuple):
+class SimulationRun(NamedTuple):
     """A run of the simulation, as it is asked for."""
 
     seed: int
@@ -79,7 +79,7 @@ class Runner:
     seeds: int = 500
     first_seed: int = 1
     told: Callable[[str], None] = lambda _: None
-    _plain: dict[Run, tuple[str, ...]] = field(default_factory=dict)
+    _plain: dict[SimulationRun, tuple[str, ...]] = field(default_factory=dict)
     _plain_tests: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -87,7 +87,7 @@ class Runner:
         self.original = self.scratch / "original"
         copy_tree(ROOT, self.original)
 
-    def run(self, mutant: Mutant) -> Outcome:
+    def run(self, mutant: Mutant) -> MutantOutcome:
         begin = time.monotonic()
         tree = self.scratch / mutant.name
         try:
@@ -95,37 +95,37 @@ class Runner:
             mutant.apply(tree)
             outcome = self._by_tests(mutant, tree) if mutant.tests else self._by_seeds(mutant, tree)
         except ProbeFailed as failed:
-            outcome = Outcome(mutant.name, "error", "the simulation did not run", (str(failed),), 0.0)
+            outcome = MutantOutcome(mutant.name, "error", "the simulation did not run", (str(failed),), 0.0)
         finally:
             shutil.rmtree(tree, ignore_errors=True)
         return _timed(outcome, time.monotonic() - begin)
 
     # ---- seeds ----
 
-    def _by_seeds(self, mutant: Mutant, tree: Path) -> Outcome:
+    def _by_seeds(self, mutant: Mutant, tree: Path) -> MutantOutcome:
         first, last, run, passed_over = self.first_seed, self.first_seed + self.seeds - 1, 0, list[int]()
         while first <= last:
             found = self._first_finding(mutant, tree, first, last)
             run += (last if found is None else found.seed) - first + 1
             if found is None:
                 break
-            asked = Run(found.seed, mutant.work_s, mutant.faults)
+            asked = SimulationRun(found.seed, mutant.work_s, mutant.faults)
             if any(ACCIDENT.search(text) for text in found.findings):
-                return Outcome(mutant.name, "error", str(asked), found.findings, 0.0, run)
+                return MutantOutcome(mutant.name, "error", str(asked), found.findings, 0.0, run)
             if not self._findings_without(asked):
-                return Outcome(mutant.name, "caught", str(asked), found.findings, 0.0, run, tuple(passed_over))
+                return MutantOutcome(mutant.name, "caught", str(asked), found.findings, 0.0, run, tuple(passed_over))
             passed_over.append(found.seed)
             first = found.seed + 1
-        return Outcome(mutant.name, "survived", f"{run} seeds", (), 0.0, run, tuple(passed_over))
+        return MutantOutcome(mutant.name, "survived", f"{run} seeds", (), 0.0, run, tuple(passed_over))
 
     def _first_finding(self, mutant: Mutant, tree: Path, first: int, last: int) -> SeedRun | None:
-        for run in probe(tree, Run(first, mutant.work_s, mutant.faults), last):
+        for run in probe(tree, SimulationRun(first, mutant.work_s, mutant.faults), last):
             self.told(f"{mutant.name}: seed {run.seed} {'has findings' if run.findings else 'is clean'}")
             if run.findings:
                 return run
         return None
 
-    def _findings_without(self, asked: Run) -> tuple[str, ...]:
+    def _findings_without(self, asked: SimulationRun) -> tuple[str, ...]:
         with self._lock:
             if asked not in self._plain:
                 (run,) = probe(self.original, asked, asked.seed)
@@ -134,22 +134,22 @@ class Runner:
 
     # ---- tests ----
 
-    def _by_tests(self, mutant: Mutant, tree: Path) -> Outcome:
+    def _by_tests(self, mutant: Mutant, tree: Path) -> MutantOutcome:
         with self._lock:
             if mutant.tests not in self._plain_tests:
                 self._plain_tests[mutant.tests] = not run_tests(self.original, mutant.tests)
         if not self._plain_tests[mutant.tests]:
-            return Outcome(mutant.name, "error", "its tests fail without the mutant too", mutant.tests, 0.0)
+            return MutantOutcome(mutant.name, "error", "its tests fail without the mutant too", mutant.tests, 0.0)
         failures = run_tests(tree, mutant.tests)
         if not failures:
-            return Outcome(mutant.name, "survived", f"{len(mutant.tests)} tests", (), 0.0)
+            return MutantOutcome(mutant.name, "survived", f"{len(mutant.tests)} tests", (), 0.0)
         if any(ACCIDENT.search(text) for text in failures):
-            return Outcome(mutant.name, "error", "an accident, not the rule", failures, 0.0)
-        return Outcome(mutant.name, "caught", "tests", failures, 0.0)
+            return MutantOutcome(mutant.name, "error", "an accident, not the rule", failures, 0.0)
+        return MutantOutcome(mutant.name, "caught", "tests", failures, 0.0)
 
 
-def _timed(outcome: Outcome, seconds: float) -> Outcome:
-    return Outcome(
+def _timed(outcome: MutantOutcome, seconds: float) -> MutantOutcome:
+    return MutantOutcome(
         outcome.name, outcome.verdict, outcome.by, outcome.findings, round(seconds, 1), outcome.seeds_run,
         outcome.passed_over,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def probe(tree: Path, asked: Run, last: int) -> Iterator[SeedRun]:
+def probe(tree: Path, asked: SimulationRun, last: int) -> Iterator[SeedRun]:
     """Runs of the simulation in `tree`, with seeds counting up to `last`, or to the first one with findings. A run that
     hangs is one with a finding."""
     first = asked.seed

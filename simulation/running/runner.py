@@ -11,7 +11,7 @@ import msgspec
 
 from simulation.running.job import Job, Result
 from simulation.running.reduction import fails_likewise, kinds_of, reduction
-from simulation.running.workers import Worker
+from simulation.running.workers import SimulationWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 REDUCED_SEEDS = 3
@@ -23,7 +23,7 @@ async def run_all(jobs: Iterable[Job], *, parallel: int, hang_s: float, done: Ca
     waiting = iter(jobs)
 
     async def work() -> None:
-        async with Worker(hang_s=hang_s) as worker:
+        async with SimulationWorker(hang_s=hang_s) as worker:
             for job in waiting:
                 done(job, await worker.perform(job))
 

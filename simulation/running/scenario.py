@@ -103,7 +103,7 @@ RELIEF_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """What one run showed. `findings` is empty where nothing is wrong."""
 
     seed: int
@@ -441,7 +441,7 @@ def _excused(error: BaseException) -> bool:
     return isinstance(error, EXCUSED) or (isinstance(error, NotAllowed) and NO_FOLDER in str(error))
 
 
-def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> Report:
+def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> RunReport:
     """One run from one seed, and what the seed lets befall it unless `schedule` says otherwise. Deterministic: the same
     arguments give the same report, hash included."""
     if schedule is None:
@@ -450,7 +450,7 @@ def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, 
         return _run(seed, work_s, schedule, log)
 
 
-def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Report:
+def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> RunReport:
     trace = Trace(log)
     loop = SimLoop(seed, trace)  # type: ignore[abstract]
     alarms: dict[str, int] = {}
@@ -492,7 +492,7 @@ def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Re
     for operation in history.operations:
         kind = f"{operation.name.partition(' ')[0]} {operation.outcome}"
         operations[kind] = operations.get(kind, 0) + 1
-    return Report(
+    return RunReport(
         seed, trace.digest(), virtual_s, trace.events, operations, scenario.plan.errors, scenario.nemesis.counts,
         reached, scenario.settling.took_s, findings, schedule, told, history,
     )  # fmt: skip

@@ -21,7 +21,7 @@ LAST_WORDS_BYTES = 6000
 ABORT_S = 5.0
 
 
-class Worker:
+class SimulationWorker:
     """One process at a time. `hang_s`: how long a run may take by the wall clock. Usable by one caller at a time."""
 
     def __init__(self, *, hang_s: float) -> None:
@@ -29,7 +29,7 @@ class Worker:
         self._process: asyncio.subprocess.Process | None = None
         self._errors: IO[bytes] | None = None
 
-    async def __aenter__(self) -> Worker:
+    async def __aenter__(self) -> SimulationWorker:
         return self
 
     async def __aexit__(

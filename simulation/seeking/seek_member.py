@@ -25,7 +25,7 @@ def seen_of(messages: Sequence[Message]) -> list[tuple[str, Place, str]]:
     return [((one.key or b"").decode(), place_of(one.id), one.value.decode()) for one in messages]
 
 
-class Member:
+class SeekMember:
     """One consumer of the subscription, through one of its lives. `found` is told of breaches."""
 
     def __init__(

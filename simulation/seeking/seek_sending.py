@@ -16,7 +16,7 @@ KEYS = 8
 ABORTED_SHARE = 0.3
 
 
-class Sender:
+class SoughtSender:
     """Sends to whatever topic has the name, with a producer for each."""
 
     def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
@@ -92,7 +92,7 @@ class SenderLife:
     def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
         self._ports = ports
         self._plan = plan
-        self._sender = Sender(ports, plan, log)
+        self._sender = SoughtSender(ports, plan, log)
 
     async def live(self) -> None:
         ports = self._ports

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 
 import txnclient
-from simulation.seeking.seek_member import Member, seen_of
+from simulation.seeking.seek_member import SeekMember, seen_of
 from simulation.seeking.seek_model import EARLIEST, LATEST, MESSAGE, TIME, Point, SeekLog
-from simulation.seeking.seek_sending import TOPIC, Sender
+from simulation.seeking.seek_sending import TOPIC, SoughtSender
 from simulation.seeking.seek_trials import Trials, asks_elsewhere
 from simulation.workloads.queue_work import outcomes_of
 from simulation.workloads.recorder import place_of
@@ -57,7 +57,7 @@ class SeekLife:
                 self._careless.within(self._connect()) as client,
                 self._careless.within(self._connect()) as other,
             ):
-                sending = asyncio.ensure_future(Sender(self._ports, self._plan, self._log).go_on(client))
+                sending = asyncio.ensure_future(SoughtSender(self._ports, self._plan, self._log).go_on(client))
                 try:
                     await self._work(client, other)
                 finally:
@@ -122,7 +122,7 @@ class SeekLife:
                 log.has_begun(point)
             guest = asyncio.ensure_future(self._guest(other))
             try:
-                await self._host(client, Member(client, consumer, log, self._random, self._careless, self._kept))
+                await self._host(client, SeekMember(client, consumer, log, self._random, self._careless, self._kept))
             finally:
                 guest.cancel()
                 await asyncio.gather(guest, return_exceptions=True)
@@ -131,7 +131,7 @@ class SeekLife:
 
     # ---- the one that stays, and seeks ----
 
-    async def _host(self, client: txnclient.Client, member: Member) -> None:
+    async def _host(self, client: txnclient.Client, member: SeekMember) -> None:
         until = self._now() + self._random.uniform(2.0, 14.0)
         while self._goes_on(until):
             reads_until = self._now() + self._random.expovariate(1 / 1.5)
@@ -162,7 +162,7 @@ class SeekLife:
         kind = LATEST if drawn > 0.85 else EARLIEST
         return log.begins(kind, joins=joins), kind
 
-    async def _seek(self, client: txnclient.Client, member: Member) -> None:
+    async def _seek(self, client: txnclient.Client, member: SeekMember) -> None:
         point, start = self._drawn(member.times_ms)
         by_consumer = self._random.random() < 0.7
         seeking = member.consumer.seek(start) if by_consumer else client.seek_subscription(TOPIC, SUBSCRIPTION, start)
@@ -202,13 +202,13 @@ class SeekLife:
                 consuming = client.consumer(TOPIC, SUBSCRIPTION, name="guest", start="earliest")
                 async with self._careless.within(consuming) as consumer:
                     self._log.guest_joins = False
-                    await self._be_guest(Member(client, consumer, self._log, self._random, self._careless, []))
+                    await self._be_guest(SeekMember(client, consumer, self._log, self._random, self._careless, []))
             except TxnError as error:
                 if error.fatal or isinstance(error, TopicNotFound | SubscriptionNotFound):
                     return  # the host hears of it as well
                 self._plan.met(self._ports.owner.name, error)
 
-    async def _be_guest(self, member: Member) -> None:
+    async def _be_guest(self, member: SeekMember) -> None:
         until = self._now() + self._random.uniform(1.0, 15.0)
         while self._goes_on(until):
             await asyncio.sleep(self._random.expovariate(1 / (4 * self._plan.pause_s)))

@@ -42,7 +42,7 @@ KEYS = 12
 ABORTED_SHARE = 0.6
 
 
-class Named(NamedTuple):
+class NamedAck(NamedTuple):
     """What one ack names: some values, and, cumulative, everything up to a place in each segment, or less of it: what
     has come again, or to nobody yet, since it was handed out is passed over."""
 
@@ -57,15 +57,15 @@ class Named(NamedTuple):
 class Outside:
     """An ack outside of transactions. `dropped`: what it surely did not ack, for it was pending in a transaction."""
 
-    named: Named
-    dropped: tuple[Named, ...] = ()
+    named: NamedAck
+    dropped: tuple[NamedAck, ...] = ()
 
 
 @dataclass(slots=True)
 class AckingLog:
     """What was done over all lives. `left` and `visible`: values with their places, as found at the end."""
 
-    within: list[tuple[str, Named]] = field(default_factory=list)
+    within: list[tuple[str, NamedAck]] = field(default_factory=list)
     """(transaction, what it acked or tried to)"""
     outside: list[Outside] = field(default_factory=list)
     dropped: int = 0
@@ -187,9 +187,9 @@ class AckingLife:
         self._unacked.update(dict.fromkeys(_values(messages)))
         return messages
 
-    def _all_handed(self) -> Named:
+    def _all_handed(self) -> NamedAck:
         """▲ What was handed out last is acked: with it all that was handed out before, in every segment."""
-        named = Named(tuple(self._unacked), tuple(self._handed.values()))
+        named = NamedAck(tuple(self._unacked), tuple(self._handed.values()))
         self._unacked.clear()
         return named
 
@@ -217,11 +217,11 @@ class AckingLife:
         self._unacked.clear()
         self._log.has_aborted(str(txn.id), messages)
 
-    def _named(self, messages: Sequence[Message]) -> Named:
+    def _named(self, messages: Sequence[Message]) -> NamedAck:
         values = _values(messages)
         for value in values:
             self._unacked.pop(value, None)
-        return Named(values)
+        return NamedAck(values)
 
     async def _is_open(self, client: txnclient.Client, txn: Transaction) -> bool:
         return (await client.outcomes([txn.id]))[txn.id] == "OPEN"
@@ -232,7 +232,7 @@ class AckingLife:
         messages: Sequence[Message],
         *,
         still_held: Callable[[], Awaitable[bool]] | None = None,
-        held: Named | None = None,
+        held: NamedAck | None = None,
     ) -> None:
         opened = self._connections.opened
         if self._random.random() < 0.5:

@@ -39,7 +39,7 @@ End = Callable[[Draft, Transaction], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class CarelessNames:
     """What of the workload it takes: topics, the keys of now, and values that nobody else has."""
 
     topics: tuple[str, ...]
@@ -63,7 +63,7 @@ class CarelessWork:
         recorder: Recorder,
         process: str,
         chance: random.Random,
-        names: Names,
+        names: CarelessNames,
         lifetimes: Lifetimes,
         *,
         commit: End,

@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from simulation.judges.history import Ack, Call, Ended, History, Operation, Outcome, Place, Poll, Read, Report, Send
+from simulation.judges.history import (
+    Ack,
+    Call,
+    Ended,
+    History,
+    Operation,
+    Outcome,
+    Place,
+    Poll,
+    ReadObservation,
+    Report,
+    Send,
+)
 from simulation.workloads.careless import GivenUp
 from txnclient.consuming.message import Message
 from txnwire.ids import MessageId, TxnId
@@ -167,7 +179,7 @@ class Positions:
                     )
                 )  # fmt: skip
             key = key_of(message.topic, message.key)
-            read = Read(place_of(message.id), message.value.decode())
+            read = ReadObservation(place_of(message.id), message.value.decode())
             polls[-1].reads.setdefault(key, []).append(read)
         return polls
 

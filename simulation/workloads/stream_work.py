@@ -32,7 +32,7 @@ TRIES = 4
 """Of each part of a step, until the step as a whole begins anew; as many as Spark makes of a task."""
 
 
-class Shown(NamedTuple):
+class ShownMessage(NamedTuple):
     """One message of a step."""
 
     position: Position
@@ -47,7 +47,7 @@ class StreamLog:
 
     topics: tuple[str, ...]
     cuts: list[str] = field(default_factory=list)
-    steps: list[dict[str, list[Shown]]] = field(default_factory=list)
+    steps: list[dict[str, list[ShownMessage]]] = field(default_factory=list)
     done: int = 0
     """Steps that have been read to their ends."""
     again: int = 0
@@ -67,7 +67,7 @@ class StreamLog:
     def span(self, step: int) -> Span:
         return Span(Snapshot.from_json(self.cuts[step]), Snapshot.from_json(self.cuts[step + 1]))
 
-    def told(self, step: int, path: str, shown: list[Shown]) -> None:
+    def told(self, step: int, path: str, shown: list[ShownMessage]) -> None:
         """All of a segment that a step shows, however often it was read."""
         before = self.steps[step].setdefault(path, shown)
         if before is not shown:
@@ -100,7 +100,7 @@ class StreamLog:
                 yield f"stream: it {what} {', '.join(value.partition(' ')[0] for value in difference)}"
 
 
-def _told(shown: Sequence[Shown]) -> str:
+def _told(shown: Sequence[ShownMessage]) -> str:
     return ", ".join(f"{one.value.partition(' ')[0]} at {one.position}" for one in shown) or "nothing"
 
 
@@ -178,7 +178,7 @@ class StreamLife:
         pages = client.scan_entries(path, after=after, end=end, min_revision=span.end.revision)
         heads = [head for page in [page async for page in pages] for head in page]
         places = partings(heads)
-        shown: list[Shown] = []
+        shown: list[ShownMessage] = []
         inner = sorted(self._random.sample(places, min(len(places), self._random.choice((0, 1, 3)))))
         for first, last in zip([after, *inner], [*inner, end], strict=True):
             shown += await self._read_part(client, span, path, first, last)
@@ -190,7 +190,7 @@ class StreamLife:
         self._log.told(step, path, shown)
 
     def _hold_against_heads(
-        self, step: int, span: Span, path: str, heads: Sequence[EntryHead], shown: Sequence[Shown]
+        self, step: int, span: Span, path: str, heads: Sequence[EntryHead], shown: Sequence[ShownMessage]
     ) -> None:
         """A plan is made of heads: they tell of the same entries, in order, and of as many messages in each."""
         planned = [
@@ -203,7 +203,7 @@ class StreamLife:
 
     async def _read_part(
         self, client: txnclient.Client, span: Span, path: str, after: Position, end: Position
-    ) -> list[Shown]:
+    ) -> list[ShownMessage]:
         """What a task does: on its own, and again where it fails."""
         for number in range(1, TRIES + 1):
             try:
@@ -217,15 +217,15 @@ class StreamLife:
 
     async def _try_part(
         self, client: txnclient.Client, span: Span, path: str, after: Position, end: Position
-    ) -> list[Shown]:
-        shown: list[Shown] = []
+    ) -> list[ShownMessage]:
+        shown: list[ShownMessage] = []
         window = self._random.choice((1024, 4096, 1024 * 1024))
         reading = client.read_entries(path, after=after, end=end, span=span, prefetch_bytes=window)
         try:
             async for entries in reading:
                 for entry in entries:
                     txn_id = None if entry.txn_id is None else str(entry.txn_id)
-                    shown += [Shown(entry.position, txn_id, value.decode()) for value in entry.block.values()]
+                    shown += [ShownMessage(entry.position, txn_id, value.decode()) for value in entry.block.values()]
         finally:
             await reading.aclose()
         return shown

@@ -16,7 +16,7 @@ from simulation.faults.damage import invents_a_failure, names_a_file
 from simulation.judges.history import Ack
 from simulation.judges.let_go import Lifetimes
 from simulation.workloads.careless import Careless, GivenUp
-from simulation.workloads.careless_work import CarelessWork, Names
+from simulation.workloads.careless_work import CarelessNames, CarelessWork
 from simulation.workloads.recorder import Draft, Positions, Recorder, key_of
 from simulation.workloads.shared_work import SharedParts, SharedWork, ask_shared
 from simulation.workloads.snapshot_work import SnapshotWork
@@ -115,16 +115,16 @@ class Plan:
             self.unexpected.append(f"{self.recorder.now():.3f} {process}: {name}: {error}")
 
 
-class Named(Protocol):
+class NamedDraft(Protocol):
     @property
     def name(self) -> str: ...
 
 
-class Ports(Protocol):
+class ClientPorts(Protocol):
     """What a client process gets from the outside. `owner.name` is the process', unique for each of its lives."""
 
     @property
-    def owner(self) -> Named: ...
+    def owner(self) -> NamedDraft: ...
     @property
     def transport(self) -> Transport: ...
     @property
@@ -136,7 +136,7 @@ class Ports(Protocol):
 class ClientLife:
     """One life of one client process: opened, working until it is killed, unfit, or the plan ends."""
 
-    def __init__(self, ports: Ports, plan: Plan, *, subscription: str = SUBSCRIPTION) -> None:
+    def __init__(self, ports: ClientPorts, plan: Plan, *, subscription: str = SUBSCRIPTION) -> None:
         self._ports = ports
         self._plan = plan
         self._random = ports.random
@@ -152,7 +152,7 @@ class ClientLife:
             plan.recorder,
             self._name,
             self._random,
-            Names(TOPICS, self._key, lambda: plan.value(self._name)),
+            CarelessNames(TOPICS, self._key, lambda: plan.value(self._name)),
             plan.lifetimes,
             commit=self._commit,
             abort=self._abort,
@@ -414,7 +414,7 @@ class Drain:
     """At the end, when everything has healed: reads both topics and the subscriptions to their ends, and asks what
     became of transactions of which nobody knows."""
 
-    def __init__(self, ports: Ports, plan: Plan) -> None:
+    def __init__(self, ports: ClientPorts, plan: Plan) -> None:
         self._ports = ports
         self._plan = plan
         self._now = ports.clock.monotonic

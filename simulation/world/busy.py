@@ -3,7 +3,7 @@ nothing up in virtual time, and would burn a core in real time."""
 
 from __future__ import annotations
 
-from simulation.world.loop import CALLBACK_S, Owner, SimLoop
+from simulation.world.loop import CALLBACK_S, ProcessLife, SimLoop
 
 AT_MOST = 30_000
 """Callbacks of one process in a virtual second. One that spins comes to a million, those of whole runs to 4 000."""
@@ -14,7 +14,7 @@ class BusyJudge:
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
-        self._seen: dict[Owner, int] = {}
+        self._seen: dict[ProcessLife, int] = {}
         self.most = 0
         self.findings: list[str] = []
 
@@ -30,6 +30,6 @@ class BusyJudge:
                 )
 
 
-def _tasks(owner: Owner) -> str:
+def _tasks(owner: ProcessLife) -> str:
     names = sorted({getattr(task.get_coro(), "__qualname__", "?") for task in owner.tasks if not task.done()})
     return ", ".join(names[:20])

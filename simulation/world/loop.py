@@ -38,7 +38,7 @@ class Nondeterminism(RuntimeError):
     """Code inside the simulation reached for a wall clock, true randomness, a thread or an unordered iteration."""
 
 
-class Owner:
+class ProcessLife:
     """To whom callbacks and tasks belong: one life of one simulated process, or the world around them."""
 
     def __init__(self, name: str, number: int) -> None:
@@ -59,9 +59,9 @@ class Owner:
             self._purge_at = max(256, 2 * len(self.tasks))
 
 
-OWNER: ContextVar[Owner | None] = ContextVar("owner", default=None)
+OWNER: ContextVar[ProcessLife | None] = ContextVar("owner", default=None)
 
-_Timer = tuple[float, float, int, asyncio.TimerHandle, Owner]
+_Timer = tuple[float, float, int, asyncio.TimerHandle, ProcessLife]
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -70,13 +70,13 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, seed: int, trace: Trace | None = None, *, max_steps: int = 100_000_000) -> None:
         self.trace = trace or Trace()
-        self.world = Owner("world", 0)
+        self.world = ProcessLife("world", 0)
         self.unhandled: list[str] = []
         self._random = random.Random(f"{seed}/schedule")
         self._now = 0.0
         self._timers: list[_Timer] = []
         self._sequence = 0
-        self._runnable: list[Owner] = []
+        self._runnable: list[ProcessLife] = []
         self._owners = [self.world]
         self._steps_left = max_steps
         self._stopping = False
@@ -86,38 +86,38 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- processes ---
 
     @property
-    def owners(self) -> Sequence[Owner]:
+    def owners(self) -> Sequence[ProcessLife]:
         return self._owners
 
-    def new_owner(self, name: str) -> Owner:
-        owner = Owner(name, len(self._owners))
+    def new_owner(self, name: str) -> ProcessLife:
+        owner = ProcessLife(name, len(self._owners))
         self._owners.append(owner)
         return owner
 
-    def context_of(self, owner: Owner) -> Context:
+    def context_of(self, owner: ProcessLife) -> Context:
         """A context in which whatever is scheduled belongs to `owner`."""
         context = copy_context()
         context.run(OWNER.set, owner)
         return context
 
-    def current_owner(self) -> Owner:
+    def current_owner(self) -> ProcessLife:
         return OWNER.get() or self.world
 
-    def kill(self, owner: Owner) -> None:
+    def kill(self, owner: ProcessLife) -> None:
         """▲ As SIGKILL: nothing of it runs any more. Its tasks are kept: letting them go would run their clean-up."""
         owner.alive = False
         owner.queue.clear()
         for task in owner.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    def pause(self, owner: Owner) -> None:
+    def pause(self, owner: ProcessLife) -> None:
         owner.paused = True
 
-    def resume(self, owner: Owner) -> None:
+    def resume(self, owner: ProcessLife) -> None:
         owner.paused = False
         self._make_runnable(owner)
 
-    def _make_runnable(self, owner: Owner) -> None:
+    def _make_runnable(self, owner: ProcessLife) -> None:
         if owner.queue and not owner.queued and not owner.paused and owner.alive:
             owner.queued = True
             self._runnable.append(owner)
@@ -153,11 +153,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         context = self.context_of(self.world)
         self.call_later(delay_s, callback, *args, context=context)
 
-    def _owner_in(self, context: Context | None) -> Owner:
+    def _owner_in(self, context: Context | None) -> ProcessLife:
         owner = OWNER.get() if context is None else context.get(OWNER)
         return owner or self.world
 
-    def _enqueue(self, handle: asyncio.Handle, owner: Owner) -> None:
+    def _enqueue(self, handle: asyncio.Handle, owner: ProcessLife) -> None:
         if owner.alive:
             owner.queue.append(handle)
             self._make_runnable(owner)

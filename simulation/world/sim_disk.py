@@ -78,7 +78,7 @@ class Damage:
 
 
 class SimDisk:
-    """One host's files, and what befalls them. `faults` are its usual ways; `befall` adds to them for a while."""
+    """One host's files, and what befalls them. `faults` are its usual ways; `inject` adds to them for a while."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class SimDisk:
 
     # --- what befalls it ---
 
-    def befall(self, faults: DiskFaults) -> Callable[[], None]:
+    def inject(self, faults: DiskFaults) -> Callable[[], None]:
         """These too, until the returned call."""
         number, self._next_trouble = self._next_trouble, self._next_trouble + 1
         self._troubles[number] = faults

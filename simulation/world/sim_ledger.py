@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from segments.ledger import ledger_format
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
-from segments.ledger.ledger_format import Footer, LedgerHeader, OpenedHeader, Scan, SparseIndex
+from segments.ledger.ledger_format import Footer, LedgerHeader, LedgerScan, OpenedHeader, SparseIndex
 from simulation.world.sim_disk import GONE, NO_SPACE, Key, SimDisk, SimFile
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.names import SegmentName
@@ -159,7 +159,7 @@ class SimLedgerWriter:
         self._check_alive()
         self._closed = True
         await self._sync()
-        found = Scan(self._next_id, self._appended_bytes, len(self._file.data), self._index, None)
+        found = LedgerScan(self._next_id, self._appended_bytes, len(self._file.data), self._index, None)
         encoded = ledger_format.encode_footer(Footer(self.ledger_id, footer, found))
 
         def put() -> None:
@@ -296,7 +296,7 @@ class SimLedgerStore:
         found = ledger_format.scan(read_at, len(file.data), _opened(read_at, key), _name(key))
         return Recovered(found.entries, found.bytes)
 
-    def _scan(self, key: Key, file: SimFile) -> Scan:
+    def _scan(self, key: Key, file: SimFile) -> LedgerScan:
         read_at = self._disk.reader(file)
         return ledger_format.scan(read_at, len(file.data), _opened(read_at, key), _name(key), bound=file.bound)
 

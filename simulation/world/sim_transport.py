@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from simulation.world.loop import Owner, SimLoop
+from simulation.world.loop import ProcessLife, SimLoop
 from txnwire.errors import ConnectionLost, InvalidArgument
 from txnwire.ports import Connection
 from txnwire.stream import StreamConnection
@@ -101,7 +101,7 @@ class Network:
         """Connections that stand, oldest first."""
         return list(self._links)
 
-    def owner_died(self, owner: Owner, *, host: str | None = None) -> None:
+    def owner_died(self, owner: ProcessLife, *, host: str | None = None) -> None:
         """The kernel of a killed process closes its ports and tells the other ends, after what it had sent. `host`: it
         went with this whole host: nobody is told, and nobody refuses connections until `host_is_up`."""
         for address in [address for address, listener in self._listeners.items() if listener.owner is owner]:
@@ -139,7 +139,7 @@ class Network:
         self._next_port += 1
         return self._next_port
 
-    def add_link(self, client: Owner, client_host: str, listener: SimListener) -> _Link:
+    def add_link(self, client: ProcessLife, client_host: str, listener: SimListener) -> _Link:
         number, self._next_link = self._next_link, self._next_link + 1
         link = _Link(self, number, (client, client_host), (listener.owner, listener.host))
         self._links[link] = None
@@ -152,7 +152,9 @@ class Network:
 class _Link:
     """Both directions of one connection: `ends[0]` asked for it, `ends[1]` serves."""
 
-    def __init__(self, network: Network, number: int, client: tuple[Owner, str], server: tuple[Owner, str]) -> None:
+    def __init__(
+        self, network: Network, number: int, client: tuple[ProcessLife, str], server: tuple[ProcessLife, str]
+    ) -> None:
         self.network = network
         self.number = number
         self.lag: Delays | None = None
@@ -184,7 +186,7 @@ class _Link:
 class SimStream:
     """One end: `txnwire.stream.FrameStream` over the virtual network."""
 
-    def __init__(self, link: _Link, side: int, owner: Owner, host: str) -> None:
+    def __init__(self, link: _Link, side: int, owner: ProcessLife, host: str) -> None:
         self._link = link
         self._network = link.network
         self._loop = link.network.loop
@@ -306,7 +308,7 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
 class SimListener:
     """`txnwire.ports.Listener`."""
 
-    def __init__(self, network: Network, owner: Owner, address: str, handler: ConnectionHandler) -> None:
+    def __init__(self, network: Network, owner: ProcessLife, address: str, handler: ConnectionHandler) -> None:
         self._network = network
         self.owner = owner
         self._address = address
@@ -361,7 +363,7 @@ class SimListener:
 class SimTransport:
     """`txnwire.ports.Transport` of one process on one host."""
 
-    def __init__(self, network: Network, owner: Owner, host: str) -> None:
+    def __init__(self, network: Network, owner: ProcessLife, host: str) -> None:
         self._network = network
         self._owner = owner
         self._host = host

@@ -48,7 +48,7 @@ class StoreFaults:
         self.witnesses: list[Callable[[str, str], None]] = []
         """Told every request and its client as it is sent."""
 
-    def befall(self, trouble: Trouble) -> Callable[[], None]:
+    def inject(self, trouble: Trouble) -> Callable[[], None]:
         """From now on, until the returned call."""
         number, self._next = self._next, self._next + 1
         self._troubles[number] = trouble

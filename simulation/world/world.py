@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from simulation.world.loop import Owner, SimLoop
+from simulation.world.loop import ProcessLife, SimLoop
 from simulation.world.sim_disk import SimDisk
 from simulation.world.sim_ledger import SimLedgerStore
 from simulation.world.sim_transport import Network, SimTransport
@@ -65,7 +65,7 @@ def pages_divided_by(seed: int) -> int:
 class Ports:
     """What one life of a process gets from the outside."""
 
-    owner: Owner
+    owner: ProcessLife
     transport: SimTransport
     clock: SimClock
     random: random.Random
@@ -162,7 +162,7 @@ class SimProcess:
         return self._ports is not None
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> ProcessLife | None:
         """Of its present life."""
         return None if self._ports is None else self._ports.owner
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator_v5.sessions import ANNOUNCED_AT_ONCE, Sessions
-from coordinator_v5.transactions import OwnedTcid, Phase, Transaction
+from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from tests.coordinator_v5.processes import Connection
 from txnstore.records import OPEN, Header, TxnSeq
 from txnstore.writes.transitions import TcSeq
@@ -30,7 +30,7 @@ class Here:
 
     def __init__(self) -> None:
         self.sessions = Sessions(GRACE_S)
-        self.loaded: dict[int, dict[TxnId, Transaction]] = {}
+        self.loaded: dict[int, dict[TxnId, OwnedTransaction]] = {}
 
     def load(self, tcid: int) -> None:
         tc = OwnedTcid(tcid, 1, TcSeq(TxnSeq(next=9, indexed_below=9), 1), id_block=1)
@@ -38,7 +38,7 @@ class Here:
         for txn_id in IDS:
             if txn_id.tcid == tcid:
                 header = Header(state=OPEN, timeout_ms=1, created_ms=0, attempt=str(txn_id), owner="anonymous")
-                txn = Transaction(tc, txn_id, header, phase=Phase.OPEN, begun_at=0, due=9e9)
+                txn = OwnedTransaction(tc, txn_id, header, phase=Phase.OPEN, begun_at=0, due=9e9)
                 self.loaded[tcid][txn_id] = txn
                 self.sessions.taken_over(txn, 0)
 
@@ -46,7 +46,7 @@ class Here:
         for txn in self.loaded.pop(tcid).values():
             self.sessions.dropped(txn)
 
-    def find(self, txn_id: TxnId) -> Transaction | None:
+    def find(self, txn_id: TxnId) -> OwnedTransaction | None:
         return self.loaded.get(txn_id.tcid, {}).get(txn_id)
 
     async def announce(self, connection: Connection, ids: list[TxnId]) -> None:

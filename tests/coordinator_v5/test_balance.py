@@ -15,7 +15,7 @@ from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import COMMITTED, Header, decode
 from txnstore.store import KeyValue
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.errors import InvalidTxnState, TxnError
 from txnwire.ids import TxnId
 
@@ -190,7 +190,7 @@ def test_d4_coordinators_come_go_die_and_sleep_and_every_transaction_is_decided_
     in_virtual_time(scenario)
 
 
-async def commit(up: dict[str, Process], txn_id: TxnId) -> Decision:
+async def commit(up: dict[str, Process], txn_id: TxnId) -> RecordedDecision:
     for _ in range(100):
         for process in list(up.values()):
             try:

@@ -27,7 +27,7 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, AbortedRecord, GcHorizon, Op
-from txnstore.store import Commit, CommitResult, Delete, EventKind, KeyValue, Put, RangeResult
+from txnstore.store import Commit, CommitVerdict, Delete, EventKind, KeyValue, Put, RangeResult
 from txnstore.writes.collection_transitions import block_of, read_horizon, read_outcomes
 from txnstore.writes.op_transitions import plan_ack_op
 from txnwire.errors import StoreUnavailable
@@ -165,7 +165,7 @@ def test_what_others_refuse_again_and_again_by_raising_the_horizon_is_collected_
         decided = await run_transactions(process, 20)
         send, raised = process.store.commit, list[int]()
 
-        async def overtaken(commit: Commit, **options: Any) -> CommitResult:
+        async def overtaken(commit: Commit, **options: Any) -> CommitVerdict:
             if len(raised) < 3 and any(put.key == keys.GC_HORIZON for put in commit.puts):
                 raised.append(len(raised) + 1)
                 horizon = records.encode(GcHorizon(revision=raised[-1]))

@@ -6,7 +6,7 @@ import random
 
 from coordinator_v5.name_expiry import NameExpiry
 from tests.coordinator_v5.processes import StepClock, in_virtual_time, until, within
-from txnctl.process.sweeper import Sweeper
+from txnctl.process.sweeper import Maintainer
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -57,7 +57,7 @@ def test_the_elected_sweeper_lets_names_expire() -> None:
         store = MemoryStore(etcd, clock, random.Random(1))
         await put_names(store, clock, 3)
         clock.step_ms = KEEP_MS + 60_000
-        sweeper = Sweeper(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+        sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
         sweeper.start()
         await until(lambda: len(names(etcd)) == 2, limit_s=120)
         await sweeper.close()

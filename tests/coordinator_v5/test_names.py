@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator_v5.begins import Begins
-from coordinator_v5.ends import Ends
-from coordinator_v5.names import Begun, Names
+from coordinator_v5.begins import BeginHandler
+from coordinator_v5.ends import EndHandler
+from coordinator_v5.names import Begun, NameHandler
 from coordinator_v5.settings import CoordinatorSettings
-from coordinator_v5.state import State
+from coordinator_v5.state import CoordinatorState
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
     LOST_AFTER,
@@ -31,7 +31,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import COMMITTED, TxnName
 from txnstore.store import Commit, Delete
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.errors import InvalidArgument, InvalidTxnState, NotOwner, OutcomeUnknown, Overloaded, Timeout, TxnNotFound
 from txnwire.ids import TxnId
 
@@ -47,11 +47,11 @@ async def begin(process: Process, name: str = NAME, **options: object) -> Begun:
 
 async def commit(
     process: Process, txn_id: TxnId, writers: Sequence[str] | None = None, name: str = NAME, note: str | None = None
-) -> Decision:
+) -> RecordedDecision:
     return await process.coordinator.end(txn_id, commit=True, writers=writers, name=name, note=note)
 
 
-async def abort(process: Process, txn_id: TxnId, name: str = NAME) -> Decision:
+async def abort(process: Process, txn_id: TxnId, name: str = NAME) -> RecordedDecision:
     return await process.coordinator.end(txn_id, commit=False, name=name)
 
 
@@ -304,7 +304,7 @@ def test_a_successor_keeps_it_open_and_ends_it_at_its_deadline() -> None:
         assert header is not None
         assert header.reason == "timeout"
         await until(lambda: not headers(etcd), limit_s=90)
-        assert (await begin(successor, "job/2")).decision == Decision(COMMITTED, 0, None, (W1,))
+        assert (await begin(successor, "job/2")).decision == RecordedDecision(COMMITTED, 0, None, (W1,))
         await close(successor)
 
     in_virtual_time(scenario)
@@ -364,7 +364,7 @@ def test_what_was_joined_and_ended_elsewhere_before_its_begin_was_answered_is_no
         await asyncio.sleep(0.1)
         joined = await begin(other)
         assert (await commit(other, joined.txn_id, [W1])).state == COMMITTED
-        assert (await late).decision == Decision(
+        assert (await late).decision == RecordedDecision(
             COMMITTED, (await commit(one, joined.txn_id, [W1])).revision, None, (W1,)
         )
         await until(lambda: one.coordinator.statistics().open == 0, limit_s=5)
@@ -422,7 +422,7 @@ def test_many_named_ones_are_collected_in_batches_each_with_its_outcome() -> Non
             if number % 3 == 0:
                 assert now.txn_id != one.txn_id
             else:
-                assert now.decision == Decision(COMMITTED, 0, None, (f"{number:016x}",))
+                assert now.decision == RecordedDecision(COMMITTED, 0, None, (f"{number:016x}",))
         await close(process)
 
     in_virtual_time(scenario)
@@ -496,16 +496,16 @@ def test_a_name_whose_transaction_is_collected_while_it_is_looked_at_is_looked_a
         process = await Process(etcd, "one", CoordinatorSettings(tcids=1, header_retention_s=1.0)).start()
         slow = SlowRead()
         looking = MemoryStore(etcd, process.clock, random.Random(1), name="looking", faults=slow)
-        state = State(looking, process.clock, random.Random(2), CoordinatorSettings())
-        ends = Ends(state)
-        names = Names(state, Begins(state, ends), ends)
+        state = CoordinatorState(looking, process.clock, random.Random(2), CoordinatorSettings())
+        ends = EndHandler(state)
+        names = NameHandler(state, BeginHandler(state, ends), ends)
         txn_id = (await begin(process)).txn_id
         await commit(process, txn_id, [W1])
         slow.reads = 2
         found = await names.look(NAME)
         assert slow.reads == 0
         assert not headers(etcd), "it was not collected meanwhile: this test proves nothing then"
-        assert found.state == (txn_id, Decision(COMMITTED, 0, None, (W1,)))
+        assert found.state == (txn_id, RecordedDecision(COMMITTED, 0, None, (W1,)))
         await looking.close()
         await close(process)
 

@@ -13,11 +13,11 @@ from tests.coordinator_v5.processes import StepClock, in_virtual_time, until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import Registration
+from txnstore.records import RegistrationRecord
 from txnstore.store import Commit, Delete, Put, WatchBatch
 
-ME = Registration(id="one", address="one:1")
-OTHER = Registration(id="two", address="two:1")
+ME = RegistrationRecord(id="one", address="one:1")
+OTHER = RegistrationRecord(id="two", address="two:1")
 
 
 class Held:

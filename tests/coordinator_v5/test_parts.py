@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator_v5.transactions import IdBlocks, OwnedTcid, Phase, Transaction
+from coordinator_v5.transactions import IdBlocks, OwnedTcid, OwnedTransaction, Phase
 from txnstore.records import OPEN, Header, TxnSeq
 from txnstore.writes.transitions import FIRST_SEQ, TcSeq
 from txnwire.ids import TxnId
@@ -17,8 +17,8 @@ def owned() -> OwnedTcid:
     return OwnedTcid(1, 5, FIRST_SEQ, id_block=8)
 
 
-def begun(tc: OwnedTcid, counter: int, *, at: float = 0.0, timeout_s: float = 60.0) -> Transaction:
-    txn = Transaction(tc, TxnId(1, counter), HEADER, phase=Phase.OPEN, begun_at=at, due=at + timeout_s)
+def begun(tc: OwnedTcid, counter: int, *, at: float = 0.0, timeout_s: float = 60.0) -> OwnedTransaction:
+    txn = OwnedTransaction(tc, TxnId(1, counter), HEADER, phase=Phase.OPEN, begun_at=at, due=at + timeout_s)
     tc.add(txn)
     return txn
 

@@ -15,7 +15,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, Op, TransactionKey, encode
 from txnstore.store import Commit, Delete, Put, RangeResult
 from txnstore.writes.op_transitions import plan_ack_op
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.ids import TxnId
 
 OTHER = "public/default/orders/0000-ffff-1"
@@ -108,7 +108,7 @@ def test_a_description_has_header_ops_and_outcome_also_after_collection() -> Non
         etcd.mvcc.commit([Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),))])
         await until(lambda: not headers(etcd))
         found = await queries.describe_transaction(process.store, txn_id)
-        assert (found.record, found.ops, found.outcome) == (None, (), Decision(COMMITTED, 0))
+        assert (found.record, found.ops, found.outcome) == (None, (), RecordedDecision(COMMITTED, 0))
         await process.close()
 
     in_virtual_time(scenario)

@@ -19,7 +19,7 @@ from tests.coordinator_v5.processes import (
 )
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header, Registration
+from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header, RegistrationRecord
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import TxnId
@@ -370,7 +370,7 @@ def test_an_id_that_is_lost_while_it_is_loaded_is_not_served() -> None:
         await two.start()
         while two.coordinator.owned_tcids != (0,):
             await asyncio.sleep(0.0001)
-        other = records.encode(Registration(id="other", address="other:1"))
+        other = records.encode(RegistrationRecord(id="other", address="other:1"))
         for tcid in (1, 2):
             etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(tcid)),))])
             etcd.mvcc.commit([Commit(puts=(Put(keys.tc(tcid), other),))])
@@ -398,7 +398,7 @@ def test_an_id_that_is_lost_before_the_first_of_it_is_read_is_not_served() -> No
         process.store.get = held  # type: ignore[method-assign]
         starting = asyncio.ensure_future(process.start())
         await reading.wait()
-        other = records.encode(Registration(id="other", address="other:1"))
+        other = records.encode(RegistrationRecord(id="other", address="other:1"))
         etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(1)),))])
         etcd.mvcc.commit([Commit(puts=(Put(keys.tc(1), other),))])
         await asyncio.sleep(1)

@@ -28,9 +28,9 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, TransactionKey
-from txnstore.store import Commit, CommitResult
+from txnstore.store import Commit, CommitVerdict
 from txnstore.writes.key_transitions import read_key
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.errors import (
     ExpiredTransaction,
     InvalidArgument,
@@ -104,7 +104,7 @@ def record_of(process: Process) -> TransactionKey:
     return read_key(process.record(RECORD)).record
 
 
-async def commit(process: Process, txn_id: TxnId) -> Decision:
+async def commit(process: Process, txn_id: TxnId) -> RecordedDecision:
     return await process.coordinator.end(txn_id, commit=True)
 
 
@@ -352,7 +352,7 @@ def test_one_transaction_at_a_time_and_the_same_begin_is_answered_alike() -> Non
         assert open_headers(etcd) == [second.txn_id]
         await commit(one, second.txn_id)
         ended = await holder.begin(one, number=2)
-        assert (ended.txn_id, ended.decision) == (second.txn_id, Decision(COMMITTED, 0))
+        assert (ended.txn_id, ended.decision) == (second.txn_id, RecordedDecision(COMMITTED, 0))
         assert open_headers(etcd) == [], "a late begin opens nothing, whether or not another one was begun since"
         await close(etcd, one, other)
 
@@ -370,7 +370,7 @@ def test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that() -
         await commit(one, begun.txn_id)
         for process in (one, other):
             again = await holder.begin(process, number=1)
-            assert (again.txn_id, again.decision) == (begun.txn_id, Decision(COMMITTED, 0))
+            assert (again.txn_id, again.decision) == (begun.txn_id, RecordedDecision(COMMITTED, 0))
         assert open_headers(etcd) == []
         await close(etcd, one, other)
 
@@ -595,7 +595,7 @@ def test_k4_a_key_is_deleted_though_its_holder_begins_another_transaction_just_t
         await holder.connect(one)
         commit_really = other.store.commit
 
-        async def overtaken(commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+        async def overtaken(commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
             other.store.commit = commit_really  # type: ignore[method-assign]
             await holder.begin(one)
             return await commit_really(commit, timeout_s=timeout_s)

@@ -45,7 +45,7 @@ async def owners(store: EtcdStore) -> dict[str, str]:
     """Segment path → broker."""
     found = await store.range(keys.OWNER, keys.prefix_end(keys.OWNER))
     return {
-        record.key[len(keys.OWNER) :].decode(): records.decode(records.Owner, record.value, key=record.key).broker
+        record.key[len(keys.OWNER) :].decode(): records.decode(records.OwnerRecord, record.value, key=record.key).broker
         for record in found.records
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.workloads.acking_work import AckingLog, Named, Outside
+from simulation.workloads.acking_work import AckingLog, NamedAck, Outside
 from simulation.workloads.passing_work import Generation, PassingLog
 from simulation.workloads.queue_work import Taken
 from simulation.workloads.recorder import Recorder
@@ -19,7 +19,7 @@ from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadConnecti
 from tests.process.chaos.moments import Moments
 from tests.process.chaos.works import WORKS
 from txnstore import keys
-from txnstore.records import Owner, encode
+from txnstore.records import OwnerRecord, encode
 from txnstore.store import Event, EventKind, KeyValue
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
@@ -110,8 +110,8 @@ def test_every_log_that_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
         kept.write()
         assert read_kept(tmp_path / kind, log) == kept.log
     acking = Kept(tmp_path / "acking", AckingLog)
-    acking.log.within.append(("3-1", Named(up_to=((0, 1, 2, 3),))))
-    acking.log.outside.append(Outside(Named(values=("a",)), dropped=(Named(values=("b",)),)))
+    acking.log.within.append(("3-1", NamedAck(up_to=((0, 1, 2, 3),))))
+    acking.log.outside.append(Outside(NamedAck(values=("a",)), dropped=(NamedAck(values=("b",)),)))
     acking.log.owed["c"] = (0, 1, 2, 4)
     acking.write()
     assert read_kept(tmp_path / "acking", AckingLog) == acking.log
@@ -127,7 +127,7 @@ def put(key: bytes, value: bytes) -> Event:
 async def test_a_strike_waits_for_its_kind_of_write_and_is_told_who_has_a_part_in_it() -> None:
     moments = Moments()
     path, txn_id = "public/sim/in/0000-ffff-0", TxnId(1, 2)
-    owner = put(keys.OWNER + path.encode(), encode(Owner(broker=BROKERS[1], address="h:1")))
+    owner = put(keys.OWNER + path.encode(), encode(OwnerRecord(broker=BROKERS[1], address="h:1")))
     moments.saw([owner])
     waiting = asyncio.ensure_future(moments.next("op"))
     decision = asyncio.ensure_future(moments.next("decision"))

@@ -20,7 +20,7 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.memory.mvcc import Mvcc
-from txnstore.records import GcHorizon, Header, Incarnation, Owner
+from txnstore.records import GcHorizon, Header, Incarnation, OwnerRecord
 from txnstore.store import Commit, Delete, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import Position, TxnId
@@ -174,7 +174,7 @@ class SegmentModel:
             for flight in tail[:survivors]:
                 self.store(flight)
         self.world.write(Delete(keys.owner(self.path)))
-        epoch = self.world.write(Put(keys.owner(self.path), records.encode(Owner(broker="b", address="b:1"))))
+        epoch = self.world.write(Put(keys.owner(self.path), records.encode(OwnerRecord(broker="b", address="b:1"))))
         if not self.owners:
             self.world.write(Put(keys.ledger(self.path), b"{}"))
         owner = OwnerModel(self.world, self, epoch, len(self.owners) + 1)

@@ -11,7 +11,7 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed, LedgerWriter
 from tests.segments.brokering import Cluster
 from txnstore import keys
-from txnstore.store import Commit, CommitResult, KeyValue, MetadataStore
+from txnstore.store import Commit, CommitVerdict, KeyValue, MetadataStore
 
 
 def is_write_op(commit: Commit) -> bool:
@@ -59,14 +59,14 @@ class GatedStore:
         self._answered = lambda _: True
         self._gate.set()
 
-    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         await self._pass(commit)
         return await self._store.commit(commit, timeout_s=timeout_s)
 
-    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitVerdict]:
         if not self._answered(commit):
 
-            async def unheard(sent: asyncio.Future[CommitResult]) -> CommitResult:
+            async def unheard(sent: asyncio.Future[CommitVerdict]) -> CommitVerdict:
                 result = await sent
                 self.applied.append(commit)
                 await self._gate.wait()
@@ -78,7 +78,7 @@ class GatedStore:
             self.sent.append(commit)
             return self._store.commit_nowait(commit)
 
-        async def later() -> CommitResult:
+        async def later() -> CommitVerdict:
             await self._pass(commit)
             return await self._store.commit_nowait(commit)
 

@@ -12,7 +12,7 @@ from segments.ledger.file_ledger_writer import FileLedgerWriter
 from segments.ledger.ledger import LedgerFailed, Recovered
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.store import Commit, CommitResult
+from txnstore.store import Commit, CommitVerdict
 from txnwire.clock import SystemClock
 from txnwire.errors import StoreUnavailable
 
@@ -41,7 +41,7 @@ class StoppingStore(MemoryStore):
         self._steps = steps
         self._counts = counts
 
-    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         if not self._counts(commit):
             return await super().commit(commit, timeout_s=timeout_s)
         result = await super().commit(commit, timeout_s=timeout_s) if self._steps.take() else None

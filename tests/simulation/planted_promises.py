@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.judges.history import Call, Ended, Operation, Outcome, Poll, Read, Send
+from simulation.judges.history import Call, Ended, Operation, Outcome, Poll, ReadObservation, Send
 
 
 def call(what: str, values: str, ended: Ended) -> Call:
@@ -26,7 +26,7 @@ def plain(value: str, outcome: Outcome = "unknown") -> Operation:
 
 
 def read(values: str) -> Operation:
-    reads = {"k": [Read((1, number), value) for number, value in enumerate(values)]}
+    reads = {"k": [ReadObservation((1, number), value) for number, value in enumerate(values)]}
     return Operation(process="r", invoked=9.0, completed=9.5, outcome="ok", polls=[Poll(reads=reads, at=9.0)])
 
 

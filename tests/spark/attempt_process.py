@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark_txnstore.shared.options import SinkOptions
 from pyspark_txnstore.sink.attempt import Attempt
 from pyspark_txnstore.sink.batch_names import BatchName
-from pyspark_txnstore.sink.runs import Run
+from pyspark_txnstore.sink.runs import BatchRun
 from tests.spark.waiting import wait_until
 
 
@@ -27,7 +27,7 @@ def rows(folder: Path) -> Iterator[pa.RecordBatch]:
 
 def main(url: str, topic: str, name: str, run: str, folder: str) -> None:
     options = SinkOptions.parse({"service.url": url, "topic": topic}, use="stream write")
-    written = Attempt(options, BatchName(name, ""), Run(bytes.fromhex(run)), 1).write(rows(Path(folder)))
+    written = Attempt(options, BatchName(name, ""), BatchRun(bytes.fromhex(run)), 1).write(rows(Path(folder)))
     print(written.txn_id, written.committed, written.content.rows)
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.shared.process_client import client_of
-from pyspark_txnstore.sink.winners import Commit, Written, to_commit
+from pyspark_txnstore.sink.winners import BatchCommit, Written, to_commit
 from tests.spark.waiting import wait_until
 
 
@@ -83,7 +83,7 @@ class Fault:
             wait_until((self.folder / "go").exists, "the test to let this commit go")
         elif self.kind == "abort before commit" and self.first("aborted"):
             decided = to_commit(messages)
-            assert isinstance(decided, Commit)
+            assert isinstance(decided, BatchCommit)
             client_of(self.url).attach(decided.txn_id, name=decided.name).abort()
 
     def _outrun(

@@ -14,7 +14,7 @@ import msgspec
 
 import txnclient
 from segments.layout.topology import Topology, create_record
-from segments.log.dedup import Dedup, InFlight, Verdict
+from segments.log.dedup import Dedup, DedupVerdict, InFlight
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock
 from txnwire.entry import OutgoingMessage, decode_block, encode_entry
@@ -449,11 +449,11 @@ class ScriptedServer:
             raise NotOwner(f"{segment} is not here")
         reply = Reply(peer, command)
         admission = self.dedups[segment].admit(token, send.sequence_id, send.count, send.previous_sequence_id, reply)
-        if admission.verdict is Verdict.STORED:
+        if admission.verdict is DedupVerdict.STORED:
             ok = pb.SendOk(producer_id=send.producer_id, duplicate=True)
             return pb.Command(send_ok=ok)
         txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
-        if admission.verdict is Verdict.NEW and admission.entry is not None:
+        if admission.verdict is DedupVerdict.NEW and admission.entry is not None:
             self._stalled.append((segment, admission.entry, txn_id, send.entry))
             if not self.stall_sends:
                 self.finish_sends()

@@ -11,9 +11,9 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import TOPIC, connected, until
-from txnclient.connection.directory import Directory
+from txnclient.connection.directory import ClientDirectory
 from txnclient.consuming.feed import Feed
-from txnclient.consuming.membership import Membership
+from txnclient.consuming.membership import ConsumerMembership
 from txnclient.producing.channel import Channel
 from txnwire.errors import InternalError
 
@@ -40,7 +40,7 @@ def test_whoever_receives_is_told_of_a_feed_that_fails(monkeypatch: pytest.Monke
 def test_whoever_receives_is_told_of_a_membership_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with connected() as (cluster, client), client.consumer(TOPIC, "sub") as consumer:
-            monkeypatch.setattr(Membership, "_join", broken)
+            monkeypatch.setattr(ConsumerMembership, "_join", broken)
             await cluster.servers["broker:1"].cut()
             with pytest.raises(InternalError, match=r"membership in .* failed"):
                 await consumer.receive(timeout=3600)
@@ -61,9 +61,9 @@ def test_whoever_sends_is_told_of_an_opening_that_fails(monkeypatch: pytest.Monk
 
 
 def test_servers_and_layouts_are_followed_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow, failures = Directory._follow, []
+    follow, failures = ClientDirectory._follow, []
 
-    async def fails_once(self: Directory) -> None:
+    async def fails_once(self: ClientDirectory) -> None:
         if not failures:
             failures.append(1)
             await broken()
@@ -77,7 +77,7 @@ def test_servers_and_layouts_are_followed_again_after_a_failure(monkeypatch: pyt
             assert (await client.describe_topic(TOPIC)).active
             await until(lambda: cluster.servers["broker:1"].seen["send"])
 
-    monkeypatch.setattr(Directory, "_follow", fails_once)
+    monkeypatch.setattr(ClientDirectory, "_follow", fails_once)
     run(scenario())
 
 

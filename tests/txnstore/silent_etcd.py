@@ -11,7 +11,7 @@ import grpc
 
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.backend import EtcdBackend
-from txnstore.etcd.connection import Connection
+from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.settings import EtcdSettings
 from txnwire.clock import SystemClock
 
@@ -88,7 +88,7 @@ async def silent_etcds(
         await etcd.start()
     endpoints = tuple(f"http://127.0.0.1:{etcd.port}" for etcd in etcds)
     settings = EtcdSettings(endpoints=endpoints, request_timeout_s=request_timeout_s)
-    backend = EtcdBackend(Connection(settings, SystemClock()), b"")
+    backend = EtcdBackend(EtcdConnection(settings, SystemClock()), b"")
     try:
         await backend.open()
         yield etcds, backend

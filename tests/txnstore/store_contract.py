@@ -10,8 +10,8 @@ import pytest
 
 from txnstore import keys
 from txnstore.access import store_client
-from txnstore.access.backend import Fence, Fenced
-from txnstore.access.grouping import Member
+from txnstore.access.backend import Fenced, RequestFence
+from txnstore.access.grouping import GroupMember
 from txnstore.access.store_client import StoreClient
 from txnstore.store import (
     MAX_COMMIT_BYTES,
@@ -27,8 +27,8 @@ from txnstore.store import (
     Put,
     Read,
     Relation,
+    StoreWatch,
     Target,
-    Watch,
     absent,
     created_at,
     range_is_empty,
@@ -60,7 +60,7 @@ async def values(store: StoreClient) -> dict[bytes, bytes]:
     return {record.key: record.value for record in (await store.range(*KEYS)).records}
 
 
-async def events_until(watch: Watch, key: bytes, value: bytes) -> list[Event]:
+async def events_until(watch: StoreWatch, key: bytes, value: bytes) -> list[Event]:
     """Everything up to the put of `key` to `value`."""
     events: list[Event] = []
     async with asyncio.timeout(IN_TIME_S):
@@ -88,19 +88,19 @@ class StoreContract:
         """▲ Below group commit: what keeps an earlier sending from landing behind a later one."""
         backend = store._backend
         key, (lease, _) = keys.SENDER + b"test", await backend.grant(60)
-        sent = [Member(commit, backend.encode(commit)) for commit in [put(b"/k/%d" % n) for n in range(members)]]
-        first = await backend.raise_fence(Fence(key, 0), lease)
-        second = await backend.raise_fence(Fence(key, first), lease)
+        sent = [GroupMember(commit, backend.encode(commit)) for commit in [put(b"/k/%d" % n) for n in range(members)]]
+        first = await backend.raise_fence(RequestFence(key, 0), lease)
+        second = await backend.raise_fence(RequestFence(key, first), lease)
         assert 0 < first < second
-        assert await backend.raise_fence(Fence(key, first), lease) == second
+        assert await backend.raise_fence(RequestFence(key, first), lease) == second
         with pytest.raises(Fenced):
-            await backend.commit(sent, repeated=False, fence=Fence(key, first))
+            await backend.commit(sent, repeated=False, fence=RequestFence(key, first))
         assert await values(store) == {}
-        assert all(one.succeeded for one in await backend.commit(sent, repeated=False, fence=Fence(key, second)))
+        assert all(one.succeeded for one in await backend.commit(sent, repeated=False, fence=RequestFence(key, second)))
         await backend.revoke(lease)
-        assert await backend.raise_fence(Fence(key, second), 0) == 0
+        assert await backend.raise_fence(RequestFence(key, second), 0) == 0
         with pytest.raises(Fenced):
-            await backend.commit(sent, repeated=False, fence=Fence(key, second))
+            await backend.commit(sent, repeated=False, fence=RequestFence(key, second))
 
     async def test_a_commit_writes_all_at_one_revision(self, store: StoreClient) -> None:
         await written(store, put(C))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnwire.errors import InvalidArgument, MessageTooLarge
-from txnwire.frames import Outbox, parse_frame
+from txnwire.frames import FrameOutbox, parse_frame
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import (
     FRAME_TARGET_BYTES,
@@ -22,7 +22,7 @@ def send(size: int, request_id: int = 1) -> pb.Command:
     return pb.Command(request_id=request_id, send=pb.Send(producer_id=1, entry=bytes(size)))
 
 
-def frames_of(outbox: Outbox) -> list[bytes]:
+def frames_of(outbox: FrameOutbox) -> list[bytes]:
     frames = []
     while (gathered := outbox.next_frame()) is not None:
         frame, command_bytes = gathered
@@ -33,7 +33,7 @@ def frames_of(outbox: Outbox) -> list[bytes]:
 
 @given(st.lists(st.integers(0, 40_000), max_size=30))
 def test_commands_come_out_as_they_went_in(sizes: list[int]) -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     commands = [send(size, request_id) for request_id, size in enumerate(sizes, 1)]
     for command in commands:
         outbox.add(command)
@@ -43,7 +43,7 @@ def test_commands_come_out_as_they_went_in(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, 127, 128, 1000, 1010, 1023, 1024, 1025, 16383, 16384, 70_000, 2_100_000])
 def test_a_joined_frame_is_what_protobuf_would_write(size: int) -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     outbox.add(send(size))
     outbox.add(send(0))
     expected = pb.Frame(version=FRAME_VERSION, commands=[send(size), send(0)])
@@ -51,7 +51,7 @@ def test_a_joined_frame_is_what_protobuf_would_write(size: int) -> None:
 
 
 def test_a_command_may_be_reused_at_once() -> None:
-    outbox, command = Outbox(), pb.Command(ok=pb.Ok())
+    outbox, command = FrameOutbox(), pb.Command(ok=pb.Ok())
     for request_id in (1, 2):
         command.request_id = request_id
         outbox.add(command)
@@ -60,7 +60,7 @@ def test_a_command_may_be_reused_at_once() -> None:
 
 
 def test_pending_bytes_count_until_the_frame_has_left() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     outbox.add(send(1000))
     pending = outbox.pending_bytes
     gathered = outbox.next_frame()
@@ -72,7 +72,7 @@ def test_pending_bytes_count_until_the_frame_has_left() -> None:
 
 
 def test_a_large_gathering_leaves_as_several_frames() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     for _ in range(12):
         outbox.add(send(1_000_000))
     frames = frames_of(outbox)
@@ -81,14 +81,14 @@ def test_a_large_gathering_leaves_as_several_frames() -> None:
 
 
 def test_many_small_commands_leave_as_several_frames() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     for _ in range(FRAME_TARGET_COMMANDS * 2 + 1):
         outbox.add(pb.Command(request_id=1, ok=pb.Ok()))
     assert [len(parse_frame(frame)) for frame in frames_of(outbox)] == [FRAME_TARGET_COMMANDS, FRAME_TARGET_COMMANDS, 1]
 
 
 def test_the_largest_command_travels_alone_and_fits_its_frame() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     overhead = len(send(MAX_COMMAND_BYTES).SerializeToString()) - MAX_COMMAND_BYTES
     for size in (1, MAX_COMMAND_BYTES - overhead, 1):
         outbox.add(send(size))
@@ -98,7 +98,7 @@ def test_the_largest_command_travels_alone_and_fits_its_frame() -> None:
 
 
 def test_a_larger_command_is_refused_and_leaves_no_trace() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     with pytest.raises(MessageTooLarge, match="a frame can carry"):
         outbox.add(send(MAX_COMMAND_BYTES))
     assert outbox.pending_bytes == 0

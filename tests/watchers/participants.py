@@ -7,7 +7,7 @@ from itertools import count
 from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
-from txnstore.records import Op, Owner
+from txnstore.records import Op, OwnerRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put
 from txnstore.writes import op_transitions
 from txnwire.errors import TxnError
@@ -28,7 +28,7 @@ async def own(store: MetadataStore) -> int:
     """Take the segment, from whoever has it; returns the ownership epoch."""
     key = keys.owner(SEGMENT)
     await store.commit(Commit(deletes=(Delete(key),)))
-    result = await store.commit(Commit(puts=(Put(key, records.encode(Owner(broker="b", address="h:1"))),)))
+    result = await store.commit(Commit(puts=(Put(key, records.encode(OwnerRecord(broker="b", address="h:1"))),)))
     return result.revision
 
 

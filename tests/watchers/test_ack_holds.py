@@ -11,7 +11,7 @@ from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.ack_holds import AckHolds, Reservation
-from watchers.acks import BLOCK_ENTRIES, WHOLE, Kept, ack_position, bit_of, block_of, names_all
+from watchers.acks import BLOCK_ENTRIES, WHOLE, LeftOut, ack_position, bit_of, block_of, names_all
 from watchers.pending_acks import PendingAcks
 
 EDGE = BLOCK_ENTRIES - 2
@@ -44,7 +44,7 @@ def expected(standing: Sequence[Reservation], after: Position, last: Position) -
     return found
 
 
-def named_by(kept: Kept | None, standing: Sequence[Reservation]) -> dict[Position, int]:
+def named_by(kept: LeftOut | None, standing: Sequence[Reservation]) -> dict[Position, int]:
     """With the bitmaps of whole entries as they were named."""
     if kept is None:
         return {}
@@ -103,7 +103,7 @@ def test_cumulative_acks_of_one_entry_that_count_its_messages_differently_are_jo
     for ack in (ack_position(place, MORE, 0b10000), ack_position(place, MESSAGES, 0b1)):
         holds.add(Reservation(TXN, 0, (ack,), cumulative=True))
     kept = holds.between(EARLIEST, PLACES[-1])
-    assert kept == Kept(place, {}, [ack_position(place, MORE, 0b10001)])
+    assert kept == LeftOut(place, {}, [ack_position(place, MORE, 0b10001)])
 
 
 def test_p8_a_cumulative_ack_that_ends_inside_an_entry_is_kept_off_by_no_ack_of_what_follows_there() -> None:

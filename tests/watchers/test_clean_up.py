@@ -17,7 +17,7 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, CursorMark, Watermark
-from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitResult, Delete, EventKind, MetadataStore, Put
+from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitVerdict, Delete, EventKind, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import InvalidArgument, NotOwner, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -316,7 +316,7 @@ class Deletes:
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
         return CleanUpPlan(Commit(deletes=tuple(map(Delete, self._keys)))) if self.backlog else None
 
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
         self.backlog = 0
         return result.succeeded
 
@@ -334,7 +334,7 @@ class Losing(Deletes):
         super().__init__("/segment", 1)
         self._losses = losses
 
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
         if not self._losses:
             return super().settle(plan, result, now_s)
         self._losses -= 1
@@ -457,7 +457,7 @@ class TooLarge:
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
         return CleanUpPlan(Commit(puts=(Put(MARK, bytes(MAX_COMMIT_BYTES + 1)),)))
 
-    def settle(self, plan: CleanUpPlan, result: CommitResult, now_s: float) -> bool:
+    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
         raise AssertionError("it was never sent")
 
     def next_flush_s(self) -> float | None:

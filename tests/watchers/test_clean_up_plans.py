@@ -8,8 +8,8 @@ from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
 from txnstore.etcd.wire import CommitEncoder
-from txnstore.records import AbortedRecord, CursorMark, Owner, Watermark
-from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitResult, Delete, KeyValue, Put
+from txnstore.records import AbortedRecord, CursorMark, OwnerRecord, Watermark
+from txnstore.store import MAX_COMMIT_BYTES, MAX_COMMIT_OPS, Commit, CommitVerdict, Delete, KeyValue, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import WHOLE, AckPosition
@@ -21,7 +21,7 @@ from watchers.visibility import TransactionBuffer
 SEGMENT = "public/default/orders/0000-ffff-0"
 EPOCH = 17
 TXNS = [TxnId(0, counter) for counter in range(1, 400)]
-OWNER = KeyValue(keys.owner(SEGMENT), records.encode(Owner(broker="b", address="a")), 1, EPOCH, EPOCH)
+OWNER = KeyValue(keys.owner(SEGMENT), records.encode(OwnerRecord(broker="b", address="a")), 1, EPOCH, EPOCH)
 WATERMARK = keys.watermark(SEGMENT)
 
 
@@ -46,8 +46,8 @@ class Writes:
         self.buffer.decided(Decision(txn_id, commit, 100, None if counting is None else frozenset({counting})))
 
 
-def done(revision: int = 50) -> CommitResult:
-    return CommitResult(True, revision)
+def done(revision: int = 50) -> CommitVerdict:
+    return CommitVerdict(True, revision)
 
 
 def ops(commit: Commit) -> int:
@@ -193,7 +193,7 @@ def test_lost_compare_takes_over_what_stands_and_plans_again() -> None:
     record = KeyValue(keys.aborted(SEGMENT, TXNS[0]), b'{"v":1,"max_position":null}', 1, 6, 6)
     by_key = {WATERMARK: (stands,), record.key: (record,)}
     reads = ((OWNER,), *(by_key.get(put.key, ()) for put in plan.commit.puts))
-    assert not writes.target.settle(plan, CommitResult(False, 70, reads), 100.0)
+    assert not writes.target.settle(plan, CommitVerdict(False, 70, reads), 100.0)
     assert writes.buffer.clean_up_backlog == 2
     plan = writes.target.plan(100.0)
     assert plan is not None
@@ -211,7 +211,7 @@ def test_the_record_of_one_loser_that_stands_already_leaves_the_other_s_to_be_wr
     assert plan is not None
     stands = KeyValue(keys.aborted(SEGMENT, TXNS[0], 1), b'{"v":1,"max_position":null}', 1, 6, 6)
     reads = ((OWNER,), *((stands,) if put.key == stands.key else () for put in plan.commit.puts))
-    assert not writes.target.settle(plan, CommitResult(False, 70, reads), 100.0)
+    assert not writes.target.settle(plan, CommitVerdict(False, 70, reads), 100.0)
     plan = writes.target.plan(100.0)
     assert plan is not None
     recorded = [put.key for put in plan.commit.puts if put.key != WATERMARK]
@@ -227,7 +227,7 @@ def test_lost_epoch_is_not_owner() -> None:
     other = KeyValue(OWNER.key, OWNER.value, 1, EPOCH + 1, EPOCH + 1)
     for reads in ((other,), ()):
         with pytest.raises(NotOwner, match="had epoch 17"):
-            writes.target.settle(plan, CommitResult(False, 70, (reads, ())), 100.0)
+            writes.target.settle(plan, CommitVerdict(False, 70, (reads, ())), 100.0)
     assert writes.target.backlog == 1
 
 
@@ -334,7 +334,7 @@ def test_p6_lost_cursor_compare_merges_and_plans_again() -> None:
     plan = acks.target.plan(100.0)
     assert plan is not None
     stands = KeyValue(block_key("mark"), records.encode(CursorMark(position=(1, 9))), 3, 2, 44)
-    assert not acks.target.settle(plan, CommitResult(False, 70, ((OWNER,), (stands,))), 100.0)
+    assert not acks.target.settle(plan, CommitVerdict(False, 70, ((OWNER,), (stands,))), 100.0)
     assert acks.cursor.mark_delete == Position(1, 9)
     plan = acks.target.plan(100.0)
     assert plan is not None

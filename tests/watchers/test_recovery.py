@@ -16,7 +16,7 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, Header
-from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
+from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -196,7 +196,7 @@ async def test_p6_cursor_written_but_the_owner_died_before_it_heard(any_store: M
     held.pending.ack_cumulative(entry(4))
     plan = held.acks.plan(200.0)
     assert plan is not None
-    assert isinstance(result := await any_store.commit(plan.commit), CommitResult)
+    assert isinstance(result := await any_store.commit(plan.commit), CommitVerdict)
     assert not held.acks.settle(plan, result, 200.0)
     assert held.cursor.mark_delete == at(4)
     state = await load_state(any_store, SEGMENT, await own(any_store))

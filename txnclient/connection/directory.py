@@ -30,7 +30,7 @@ CANDIDATES = 3
 _log = logging.getLogger("txnclient")
 
 
-class Directory:
+class ClientDirectory:
     """Follows the cluster from `start` on, and each topic from the first `layout` for it on."""
 
     def __init__(self, links: Links, seeds: list[str], *, clock: Clock, random: Random, tasks: OwnedTasks) -> None:

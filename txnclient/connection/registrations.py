@@ -27,7 +27,7 @@ AT_ONCE: Final = 100
 _log = logging.getLogger("txnclient")
 
 
-class Registration:
+class ProducerRegistration:
     """Of one topic, in one life of it."""
 
     def __init__(self, layout: TopicLayout) -> None:
@@ -52,13 +52,13 @@ class Registrations:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._known: dict[tuple[str, int], Registration] = {}
+        self._known: dict[tuple[str, int], ProducerRegistration] = {}
         self._link: Link | None = None
         self._address: str | None = None
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def enter(self, topic: str, deadline: Deadline) -> Registration:
+    async def enter(self, topic: str, deadline: Deadline) -> ProducerRegistration:
         """Count one producer more, of the topic as it is now, and wait a moment until the controller knows. Raises
         `TopicNotFound`, `Timeout`."""
         while True:
@@ -79,10 +79,10 @@ class Registrations:
             # ▲ What is known of the topic here is of one that was deleted: a producer of that could send nothing.
             await self._wait_life(topic, registration.life, deadline)
 
-    def _entered(self, layout: TopicLayout) -> Registration:
+    def _entered(self, layout: TopicLayout) -> ProducerRegistration:
         registration = self._known.get((layout.topic, layout.life))
         if registration is None:
-            registration = self._known[layout.topic, layout.life] = Registration(layout)
+            registration = self._known[layout.topic, layout.life] = ProducerRegistration(layout)
             self._news.set()
         registration.layout = layout
         registration.producers += 1
@@ -96,14 +96,14 @@ class Registrations:
                 raise deadline.expired(f"looking up {topic}")
             await self._session.directory.wait_change(min(deadline.remaining(), 1.0))
 
-    def leave(self, registration: Registration) -> None:
+    def leave(self, registration: ProducerRegistration) -> None:
         """A producer that was counted is closed."""
         registration.producers -= 1
         if not registration.producers and self._known.get(registration.key) is registration:
             del self._known[registration.key]
             self._say_over(registration)
 
-    def _say_over(self, registration: Registration) -> None:
+    def _say_over(self, registration: ProducerRegistration) -> None:
         topic, life = registration.key
         if self._link is not None:
             over = pb.RegisterProducer(topic=topic, over=True, life=life)
@@ -138,7 +138,7 @@ class Registrations:
             if forget is not None:
                 forget()
 
-    def _due(self) -> list[Registration]:
+    def _due(self) -> list[ProducerRegistration]:
         return [registration for registration in self._known.values() if registration.due]
 
     def _is_there(self) -> bool:
@@ -177,7 +177,7 @@ class Registrations:
                 registration.due = True
         self._link, self._address = link, address
 
-    async def _register(self, link: Link, registration: Registration) -> None:
+    async def _register(self, link: Link, registration: ProducerRegistration) -> None:
         topic, life = registration.key
         request = pb.RegisterProducer(topic=topic, life=life)
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from txnclient.connection.deadlines import Backoff, Deadline
-from txnclient.connection.directory import Directory
+from txnclient.connection.directory import ClientDirectory
 from txnclient.connection.links import Links
 from txnclient.connection.tasks import OwnedTasks
 from txnwire.errors import (
@@ -52,7 +52,7 @@ class Session:
     """Of every call that is given none of its own."""
     tasks: OwnedTasks
     links: Links
-    directory: Directory
+    directory: ClientDirectory
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     pid: int = field(default_factory=os.getpid)
     _shared: _Shared = field(default_factory=_Shared)

@@ -124,7 +124,7 @@ class AckBatch:
         return pb.Command(ack=ack)
 
 
-class Owner(Protocol):
+class AckOwner(Protocol):
     """The feed whose acks they are."""
 
     def aborted(self, revision: int) -> None:
@@ -137,10 +137,10 @@ class Owner(Protocol):
         """Their ack in a transaction was refused here."""
 
 
-class Acks:
+class FeedAcks:
     """The acks of one feed. `attached` and `detached` follow its connection."""
 
-    def __init__(self, session: Session, segment: str, inbox: Inbox, owner: Owner, *, subscription: str) -> None:
+    def __init__(self, session: Session, segment: str, inbox: Inbox, owner: AckOwner, *, subscription: str) -> None:
         self._session = session
         self._subscription = subscription
         self._segment = segment

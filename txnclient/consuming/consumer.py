@@ -16,7 +16,7 @@ from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters, Serv
 from txnclient.consuming.delivered import Delivered, DeliveryOrder, place_of
 from txnclient.consuming.feed import StreamFeed, SubscriptionFeed
 from txnclient.consuming.inbox import Inbox, QueueInbox
-from txnclient.consuming.membership import Membership
+from txnclient.consuming.membership import ConsumerMembership
 from txnclient.consuming.message import Message
 from txnclient.consuming.queue_feed import QueueFeed
 from txnclient.consuming.receiver import Receiver
@@ -101,7 +101,7 @@ class Consumer(Generic[V]):
         self._on_closed = on_closed
         self._closed = False
         self._memberships = [
-            Membership(
+            ConsumerMembership(
                 self._session,
                 pb.JoinSubscription(
                     topic=topic,

@@ -54,7 +54,7 @@ class Services(Protocol):
     async def begin(self, *, timeout: float = 60.0) -> Transaction: ...
 
 
-class Holder(Protocol):
+class DeadMessageHolder(Protocol):
     """The feed that has received a dead message: acks it in a transaction, or gives it back."""
 
     def ack_nowait(
@@ -125,7 +125,7 @@ class DeadLetters:
         self._redelivery_delay_s = redelivery_delay_s
         self._on_failed = on_failed
         self._producers: dict[str, Producer[bytes]] = {}
-        self._waiting: deque[tuple[Holder, list[Message[Any]]]] = deque()
+        self._waiting: deque[tuple[DeadMessageHolder, list[Message[Any]]]] = deque()
         """Bounded by the feeds: they are granted no permits for what lies here."""
         self._task: asyncio.Task[None] | None = None
         self._moved = 0
@@ -139,7 +139,7 @@ class DeadLetters:
     def is_dead(self, message: Message[Any]) -> bool:
         return message.redelivery_count > self._policy.max_redeliveries
 
-    def put(self, holder: Holder, messages: list[Message[Any]]) -> None:
+    def put(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
         """Messages of one entry."""
         self._waiting.append((holder, messages))
         if self._task is None and not self._closed:
@@ -158,7 +158,7 @@ class DeadLetters:
         finally:
             self._task = None
 
-    async def _move(self, holder: Holder, messages: list[Message[Any]]) -> None:
+    async def _move(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
         """Raises why nothing was moved."""
         producer = await self._producer(self._policy.topic_for(messages[0].topic, self._subscription))
         txn = await self._policy.services.begin(timeout=MOVE_TIMEOUT_S)
@@ -225,7 +225,7 @@ class DeadLetters:
         except TopicExists as error:
             _log.debug("somebody else was faster: %s", error)
 
-    async def _give_back(self, holder: Holder, messages: list[Message[Any]], error: TxnError) -> None:
+    async def _give_back(self, holder: DeadMessageHolder, messages: list[Message[Any]], error: TxnError) -> None:
         _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)
         passes = error.retriable or error.requires_abort
         if not passes and not isinstance(error, (InvalidTxnState, NotAllowed, MessageTooLarge)):

@@ -11,7 +11,7 @@ from txnclient.connection.deadlines import LONGEST_PAUSE_S, Backoff, Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import topic_of_segment
-from txnclient.consuming.acks import Acks
+from txnclient.consuming.acks import FeedAcks
 from txnclient.consuming.delivered import UpTo
 from txnclient.consuming.inbox import UNBOUNDED_BYTES, Inbox
 from txnclient.consuming.message import Message, ReceivedEntry, Under
@@ -270,7 +270,7 @@ class SubscriptionFeed(Feed):
         self._after_abort = False
         """It left its broker for an abort."""
         self._retiring: tuple[TxnError, Callable[[], None]] | None = None
-        self.acks = Acks(session, segment, inbox, self, subscription=terms.subscription)
+        self.acks = FeedAcks(session, segment, inbox, self, subscription=terms.subscription)
 
     # As `acks.Owner`. Of a stream everything that is not acked comes again, and only in its order.
 

@@ -22,7 +22,7 @@ LEAVE_AGAIN_S = 10.0
 _log = logging.getLogger("txnclient")
 
 
-class Membership:
+class ConsumerMembership:
     """`on_assignment` is told of every assignment that is newer than the last; `on_failed` when membership has
     ended. `outliving`: tasks that go on when the consumer is closed."""
 
@@ -183,6 +183,6 @@ class Membership:
 
 
 async def _heard(answer: asyncio.Future[pb.Command] | None) -> None:
-    """Its failure is taken care of by `Membership`."""
+    """Its failure is taken care of by `ConsumerMembership`."""
     if answer is not None:
         await asyncio.wait((answer,))

@@ -16,7 +16,7 @@ from txnwire.errors import InvalidArgument, TxnError, for_good
 _log = logging.getLogger("txnclient")
 
 
-class Source(Protocol):
+class FeedSource(Protocol):
     """One feed with a buffer."""
 
     @property
@@ -32,8 +32,8 @@ class Receiver:
         self.serializer = serializer
         self._session = session
         self._what = what
-        self._ready: dict[Source, None] = {}
-        self._queue: deque[Source] = deque()
+        self._ready: dict[FeedSource, None] = {}
+        self._queue: deque[FeedSource] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._failure: TxnError | None = None
         self._closed = False
@@ -41,7 +41,7 @@ class Receiver:
 
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
-    def ready(self, source: Source) -> None:
+    def ready(self, source: FeedSource) -> None:
         """`source` has messages in its buffer."""
         if source not in self._ready:
             self._ready[source] = None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
-from txnclient.producing.room import Room
+from txnclient.producing.room import BufferRoom
 from txnclient.transactions.transaction import Transaction
 from txnwire.errors import TxnError, again
 from txnwire.turns import turn_size
@@ -47,7 +47,7 @@ class Buffer:
         """`producer`: its name."""
         self._session = session
         self._producer = producer
-        self._room: Room[Ask] = Room(bound)
+        self._room: BufferRoom[Ask] = BufferRoom(bound)
         self._asks: dict[Transaction | None, dict[Ask, None]] = {}
         """Those who wait, by transaction: very many may abort at once."""
         self._giving = False

@@ -29,7 +29,7 @@ PULLED_BYTES = 4 * MIB
 FIRST_PULLED = 16
 
 
-class Part:
+class BulkPart:
     """Messages as columns, with what each counts for in the buffer."""
 
     __slots__ = ("_ends", "_sizes", "columns")
@@ -40,7 +40,7 @@ class Part:
         self._ends = list(accumulate(sizes))
 
     @staticmethod
-    def of(messages: Sequence[Any], encode: Callable[[Any], bytes] | None = None) -> Part:
+    def of(messages: Sequence[Any], encode: Callable[[Any], bytes] | None = None) -> BulkPart:
         """Of values, (key, value) pairs or `OutgoingMessage`s. `encode`: the serializer of the values, if there is one.
 
         Raises `InvalidArgument`, `MessageTooLarge`.
@@ -48,11 +48,11 @@ class Part:
         columns = _bulk_columns(messages, encode)
         if columns is None:
             one_by_one = [_checked(message, encode) for message in messages]
-            return Part(Columns.of([message for message, _ in one_by_one]), [size for _, size in one_by_one])
-        return Part._of_columns(columns)
+            return BulkPart(Columns.of([message for message, _ in one_by_one]), [size for _, size in one_by_one])
+        return BulkPart._of_columns(columns)
 
     @staticmethod
-    def of_columns(given: Columns, encode: Callable[[Any], bytes] | None = None) -> Part:
+    def of_columns(given: Columns, encode: Callable[[Any], bytes] | None = None) -> BulkPart:
         """Raises `InvalidArgument`, `MessageTooLarge`."""
         columns = None
         if given.properties is None and given.event_times is None:
@@ -60,11 +60,11 @@ class Part:
         if columns is None:
             count = len(given.values)
             filled = [[None] * count if column is None else column for column in given]
-            return Part.of([OutgoingMessage(*message) for message in zip(*filled, strict=True)], encode)
-        return Part._of_columns(columns)
+            return BulkPart.of([OutgoingMessage(*message) for message in zip(*filled, strict=True)], encode)
+        return BulkPart._of_columns(columns)
 
     @staticmethod
-    def _of_columns(columns: Columns) -> Part:
+    def _of_columns(columns: Columns) -> BulkPart:
         lengths = list(map(len, columns.values))
         if max(lengths) > MAX_VALUE_BYTES:
             raise MessageTooLarge(
@@ -75,7 +75,7 @@ class Part:
         if columns.keys is not None:
             sizes = list(map(add, sizes, [0 if key is None else len(key) for key in columns.keys]))
             check_size(max(sizes))
-        return Part(columns, sizes)
+        return BulkPart(columns, sizes)
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -84,9 +84,9 @@ class Part:
     def bytes(self) -> int:
         return self._ends[-1]
 
-    def select(self, indexes: Sequence[int]) -> Part:
+    def select(self, indexes: Sequence[int]) -> BulkPart:
         """Only these messages, in this order."""
-        return Part(self.columns.select(indexes), [self._sizes[i] for i in indexes])
+        return BulkPart(self.columns.select(indexes), [self._sizes[i] for i in indexes])
 
     def runs(self, batch_bytes: int) -> Iterator[tuple[Columns, int]]:
         """Cut in order into runs of at most `batch_bytes`, a larger message by itself; each with its size."""
@@ -97,23 +97,23 @@ class Part:
             first, before = end, self._ends[end - 1]
 
 
-def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = None) -> Generator[Part, None, None]:
+def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = None) -> Generator[BulkPart, None, None]:
     """The messages in parts of a bounded number, and of bounded bytes where they come from an iterator."""
     if isinstance(messages, (bytes, bytearray, memoryview, str)):
         raise InvalidArgument("send_many takes many messages: an iterable of values, or of (key, value) pairs")
     if isinstance(messages, Columns):
         _check_lengths(messages)
         for first in range(0, len(messages.values), PART_MESSAGES):
-            yield Part.of_columns(messages.part(first, first + PART_MESSAGES), encode)
+            yield BulkPart.of_columns(messages.part(first, first + PART_MESSAGES), encode)
         return
     if isinstance(messages, Sequence):
         for first in range(0, len(messages), PART_MESSAGES):
-            yield Part.of(messages[first : first + PART_MESSAGES], encode)
+            yield BulkPart.of(messages[first : first + PART_MESSAGES], encode)
         return
     iterator = iter(messages)
     pulled = FIRST_PULLED
     while gathered := list(islice(iterator, pulled)):
-        part = Part.of(gathered, encode)
+        part = BulkPart.of(gathered, encode)
         yield part
         pulled = max(1, min(PART_MESSAGES, PULLED_BYTES * len(part) // part.bytes))
 

@@ -11,17 +11,17 @@ from typing import NamedTuple, Protocol
 
 from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import BulkBatch
-from txnclient.producing.bulk import Part, SentIds
+from txnclient.producing.bulk import BulkPart, SentIds
 from txnclient.producing.moving import Group
 from txnclient.transactions.transaction import Transaction
 from txnclient.transactions.whole import Whole
 from txnwire.entry import Columns
 
-Pull = Callable[[], Awaitable[Part | None]]
+Pull = Callable[[], Awaitable[BulkPart | None]]
 """Gives the next part, None behind the last; raises what the caller's messages raise."""
 
 
-class Run(NamedTuple):
+class EntryRun(NamedTuple):
     """Messages for one entry."""
 
     columns: Columns
@@ -32,16 +32,16 @@ class Run(NamedTuple):
     """Of the routes by which the segment was found."""
 
 
-class Sender(Protocol):
+class BulkSender(Protocol):
     """The producer."""
 
     batch_bytes: int
 
     def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]: ...
-    async def add_run(self, run: Run, txn: Transaction | None) -> BulkBatch: ...
+    async def add_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch: ...
 
 
-async def send_bulk(sender: Sender, pull: Pull, txn: Transaction | None) -> SentIds:
+async def send_bulk(sender: BulkSender, pull: Pull, txn: Transaction | None) -> SentIds:
     """Send all parts and wait until all is stored. Raises the first failure once everything that was sent is answered;
     nothing is pulled any more once something has failed."""
     bulk = _Bulk(sender, txn)
@@ -50,7 +50,7 @@ async def send_bulk(sender: Sender, pull: Pull, txn: Transaction | None) -> Sent
 
 
 class _Bulk:
-    def __init__(self, sender: Sender, txn: Transaction | None) -> None:
+    def __init__(self, sender: BulkSender, txn: Transaction | None) -> None:
         self._sender = sender
         self._txn = txn
         self._ids = SentIds()
@@ -83,11 +83,11 @@ class _Bulk:
             self._stored += 1
         return None
 
-    async def _send(self, part: Part) -> None:
+    async def _send(self, part: BulkPart) -> None:
         groups, version = self._sender.groups(part.columns.keys)
         for segment, indexes in groups:
             chosen = part if indexes is None else part.select(indexes)
             for columns, size in chosen.runs(self._sender.batch_bytes):
-                self._ids.add(await self._sender.add_run(Run(columns, size, segment, version), self._txn))
+                self._ids.add(await self._sender.add_run(EntryRun(columns, size, segment, version), self._txn))
         order = None if len(groups) == 1 else [index for _, indexes in groups for index in indexes or ()]
         self._ids.taken(order, len(part))

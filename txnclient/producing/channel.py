@@ -21,7 +21,7 @@ from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import Batch, GatheringBatch
-from txnclient.producing.outbox import Outbox
+from txnclient.producing.outbox import EntryOutbox
 from txnclient.transactions.transaction import Transaction
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import (
@@ -60,7 +60,7 @@ _UNKNOWN = pb.SendOk(duplicate=True, entry_id=-1)
 """Stored, but nobody can say where: as the broker answers it."""
 
 
-class Owner(Protocol):
+class ChannelOwner(Protocol):
     """The producer a channel belongs to."""
 
     name: str
@@ -85,7 +85,7 @@ class Owner(Protocol):
 class Channel:
     """One producer's way to one segment. Made for the first message, it opens at the owner with the first entry."""
 
-    def __init__(self, session: Session, owner: Owner, info: SegmentInfo) -> None:
+    def __init__(self, session: Session, owner: ChannelOwner, info: SegmentInfo) -> None:
         self.info = info
         self.segment = info.path
         self.left = False
@@ -95,7 +95,7 @@ class Channel:
         self._gathering: dict[Transaction | None, GatheringBatch] = {}
         self._under_way: dict[Transaction | None, int] = {}
         """Closed entries without a final answer."""
-        self._outbox: Outbox[Batch] = Outbox()
+        self._outbox: EntryOutbox[Batch] = EntryOutbox()
         self._link: Link | None = None
         self._producer_id = 0
         self._opening = False

@@ -11,7 +11,7 @@ from typing import Protocol
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
 from txnclient.producing.batches import Batch
-from txnclient.producing.channel import Channel, Owner
+from txnclient.producing.channel import Channel, ChannelOwner
 from txnclient.producing.moving import Group, Routes
 from txnclient.transactions.transaction import Transaction
 from txnwire.entry import Columns
@@ -19,7 +19,7 @@ from txnwire.errors import SegmentSealed, TopicNotFound, TxnError, for_good
 from txnwire.ids import hash_key
 
 
-class Divider(Owner, Protocol):
+class Divider(ChannelOwner, Protocol):
     """The producer."""
 
     def topic_gone(self, error: TxnError) -> None:

@@ -18,7 +18,7 @@ PIECE_BYTES = MIB
 """Of a large value in one entry: small beside what a segment takes in at once, large beside what an entry costs."""
 
 
-class Sender(Protocol):
+class LargeValueSender(Protocol):
     """The producer."""
 
     def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
@@ -43,7 +43,7 @@ def transaction_of(size: int, txn: Transaction | None) -> Transaction:
 
 
 async def send_large(
-    sender: Sender,
+    sender: LargeValueSender,
     value: bytes,
     head: OutgoingMessage,
     overhead: int,
@@ -66,7 +66,7 @@ async def send_large(
 
 
 async def _send(
-    sender: Sender,
+    sender: LargeValueSender,
     value: bytes,
     head: OutgoingMessage,
     overhead: int,

@@ -27,7 +27,7 @@ class Sequenced(Protocol):
 E = TypeVar("E", bound=Sequenced)
 
 
-class Outbox(Generic[E]):
+class EntryOutbox(Generic[E]):
     """Entries that wait to be written, and those written and not settled yet, both in order.
 
     A written entry is awaited until it is settled (stored, or refused for good) or interrupted (it is to be written

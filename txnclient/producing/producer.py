@@ -14,8 +14,8 @@ from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import TopicLayout
 from txnclient.producing.batches import Batch, BulkBatch, GatheringBatch
 from txnclient.producing.buffer import Ask, Buffer
-from txnclient.producing.bulk import Part, SentIds, parts_of
-from txnclient.producing.bulk_sends import Pull, Run, send_bulk
+from txnclient.producing.bulk import BulkPart, SentIds, parts_of
+from txnclient.producing.bulk_sends import EntryRun, Pull, send_bulk
 from txnclient.producing.channel import Channel
 from txnclient.producing.channels import Channels
 from txnclient.producing.large_values import send_large, transaction_of
@@ -198,12 +198,12 @@ class Producer(Generic[V]):
         """
         parts = self.parts(messages)
 
-        async def pull() -> Part | None:
+        async def pull() -> BulkPart | None:
             return next(parts, None)
 
         return await self.send_pulled(pull, txn=txn)
 
-    def parts(self, messages: Iterable[Any]) -> Generator[Part, None, None]:
+    def parts(self, messages: Iterable[Any]) -> Generator[BulkPart, None, None]:
         """As `send_many` takes them in."""
         return parts_of(messages, None if self._serializer is None else self._encoded)
 
@@ -220,12 +220,12 @@ class Producer(Generic[V]):
         """Messages by where they go, and the version of the routes that this is of."""
         return self._channels.groups(keys)
 
-    async def add_run(self, run: Run, txn: Transaction | None) -> BulkBatch:
+    async def add_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch:
         """Messages that were sent in bulk, as one batch or, where the layout has changed meanwhile, more."""
         self._check_goes_on(txn)
         return await self._in_room(run.size, txn, partial(self._place_run, run, txn))
 
-    def _place_run(self, run: Run, txn: Transaction | None) -> BulkBatch:
+    def _place_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch:
         self._channels.current()
         batch = self._bulk_batch(run.columns, run.size, txn)
         self._channels.put(batch, run.columns, run.segment, run.version)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 A = TypeVar("A", bound=Hashable)
 
 
-class Room(Generic[A]):
+class BufferRoom(Generic[A]):
     """So many bytes. What is larger than all of them is let in alone."""
 
     def __init__(self, bound: int) -> None:

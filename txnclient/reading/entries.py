@@ -13,7 +13,7 @@ from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import ACTIVE, topic_of_segment
 from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import ReceivedEntry
-from txnclient.consuming.receiver import Receiver, Source
+from txnclient.consuming.receiver import FeedSource, Receiver
 from txnclient.consuming.starts import isolation_to_wire
 from txnclient.reading.entry_heads import EntryHead, PieceHead, heads_of
 from txnclient.reading.reader_feed import ReaderFeed, behind
@@ -117,7 +117,7 @@ class _Bounds(NamedTuple):
 class _Arrivals(Receiver):
     """Of one feed, which hands out entries."""
 
-    def ready(self, source: Source) -> None:
+    def ready(self, source: FeedSource) -> None:
         self.stir()
 
 

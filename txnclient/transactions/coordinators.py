@@ -16,7 +16,7 @@ from typing import Final
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
-from txnclient.transactions.settling import Settling
+from txnclient.transactions.settling import BackgroundSettling
 from txnclient.transactions.transaction import CommitResult, Joined, Transaction, listed
 from txnclient.transactions.transaction_keys import HeldKey
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
@@ -51,7 +51,7 @@ class Coordinators:
         self._session = session
         self._directory = session.directory
         self.key = None if transaction_key is None else HeldKey(session, transaction_key, self)
-        self.settling = Settling(session)
+        self.settling = BackgroundSettling(session)
         self._open: dict[TxnId, Transaction] = {}
         self._listed: dict[TxnId, bytes] = {}
         """Each of `_open` as it stands in an announcement: hundreds of thousands are announced in one go, and only

@@ -18,7 +18,7 @@ SLACK_S = 5.0
 _log = logging.getLogger("txnclient")
 
 
-class Settling:
+class BackgroundSettling:
     """Of one client. Each transaction is settled until it has ended or its deadline has passed; all of them until the
     client closes."""
 

@@ -67,7 +67,7 @@ class Joined:
     result: CommitResult | None = None
 
 
-class Participant(Protocol):
+class TransactionParticipant(Protocol):
     """What sends or acks in a transaction: a producer's channel, the acks of a consumed segment."""
 
     def flush(self, txn: Transaction) -> None:
@@ -102,7 +102,7 @@ class Ender(Protocol):
         """Find out how it ends, in the background."""
 
 
-class Holder(Protocol):
+class KeyHolder(Protocol):
     """Of a client with a transaction key: whether it holds that still."""
 
     def expired(self) -> ExpiredTransaction | None:
@@ -127,7 +127,7 @@ class Transaction:
         expires_at: float,
         link: Link,
         joined: Joined | None = None,
-        holder: Holder | None = None,
+        holder: KeyHolder | None = None,
     ) -> None:
         """`expires_at`: on the monotonic clock; past it the service has surely aborted it. `link`: where it was
         begun. `joined`: of a named one. `holder`: of a client with a transaction key."""
@@ -145,7 +145,7 @@ class Transaction:
         self._ender = ender
         self._holder = holder
         self._state = _OPEN
-        self._participants: dict[Participant, None] = {}
+        self._participants: dict[TransactionParticipant, None] = {}
         self._under_way = 0
         self._failure: TxnError | None = None
         self._settled: asyncio.Future[None] | None = None
@@ -505,14 +505,14 @@ class Transaction:
         ended = "was aborted" if self.aborting else f"is {self._state.value}"
         return InvalidTxnState(f"cannot {doing} in transaction {self.id}: it {ended}, and this was not sent")
 
-    def started(self, participant: Participant | None) -> None:
+    def started(self, participant: TransactionParticipant | None) -> None:
         """`participant` has something under way in it: an entry or an ack, which `finished` will be told of once.
         None: something that consists of what participants do, and ends by itself."""
         self._under_way += 1
         if participant is not None:
             self._participants[participant] = None
 
-    def involves(self, participant: Participant) -> None:
+    def involves(self, participant: TransactionParticipant) -> None:
         """`participant` is to be told of its end."""
         self._participants[participant] = None
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import Session
-from txnclient.transactions.settling import Settling
+from txnclient.transactions.settling import BackgroundSettling
 from txnclient.transactions.transaction import Transaction, TransactionState
 from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidTxnState, NotAllowed, TxnError
 from txnwire.ids import hash_key
@@ -34,7 +34,7 @@ class Beginner(Protocol):
     ) -> Transaction: ...
 
     @property
-    def settling(self) -> Settling: ...
+    def settling(self) -> BackgroundSettling: ...
 
 
 class HeldKey:

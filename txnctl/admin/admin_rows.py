@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txnstore.records import OPEN, LoadSample
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.ids import TxnId
 
 
@@ -70,7 +70,7 @@ def _queue_facts(queue: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: None if queue is None else queue[name] for name in ("unacked", "set_aside", "delayed")}
 
 
-def outcome(decision: Decision | None, *, is_open: bool) -> str:
+def outcome(decision: RecordedDecision | None, *, is_open: bool) -> str:
     if decision is not None:
         return decision.state
     return OPEN if is_open else "UNKNOWN"

@@ -63,7 +63,7 @@ Call = Callable[[], Awaitable[tuple[int, int] | None]]
 """One call: (messages, bytes), or None where there was nothing to do. Raises `TxnError`."""
 
 
-class Load:
+class CallLoad:
     """Calls over and over: `concurrency` loops, or with `per_second` as many as are due."""
 
     def __init__(self, clock: Clock, *, seconds: float, concurrency: int, per_second: float | None) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from segments.layout.topology import Topology
-from segments.log.ledger_pages import Page, join, read_page
+from segments.log.ledger_pages import ListPage, join, read_page
 from txnstore import keys, records
 from txnstore.access.paging import in_pages
 from txnstore.store import KeyValue, MetadataStore
-from txnstore.writes.collection_transitions import Outcomes, read_outcomes
+from txnstore.writes.collection_transitions import OutcomeBitmap, read_outcomes
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName
@@ -28,14 +28,14 @@ class Picture:
     ops: dict[tuple[TxnId, str, str | None], int] = field(default_factory=dict)
     write_index: dict[tuple[TxnId, str], None] = field(default_factory=dict)
     ack_index: dict[tuple[TxnId, str, str], None] = field(default_factory=dict)
-    outcomes: dict[tuple[int, int], Outcomes] = field(default_factory=dict)
+    outcomes: dict[tuple[int, int], OutcomeBitmap] = field(default_factory=dict)
     id_blocks: dict[int, records.TxnSeq] = field(default_factory=dict)
     watermarks: dict[str, records.Watermark] = field(default_factory=dict)
     aborted: dict[tuple[str, TxnId, int | None], records.AbortedRecord] = field(default_factory=dict)
     topics: dict[str, Topology] = field(default_factory=dict)
     ledgers: dict[str, records.LedgerRecord] = field(default_factory=dict)
     """Whole lists, wherever their parts stand."""
-    ledger_pages: dict[str, list[Page]] = field(default_factory=dict)
+    ledger_pages: dict[str, list[ListPage]] = field(default_factory=dict)
     cursors: dict[tuple[str, str], int] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], records.SubscriptionRecord] = field(default_factory=dict)
     assignments: dict[tuple[str, str], records.AssignmentRecord] = field(default_factory=dict)
@@ -160,12 +160,12 @@ def _assignment(picture: Picture, record: KeyValue) -> None:
 
 
 def _owner(picture: Picture, record: KeyValue) -> None:
-    records.decode(records.Owner, record.value, key=record.key)
+    records.decode(records.OwnerRecord, record.value, key=record.key)
     picture.owners[record.key[len(keys.OWNER) :].decode()] = record
 
 
 def _registration(_: Picture, record: KeyValue) -> None:
-    records.decode(records.Registration, record.value, key=record.key)
+    records.decode(records.RegistrationRecord, record.value, key=record.key)
 
 
 def _broker(_: Picture, record: KeyValue) -> None:

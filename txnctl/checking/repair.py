@@ -15,7 +15,7 @@ import msgspec
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import decode_sidecar, encode_sidecar
-from segments.log.ledger_pages import Page, cut
+from segments.log.ledger_pages import ListPage, cut
 from segments.log.ledgers import covered_by
 from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
@@ -23,9 +23,9 @@ from txnctl.checking.rewound import (
     EPOCH_STEP,
     Adopted,
     Doomed,
-    Judge,
     OnDisk,
     Reckoning,
+    RewoundJudge,
     adopt,
     is_active,
     raised_ids,
@@ -107,7 +107,7 @@ class Repair:
             self.on_progress(f"files of {segment}")
             counted[segment] = await self._count(picture, segment, on_disk.pop(segment, ()))
         await self._dropping.drop_torn(counted, self._folder_revision)
-        judge = Judge(picture)
+        judge = RewoundJudge(picture)
         for segment in picture.segments():
             self.on_progress(segment)
             await self._repair_segment(picture, judge, segment, counted[segment])
@@ -269,7 +269,9 @@ class Repair:
         if found is None or found.mod_revision != self._mine.value:
             raise _somebody_else()
 
-    async def _repair_segment(self, picture: Picture, judge: Judge, segment: str, counted: dict[int, OnDisk]) -> None:
+    async def _repair_segment(
+        self, picture: Picture, judge: RewoundJudge, segment: str, counted: dict[int, OnDisk]
+    ) -> None:
         await self._expect_mine()
         record = picture.ledgers.get(segment, LedgerRecord(ledgers=[]))
         adopted = adopt(
@@ -309,7 +311,7 @@ class Repair:
             if info.ledger_id in listed and not info.aborted:
                 await self._ledgers.discard_sidecar(segment, info.ledger_id)
 
-    async def _put_list(self, segment: str, stood: int, record: LedgerRecord, pages: list[Page]) -> None:
+    async def _put_list(self, segment: str, stood: int, record: LedgerRecord, pages: list[ListPage]) -> None:
         """In steps that one commit has room for, each a list without a gap: a repair that is cut short after one finds
         the rest on the disk again."""
         for length in (*range(stood + ADOPTED_AT_ONCE, len(record.ledgers), ADOPTED_AT_ONCE), None):
@@ -338,7 +340,7 @@ class Repair:
         return None if raw is None else decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
 
     async def _reckon(
-        self, picture: Picture, judge: Judge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
+        self, picture: Picture, judge: RewoundJudge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
     ) -> tuple[Doomed, list[int]]:
         """And the ledgers whose sidecars are lost, where all that they may have listed is known all the same. ▲ Of what
         nothing else tells nobody could say whether it was aborted: then they stay listed, and nobody serves."""

@@ -32,13 +32,13 @@ EPOCH_STEP: Final = 1 << 20
 that the backup does not know of, and once for this one (`steps`)."""
 
 
-class Verdict(Enum):
+class RewoundVerdict(Enum):
     KEPT = "kept"
     ABORTED = "aborted"  # etcd knows, or knew it as open: it is aborted with the repair
     LOST = "lost"  # etcd knows nothing of it: begun after the backup
 
 
-class Judge:
+class RewoundJudge:
     """What becomes of the entries of each transaction, by what etcd knows."""
 
     def __init__(self, picture: Picture) -> None:
@@ -47,7 +47,7 @@ class Judge:
             TxnId.parse(name.txn_id): name.writers for name in picture.names.values() if name.outcome is not None
         }
 
-    def verdict(self, txn_id: TxnId, writer: int) -> Verdict:
+    def verdict(self, txn_id: TxnId, writer: int) -> RewoundVerdict:
         header = self._picture.headers.get(txn_id)
         if header is not None:
             return self._counted(header.state, header.writers, writer)
@@ -58,13 +58,13 @@ class Judge:
         ids = self._picture.id_blocks.get(txn_id.tcid)
         # ▲ Below the late-index mark every id had begun or was never to be: without a header it was collected, so its
         # aborted record, had it been aborted, stands. Above, it has begun since the backup.
-        return Verdict.KEPT if ids is not None and txn_id.counter < ids.indexed_below else Verdict.LOST
+        return RewoundVerdict.KEPT if ids is not None and txn_id.counter < ids.indexed_below else RewoundVerdict.LOST
 
     @staticmethod
-    def _counted(state: str, writers: Sequence[str] | None, writer: int) -> Verdict:
+    def _counted(state: str, writers: Sequence[str] | None, writer: int) -> RewoundVerdict:
         if state != records.COMMITTED or (writers is not None and not holds(writers, writer)):
-            return Verdict.ABORTED
-        return Verdict.KEPT
+            return RewoundVerdict.ABORTED
+        return RewoundVerdict.KEPT
 
     def is_unknown(self, txn_id: TxnId, writer: int) -> bool:
         """Whether nothing but its aborted record could tell: its header was collected, and its outcome, or which of its
@@ -160,7 +160,9 @@ class Doomed(NamedTuple):
 class Reckoning:
     """Takes the entries of one segment behind its watermark, in order."""
 
-    def __init__(self, picture: Picture, judge: Judge, segment: str, known: Iterable[tuple[TxnId, int | None]]) -> None:
+    def __init__(
+        self, picture: Picture, judge: RewoundJudge, segment: str, known: Iterable[tuple[TxnId, int | None]]
+    ) -> None:
         """`known`: what is aborted already, by the sidecars that the list names."""
         self._picture = picture
         self._judge = judge
@@ -176,9 +178,9 @@ class Reckoning:
 
     def entry(self, txn_id: TxnId, writer: int, position: Position, messages: int) -> None:
         verdict = self._judge.verdict(txn_id, writer)
-        if verdict is Verdict.KEPT or (txn_id, self._segment) in self._picture.write_index:
+        if verdict is RewoundVerdict.KEPT or (txn_id, self._segment) in self._picture.write_index:
             return  # of what has op records its participant knows, and finishes it
-        if verdict is Verdict.LOST:  # told again by a repair that is run again
+        if verdict is RewoundVerdict.LOST:  # told again by a repair that is run again
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
         key = (txn_id, writer if self._judge.loses_writer(txn_id) else None)
         if key not in self._known and (txn_id, None) not in self._known:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import txnclient
-from txnctl.bench.load import Call, Load
+from txnctl.bench.load import Call, CallLoad
 from txnctl.commands.asking import DEFAULT_URL, Url, connected
 from txnctl.commands.output import Format, Output, cell, say, show_json
 from txnctl.commands.running import run
@@ -51,7 +51,7 @@ def produce(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Send messages without transactions; a call ends when the broker has stored it durably."""
-    load = Load(SystemClock(), seconds=seconds, concurrency=concurrency, per_second=rate)
+    load = CallLoad(SystemClock(), seconds=seconds, concurrency=concurrency, per_second=rate)
 
     async def work() -> None:
         values = _values(size)
@@ -85,7 +85,7 @@ def consume(
 ) -> None:
     """Receive and ack. Latency: from the newest message's publish time to having it, by the clocks of both ends."""
     clock = SystemClock()
-    load = Load(clock, seconds=seconds, concurrency=consumers, per_second=None)
+    load = CallLoad(clock, seconds=seconds, concurrency=consumers, per_second=None)
 
     async def work() -> None:
         async with connected(url) as client, AsyncExitStack() as stack:
@@ -100,7 +100,7 @@ def consume(
     _run(work(), load, "messages", output)
 
 
-def _receiving(consumer: txnclient.Consumer, batch: int, load: Load, clock: SystemClock) -> Call:
+def _receiving(consumer: txnclient.Consumer, batch: int, load: CallLoad, clock: SystemClock) -> Call:
     async def receive() -> None:
         messages = await consumer.receive_many(batch, timeout=RECEIVE_S)
         if not messages:
@@ -130,7 +130,7 @@ def transactions(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Begin, send, commit. Latency: of the whole transaction."""
-    load = Load(SystemClock(), seconds=seconds, concurrency=concurrency, per_second=rate)
+    load = CallLoad(SystemClock(), seconds=seconds, concurrency=concurrency, per_second=rate)
 
     async def work() -> None:
         values = _values(size)
@@ -160,7 +160,7 @@ def transactions(
 # ---- running ----
 
 
-async def _measured(load: Load, calls: list[Call]) -> None:
+async def _measured(load: CallLoad, calls: list[Call]) -> None:
     """Run the load, telling how far it is where somebody looks at it."""
     telling = asyncio.create_task(_tell(load)) if sys.stderr.isatty() else None
     try:
@@ -171,7 +171,7 @@ async def _measured(load: Load, calls: list[Call]) -> None:
             print(file=sys.stderr)
 
 
-async def _tell(load: Load) -> None:
+async def _tell(load: CallLoad) -> None:
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S)
         done = load.measured
@@ -179,7 +179,7 @@ async def _tell(load: Load) -> None:
         print(f"\r{done.seconds:4.0f} s  {done.calls:,} done, {rate:,.0f}/s ", end="", file=sys.stderr, flush=True)
 
 
-def _run(work: Coroutine[Any, Any, None], load: Load, calls: str, output: Format) -> None:
+def _run(work: Coroutine[Any, Any, None], load: CallLoad, calls: str, output: Format) -> None:
     """Exit code 1 where nothing at all succeeded. What was measured is shown however it ended."""
     try:
         run(_all_failed(work, load))
@@ -188,7 +188,7 @@ def _run(work: Coroutine[Any, Any, None], load: Load, calls: str, output: Format
             _show(load.measured.as_row(calls), output)
 
 
-async def _all_failed(work: Coroutine[Any, Any, None], load: Load) -> int:
+async def _all_failed(work: Coroutine[Any, Any, None], load: CallLoad) -> int:
     await work
     return int(load.measured.calls == 0 and bool(load.measured.errors))
 

@@ -23,7 +23,7 @@ class Input(StrEnum):
     JSON = "json"
 
 
-class Outgoing(NamedTuple):
+class PipedMessage(NamedTuple):
     """One message to be sent. `plain`: it has nothing but a key and a value."""
 
     key: bytes | None
@@ -81,16 +81,16 @@ class Splitter:
             raise InvalidArgument(f"line {self._lines + 1} is longer than {MAX_LINE_BYTES} bytes: a message is not")
 
 
-def parse(line: bytes, form: Input, key_field: str | None, number: int) -> Outgoing:
+def parse(line: bytes, form: Input, key_field: str | None, number: int) -> PipedMessage:
     """Raises `InvalidArgument` naming the line."""
     if form is Input.JSON:
         return _of_record(line, key_field, number)
     if key_field is None:
-        return Outgoing(None, line)
-    return Outgoing(_key_in(line, key_field, number), line)
+        return PipedMessage(None, line)
+    return PipedMessage(_key_in(line, key_field, number), line)
 
 
-def _of_record(line: bytes, key_field: str | None, number: int) -> Outgoing:
+def _of_record(line: bytes, key_field: str | None, number: int) -> PipedMessage:
     try:
         record = msgspec.json.decode(line, type=_Record)
         value = _bytes(record.value, record.value_base64)
@@ -101,7 +101,7 @@ def _of_record(line: bytes, key_field: str | None, number: int) -> Outgoing:
         raise InvalidArgument(f'line {number}: neither "value" nor "value_base64" in {_shown(line)}')
     if key_field is not None:
         key = _key_in(value, key_field, number)
-    return Outgoing(key, value, record.properties or None, record.event_time_ms)
+    return PipedMessage(key, value, record.properties or None, record.event_time_ms)
 
 
 def _bytes(text: str | None, in_base64: str | None) -> bytes | None:
@@ -125,9 +125,9 @@ def _shown(line: bytes) -> str:
     return repr(line[:SHOWN_BYTES].decode(errors="replace"))
 
 
-def runs(messages: list[Outgoing]) -> Iterator[list[Outgoing]]:
+def runs(messages: list[PipedMessage]) -> Iterator[list[PipedMessage]]:
     """Neighbours that may be sent in bulk together, in order: those that are plain, and each of the others alone."""
-    gathered: list[Outgoing] = []
+    gathered: list[PipedMessage] = []
     for message in messages:
         if message.plain:
             gathered.append(message)

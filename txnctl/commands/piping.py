@@ -20,7 +20,7 @@ import typer
 
 import txnclient
 from txnctl.commands.asking import DEFAULT_URL, Url, connected, start_of
-from txnctl.commands.lines import Input, Outgoing, Splitter, as_json, parse, runs
+from txnctl.commands.lines import Input, PipedMessage, Splitter, as_json, parse, runs
 from txnctl.commands.output import Format, show_json
 from txnctl.commands.running import run
 from txnwire.errors import InvalidArgument, Timeout, TxnError
@@ -36,12 +36,12 @@ WAIT_S = 3600.0
 """Of one receive where nothing limits it; it is called again."""
 
 
-class Kind(StrEnum):
+class SubscriptionKind(StrEnum):
     STREAM = "stream"
     QUEUE = "queue"
 
 
-class Isolation(StrEnum):
+class IsolationOption(StrEnum):
     COMMITTED = "read_committed"
     UNCOMMITTED = "read_uncommitted"
 
@@ -83,8 +83,8 @@ def consume(
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="its position is kept under this name")],
     kind: Annotated[
-        Kind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
-    ] = Kind.STREAM,
+        SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
+    ] = SubscriptionKind.STREAM,
     count: Annotated[int | None, typer.Option(min=1, help="stop after so many messages")] = None,
     idle: Annotated[float | None, typer.Option(min=0.01, help="stop when nothing came for so many seconds")] = None,
     timeout: Annotated[
@@ -94,8 +94,8 @@ def consume(
         str, typer.Option(help="where a new subscription begins: earliest, latest, a time, a message id")
     ] = "earliest",
     isolation: Annotated[
-        Isolation, typer.Option(help="uncommitted: what open and aborted transactions wrote, too")
-    ] = Isolation.COMMITTED,
+        IsolationOption, typer.Option(help="uncommitted: what open and aborted transactions wrote, too")
+    ] = IsolationOption.COMMITTED,
     name: Annotated[str | None, typer.Option(help="of this consumer; default: a random one")] = None,
     null: Null = False,
     output: Annotated[
@@ -134,7 +134,7 @@ class _Sent:
     transactions: int = 0
     progress: _Progress = field(default_factory=lambda: _Progress())
 
-    def parse(self, lines: list[bytes], found: list[Outgoing]) -> InvalidArgument | None:
+    def parse(self, lines: list[bytes], found: list[PipedMessage]) -> InvalidArgument | None:
         """Add what stands before the first line that is wrong; what is wrong with that."""
         for line in lines:
             self.lines += 1
@@ -161,7 +161,7 @@ async def _produce(
     client: txnclient.Client, producer: txnclient.Producer[bytes], sent: _Sent, splitter: Splitter, timeout_s: float
 ) -> None:
     """▲ A line that cannot be sent stops it, and none behind it is sent: what went before is whole."""
-    waiting: list[Outgoing] = []
+    waiting: list[PipedMessage] = []
     async for lines in _stdin_chunks(splitter):
         wrong = sent.parse(lines, waiting)
         size = sent.per_transaction or max(1, len(waiting))
@@ -178,7 +178,7 @@ async def _send(
     client: txnclient.Client,
     producer: txnclient.Producer[bytes],
     sent: _Sent,
-    messages: list[Outgoing],
+    messages: list[PipedMessage],
     timeout_s: float,
 ) -> None:
     if sent.per_transaction:
@@ -207,7 +207,7 @@ async def _has_committed(txn: txnclient.Transaction) -> bool:
 
 
 async def _send_in(
-    producer: txnclient.Producer[bytes], messages: list[Outgoing], txn: txnclient.Transaction | None
+    producer: txnclient.Producer[bytes], messages: list[PipedMessage], txn: txnclient.Transaction | None
 ) -> None:
     for alike in runs(messages):
         if alike[0].plain:

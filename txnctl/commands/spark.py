@@ -12,7 +12,7 @@ from txnctl.commands.running import run
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnNotFound
 
 if TYPE_CHECKING:
-    from pyspark_txnstore.checkpoint import Batch, Checkpoint
+    from pyspark_txnstore.checkpoint import Checkpoint, CheckpointBatch
     from txnclient.reading.snapshot import Snapshot
 
 app = typer.Typer(help="Spark: where a query stands, by its checkpoint.", no_args_is_help=True)
@@ -87,7 +87,7 @@ async def _outcome_of(cluster: Asking, name: str) -> str | None:
 # ---- as JSON --------------------------------------------------------------------------------------------------------
 
 
-def _batch(found: Checkpoint, batch: Batch) -> dict[str, Any]:
+def _batch(found: Checkpoint, batch: CheckpointBatch) -> dict[str, Any]:
     from pyspark_txnstore.checkpoint import stretches
 
     try:

@@ -30,7 +30,7 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass
-class Progress:
+class JobProgress:
     """How far the job is. `moved` is set, and cleared by who waits, whenever a count has grown."""
 
     total: int

@@ -15,15 +15,15 @@ from rich.progress import Progress as Bars
 
 import txnclient
 from txnctl.commands.asking import asking
-from txnctl.demo.changes import Pause, Progress
+from txnctl.demo.changes import JobProgress, Pause
+from txnctl.demo.demo_faults import DemoFaults
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, read_flights
 from txnctl.demo.frame import BROKERS, Terminal, cluster_settings, in_folder, judged
-from txnctl.demo.happenings import Happenings
 from txnctl.demo.journal import read_lines
 from txnctl.demo.lags import lags, unfinished
 from txnctl.demo.load import batch_size, load
-from txnctl.demo.summary import Course, print_next, print_summary
-from txnctl.demo.verify import Findings
+from txnctl.demo.summary import DemoReport, print_next, print_summary
+from txnctl.demo.verify import DemoFindings
 from txnctl.demo.waits import Waits
 from txnctl.demo.worker import BATCH
 from txnctl.launch.dev import DevCluster
@@ -52,7 +52,7 @@ class Demo:
         self._terminal = Terminal(console)
         self._say = self._terminal.say
         self._flights: Sequence[Flight] = ()
-        self._progress = Progress(0)
+        self._progress = JobProgress(0)
         self._waits = Waits(time.monotonic)
         self._pauses: list[Pause] = []
         self._last_seen_s: dict[str, float] = {}
@@ -64,7 +64,7 @@ class Demo:
         """0 if every total agrees, 1 on any difference."""
         self._journals.mkdir(parents=True, exist_ok=True)
         self._flights = list(read_flights(self._settings.flights))
-        self._progress = Progress(len(self._flights))
+        self._progress = JobProgress(len(self._flights))
         self._say(f"{len(self._flights):,} flights out of New York in 2013 are read from the data file")
         cluster = cluster_settings(self._folder)
         async with DevCluster(cluster) as running:
@@ -100,7 +100,7 @@ class Demo:
         progress = self._progress
         loading = bars.add_task("flights loaded", total=progress.total)
         working = bars.add_task("outcomes visible", total=progress.total)
-        happenings = Happenings(client, cluster, workers, self._journals, self._waits, self._say)
+        faults = DemoFaults(client, cluster, workers, self._journals, self._waits, self._say)
 
         def loaded(count: int) -> None:
             progress.loaded += count
@@ -109,9 +109,9 @@ class Demo:
 
         async with asyncio.timeout(WORK_TIMEOUT_S), asyncio.TaskGroup() as group:
             group.create_task(load(client, self._flights, self._waits, loaded))
-            group.create_task(happenings.run(progress))
+            group.create_task(faults.run(progress))
             await self._follow(client, lambda: bars.update(working, completed=progress.done))
-        self._pauses = happenings.pauses
+        self._pauses = faults.pauses
 
     async def _follow(self, client: txnclient.Client, on_progress: Callable[[], None]) -> None:
         """Read the outcomes as they become visible, until there is one for every flight."""
@@ -151,13 +151,13 @@ class Demo:
             for name in names
         ]
 
-    async def _judge(self, url: str) -> Findings:
+    async def _judge(self, url: str) -> DemoFindings:
         arguments = (url, str(self._journals), str(len(self._flights)))
-        return await judged("txnctl.demo.verify", *arguments, answer=Findings, timeout_s=VERIFY_TIMEOUT_S)
+        return await judged("txnctl.demo.verify", *arguments, answer=DemoFindings, timeout_s=VERIFY_TIMEOUT_S)
 
-    def _course(self) -> Course:
+    def _course(self) -> DemoReport:
         lines = list(read_lines(self._journals))
-        return Course(
+        return DemoReport(
             flights=len(self._flights),
             worked_s=self._worked_s,
             lines=lines,

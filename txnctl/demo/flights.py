@@ -42,7 +42,7 @@ class Flight(msgspec.Struct, frozen=True):
     arr_delay: float | None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class FlightOutcome(msgspec.Struct, frozen=True):
     """One per flight: `status` is "on time", "delayed" or "did not arrive"; `delay` in minutes, negative is early."""
 
     row_id: int
@@ -120,11 +120,11 @@ def _flight(row_id: int, row: dict[str, str]) -> Flight:
     )
 
 
-def outcome_of(flight: Flight) -> Outcome:
+def outcome_of(flight: Flight) -> FlightOutcome:
     if flight.arr_delay is None:
-        return Outcome(flight.row_id, "did not arrive", 0)
+        return FlightOutcome(flight.row_id, "did not arrive", 0)
     delay = int(flight.arr_delay)
-    return Outcome(flight.row_id, "delayed" if delay > 0 else "on time", delay)
+    return FlightOutcome(flight.row_id, "delayed" if delay > 0 else "on time", delay)
 
 
 def totals_of(flights: Iterable[Flight]) -> dict[str, CarrierTotal]:

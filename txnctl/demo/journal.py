@@ -18,7 +18,7 @@ COMMITTED = "committed"
 ABORTED = "aborted"
 
 
-class Line(msgspec.Struct, frozen=True):
+class JournalLine(msgspec.Struct, frozen=True):
     """`commit_ms`: from asking to answer. `at_s`: when it happened (for an end: was answered), on the machine's
     monotonic clock."""
 
@@ -36,7 +36,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = path.open("ab")
 
-    def write(self, line: Line) -> None:
+    def write(self, line: JournalLine) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
         self._file.flush()
 
@@ -44,15 +44,15 @@ class Journal:
         self._file.close()
 
 
-def read_lines(folder: Path) -> Iterator[Line]:
+def read_lines(folder: Path) -> Iterator[JournalLine]:
     """Every whole line of every journal in `folder`."""
     for path in sorted(folder.glob("*.jsonl")):
         yield from read_journal(path)
 
 
-def read_journal(path: Path) -> Iterator[Line]:
+def read_journal(path: Path) -> Iterator[JournalLine]:
     """Whole lines, none where there is no file; the torn last line of a killed worker is passed over."""
-    decoder = msgspec.json.Decoder(Line)
+    decoder = msgspec.json.Decoder(JournalLine)
     if path.exists():
         for text in path.read_bytes().split(b"\n")[:-1]:
             yield decoder.decode(text)

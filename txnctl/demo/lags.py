@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, Line
+from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, JournalLine
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Lags:
     since_free: list[float]
 
 
-def lags(lines: Iterable[Line], last_seen_s: Mapping[str, float], given_up_s: Mapping[str, float]) -> Lags:
+def lags(lines: Iterable[JournalLine], last_seen_s: Mapping[str, float], given_up_s: Mapping[str, float]) -> Lags:
     """`last_seen_s`: when the last message of each was read. `given_up_s`: when those ended that no worker ended."""
     lives: dict[str, _Life] = {}
     for line in lines:
@@ -62,7 +62,7 @@ def _may_hold(other: _Life, life: _Life, seen_s: float) -> bool:
     return other.begun < life.written and life.ended < other.ended <= seen_s
 
 
-def unfinished(lines: Iterable[Line]) -> list[str]:
+def unfinished(lines: Iterable[JournalLine]) -> list[str]:
     """Transactions that were begun and of whose end no worker tells: its worker was killed."""
     open_ones: dict[str, None] = {}
     for line in lines:

@@ -18,25 +18,25 @@ from rich.table import Table
 
 from txnctl.commands.drawing import draw
 from txnctl.demo.changes import LEASE_TTL_S, TAKE_OVER, Pause
-from txnctl.demo.journal import ABORTED, COMMITTED, Line
+from txnctl.demo.journal import ABORTED, COMMITTED, JournalLine
 from txnctl.demo.lags import Lags, unfinished
-from txnctl.demo.verify import Findings
+from txnctl.demo.verify import DemoFindings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class DemoReport:
     """What was measured while the job ran. `usual_batch_s`: median of the loaders' batches."""
 
     flights: int
     worked_s: float
-    lines: Sequence[Line]
+    lines: Sequence[JournalLine]
     lags: Lags
     pauses: Sequence[Pause]
     batch: int
     usual_batch_s: float
 
 
-def print_summary(console: Console, course: Course, findings: Findings, layout: Mapping[str, Any]) -> None:
+def print_summary(console: Console, course: DemoReport, findings: DemoFindings, layout: Mapping[str, Any]) -> None:
     print_layout(console, layout)
     print_rows(console, rows(course, findings))
     print_verdict(
@@ -75,7 +75,7 @@ def print_verdict(console: Console, differences: Sequence[str], good: str, *line
         console.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
-def rows(course: Course, findings: Findings) -> Iterator[tuple[str, str]]:
+def rows(course: DemoReport, findings: DemoFindings) -> Iterator[tuple[str, str]]:
     committed = [line for line in course.lines if line.event == COMMITTED]
     aborted = [line for line in course.lines if line.event == ABORTED]
     rate = course.flights / max(course.worked_s, 1e-9)

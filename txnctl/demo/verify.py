@@ -14,13 +14,22 @@ import msgspec
 import uvloop
 
 import txnclient
-from txnctl.demo.flights import OUTCOMES, TALLIES, CarrierTotal, Outcome, Tally, outcome_of, read_flights, totals_of
+from txnctl.demo.flights import (
+    OUTCOMES,
+    TALLIES,
+    CarrierTotal,
+    FlightOutcome,
+    Tally,
+    outcome_of,
+    read_flights,
+    totals_of,
+)
 from txnctl.demo.journal import ABORTED, COMMITTED, read_lines
 
 SHOWN = 5
 
 
-class Findings(msgspec.Struct):
+class DemoFindings(msgspec.Struct):
     """`aircraft`: how many keys the outcomes had. `differences`: what is wrong, in words, a few of each kind; empty is
     the only good verdict."""
 
@@ -31,7 +40,7 @@ class Findings(msgspec.Struct):
     differences: list[str] = msgspec.field(default_factory=list)
 
 
-class Judge:
+class DemoJudge:
     """Compares what was read with what the data file says and what the workers' journals say."""
 
     def __init__(self, flights: int, journals: Path) -> None:
@@ -46,11 +55,11 @@ class Judge:
         self._out_of_order: list[str] = []
         self._per_txn: Counter[str] = Counter()
         self._totals: dict[str, CarrierTotal] = {}
-        self.findings = Findings()
+        self.findings = DemoFindings()
 
     def outcome(self, message: txnclient.Message) -> None:
         self.findings.outcomes += 1
-        outcome = msgspec.json.decode(message.value, type=Outcome)
+        outcome = msgspec.json.decode(message.value, type=FlightOutcome)
         self._seen[outcome.row_id] += 1
         self._per_txn[str(message.txn_id)] += 1
         self._expect_order(message, outcome.row_id)
@@ -75,7 +84,7 @@ class Judge:
         before = self._totals.get(tally.carrier, CarrierTotal())
         self._totals[tally.carrier] = before.plus(tally.count, tally.delay_sum, tally.row_ids_xor)
 
-    def verdict(self) -> Findings:
+    def verdict(self) -> DemoFindings:
         missing = [row_id for row_id in self._expected if row_id not in self._seen]
         doubled = [row_id for row_id, times in self._seen.items() if times > 1]
         self._differ_some(missing, "row {} has no outcome")
@@ -104,7 +113,7 @@ class Judge:
 
 
 async def main(url: str, journals: Path, flights: int) -> int:
-    judge = Judge(flights, journals)
+    judge = DemoJudge(flights, journals)
     async with txnclient.connect(url) as client:
         async with await client.reader(OUTCOMES, start="earliest", end="latest") as reader:
             async for message in reader:

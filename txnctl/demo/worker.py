@@ -18,7 +18,7 @@ import uvloop
 import txnclient
 from txnctl.demo.asking_again import asking_again
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES, Flight, outcome_of, tallies_of
-from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, Journal, Line
+from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, Journal, JournalLine
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class AbortedOnPurpose(Exception):
     """Raised inside every tenth transaction, after all its writes and acks."""
 
 
-class Worker:
+class DemoWorker:
     def __init__(self, client: txnclient.Client, name: str, journal: Journal) -> None:
         self._client = client
         self._name = name
@@ -64,7 +64,7 @@ class Worker:
         self._transactions += 1
         on_purpose = self._transactions % ABORT_EVERY == 0
         txn: txnclient.Transaction = await asking_again("begin")(self._client.begin, timeout=TRANSACTION_TIMEOUT_S)
-        self._journal.write(Line(str(txn.id), BEGUN, len(flights), at_s=time.monotonic()))
+        self._journal.write(JournalLine(str(txn.id), BEGUN, len(flights), at_s=time.monotonic()))
         try:
             await outcomes.send_many(
                 [(message.key, _encode(outcome_of(flight))) for message, flight in zip(messages, flights, strict=True)],
@@ -85,10 +85,10 @@ class Worker:
 
     async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:
         asked = time.monotonic()
-        self._journal.write(Line(str(txn.id), INTENT, flights, at_s=asked))
+        self._journal.write(JournalLine(str(txn.id), INTENT, flights, at_s=asked))
         await asking_again(f"commit {txn.id}")(txn.commit)
         answered = time.monotonic()
-        self._journal.write(Line(str(txn.id), COMMITTED, flights, False, (answered - asked) * 1000, answered))
+        self._journal.write(JournalLine(str(txn.id), COMMITTED, flights, False, (answered - asked) * 1000, answered))
 
     async def _abort(self, txn: txnclient.Transaction, flights: int, on_purpose: bool) -> None:
         try:
@@ -96,7 +96,7 @@ class Worker:
         except txnclient.TxnError as error:
             log.warning("abort_unanswered", txn=str(txn.id), error=str(error))
         if txn.state == "ABORTED":
-            self._journal.write(Line(str(txn.id), ABORTED, flights, on_purpose, at_s=time.monotonic()))
+            self._journal.write(JournalLine(str(txn.id), ABORTED, flights, on_purpose, at_s=time.monotonic()))
 
 
 async def main(url: str, name: str, journal_path: Path) -> None:
@@ -106,7 +106,7 @@ async def main(url: str, name: str, journal_path: Path) -> None:
     journal = Journal(journal_path)
     try:
         async with txnclient.connect(url) as client:
-            await Worker(client, name, journal).run()
+            await DemoWorker(client, name, journal).run()
     finally:
         journal.close()
 

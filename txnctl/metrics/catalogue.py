@@ -11,7 +11,7 @@ from txnctl.metrics.metric import Metric
 from txnctl.metrics.of_process import CONTROLLER, PROCESS, STORE, SWEEPER
 from txnctl.metrics.of_segments import BROKER
 from txnctl.metrics.of_transactions import CENSUS, COORDINATOR
-from txnctl.metrics.statistics import ProcessStatistics
+from txnctl.metrics.statistics import ServerStatistics
 
 
 def catalogue() -> list[Metric[Any]]:
@@ -19,7 +19,7 @@ def catalogue() -> list[Metric[Any]]:
     return [*PROCESS, *STORE, *COORDINATOR, *SWEEPER, *CENSUS, *CONTROLLER, *BROKER]
 
 
-def families(of: ProcessStatistics) -> Iterator[Family]:
+def families(of: ServerStatistics) -> Iterator[Family]:
     """Every metric; one of a role that this process has not comes with its meaning and without samples."""
     census = of.sweeper.census if of.sweeper is not None else None
     for metrics, statistics in (

@@ -25,7 +25,7 @@ Labelled = Sequence[tuple[tuple[str, ...], float]]
 Value = float | HistogramSnapshot | Labelled
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -38,7 +38,7 @@ class Metric(Generic[S]):
     `bound` if it is not plain from `help`. Each value of a summary is one observation."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     read: Callable[[S], Value]
     labels: tuple[str, ...] = ()
@@ -53,18 +53,18 @@ class Metric(Generic[S]):
                 family.add_metric((), buckets=cumulative(value), sum_value=value.total)
             else:
                 for labels, one in [((), value)] if isinstance(value, int | float) else value:
-                    family.add_metric(labels, *((1, one) if self.kind is Kind.SUMMARY else (one,)))
+                    family.add_metric(labels, *((1, one) if self.kind is MetricKind.SUMMARY else (one,)))
         return cast(Family, family)
 
     def _empty(self) -> Family:
         match self.kind:
-            case Kind.COUNTER:
+            case MetricKind.COUNTER:
                 return CounterMetricFamily(self.name.removesuffix("_total"), self.help, labels=self.labels)
-            case Kind.GAUGE:
+            case MetricKind.GAUGE:
                 return GaugeMetricFamily(self.name, self.help, labels=self.labels)
-            case Kind.HISTOGRAM:
+            case MetricKind.HISTOGRAM:
                 return HistogramMetricFamily(self.name, self.help, labels=self.labels)
-            case Kind.SUMMARY:
+            case MetricKind.SUMMARY:
                 return SummaryMetricFamily(self.name, self.help, labels=self.labels)
 
 

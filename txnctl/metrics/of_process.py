@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 from segments.controller.controller import ControllerStatistics
-from txnctl.metrics.metric import Kind, Metric
-from txnctl.metrics.statistics import ProcessStatistics, StoreStatistics, SweeperStatistics
+from txnctl.metrics.metric import Metric, MetricKind
+from txnctl.metrics.statistics import ServerStatistics, StoreStatistics, SweeperStatistics
 
 STORE: tuple[Metric[StoreStatistics], ...] = (
     Metric(
         name="txnstore_group_size",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="Conditional writes that shared one etcd request.",
         read=lambda of: of.commits.sizes,
     ),
     Metric(
         name="txnstore_store_request_seconds",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="Write requests to etcd, from sending to answer; unanswered ones are left out and counted as repeats.",
         read=lambda of: of.commits.latency,
     ),
     Metric(
         name="txnstore_store_repeats_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Write requests sent again because the one before went unanswered.",
         read=lambda of: of.commits.repeats,
     ),
     Metric(
         name="txnstore_store_queued",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Conditional writes waiting for a request to share.",
         read=lambda of: of.commits.queued,
     ),
     Metric(
         name="txnstore_store_inflight",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Conditional writes on their way to etcd.",
         read=lambda of: of.commits.in_flight,
     ),
     Metric(
         name="txnstore_store_revision",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="The newest etcd revision this process was told of in answer to a write.",
         read=lambda of: of.commits.revision,
     ),
     Metric(
         name="txnstore_store_refuses_new",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 while etcd is above its soft limit and new transactions get StoreFull, else 0.",
         read=lambda of: of.refuses_new,
     ),
     Metric(
         name="pulsar_txn_metadata_store_index_query_seconds",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="Range queries of the secondary indexes (writes-by-segment, acks-by-segment-subscription, "
         "txn-by-deadline), all pages and retries included.",
         read=lambda of: of.index_queries,
@@ -61,7 +61,7 @@ STORE: tuple[Metric[StoreStatistics], ...] = (
 SWEEPER: tuple[Metric[SweeperStatistics], ...] = (
     Metric(
         name="txnstore_sweeper_elected",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 in the process that compacts and defragments etcd, else 0.",
         read=lambda of: of.elected,
     ),
@@ -70,44 +70,44 @@ SWEEPER: tuple[Metric[SweeperStatistics], ...] = (
 CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
     Metric(
         name="txnstore_controller_leading",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 in the process that is the controller, else 0.",
         read=lambda of: of.leading,
     ),
     Metric(
         name="txnstore_controller_subscriptions",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Stream subscriptions with consumers or an assignment that the controller keeps.",
         read=lambda of: of.subscriptions,
     ),
     Metric(
         name="txnstore_controller_consumers",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Consumers connected to the controller.",
         read=lambda of: of.connected_consumers,
     ),
     Metric(
         name="txnstore_snapshots_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Snapshots taken, and those given up.",
         labels=("result",),
         read=lambda of: [(("taken",), of.snapshots.taken), (("failed",), of.snapshots.failed)],
     ),
     Metric(
         name="txnstore_snapshots_started_over_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Cuts begun anew because a segment changed hands meanwhile.",
         read=lambda of: of.snapshots.started_over,
     ),
     Metric(
         name="txnstore_snapshot_seconds_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="What the snapshots taken took, starting over included.",
         read=lambda of: of.snapshots.taken_s,
     ),
     Metric(
         name="txnstore_layout_changes_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Splits and merges made, and those given up, since this process was elected.",
         labels=("kind",),
         read=lambda of: [
@@ -118,19 +118,19 @@ CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
     ),
     Metric(
         name="txnstore_layout_changes_under_way",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Splits and merges accepted and neither made nor given up.",
         read=lambda of: of.layouts.under_way,
     ),
     Metric(
         name="txnstore_pruned_segments_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Sealed segments that were empty and forgotten and left their topics, since this process was elected.",
         read=lambda of: of.pruned_segments,
     ),
     Metric(
         name="txnstore_autoscale_changes_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Splits and merges that autoscale has asked for, and those of them that failed, since this process was "
         "elected.",
         labels=("kind",),
@@ -142,23 +142,23 @@ CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
     ),
 )
 
-PROCESS: tuple[Metric[ProcessStatistics], ...] = (
+PROCESS: tuple[Metric[ServerStatistics], ...] = (
     Metric(
         name="txnstore_ready",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 while this process serves all its roles, else 0; the label names it.",
         labels=("id", "roles", "version"),
         read=lambda of: [((of.id, ",".join(of.roles), of.version), float(of.not_ready is None))],
     ),
     Metric(
         name="txnstore_uptime_seconds",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Since this process began to start.",
         read=lambda of: of.uptime_s,
     ),
     Metric(
         name="txnstore_task_failures_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Background tasks that ended though nobody asked them to, by kind: each is a defect, and begun anew, or "
         "the end of the process.",
         labels=("task",),
@@ -166,46 +166,46 @@ PROCESS: tuple[Metric[ProcessStatistics], ...] = (
     ),
     Metric(
         name="txnstore_longest_pause_seconds",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="The longest time within the last minute or two that this process did nothing else: what takes long in "
         "one piece keeps clients waiting, and leases from being renewed.",
         read=lambda of: of.longest_pause_s,
     ),
     Metric(
         name="txnstore_longest_pause_cpu_seconds",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="The most CPU time that the event loop's thread has used within one such pause: a longer pause than that "
         "is a machine's that is busy with others.",
         read=lambda of: of.longest_pause_cpu_s,
     ),
     Metric(
         name="txnstore_clock_ahead_seconds",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="This process's wall clock less the cluster's, below 0 where it is behind; 0 before the first stamp of "
         "the cluster's.",
         read=lambda of: of.clock_ahead_s,
     ),
     Metric(
         name="txnstore_connections",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Connections of clients and of other servers.",
         read=lambda of: of.connections,
     ),
     Metric(
         name="txnstore_topics",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Topics of the cluster, as this process follows them.",
         read=lambda of: of.topics,
     ),
     Metric(
         name="txnstore_segments",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Segments of the cluster, as this process follows them.",
         read=lambda of: of.segments,
     ),
     Metric(
         name="txnstore_segments_unowned",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Those of them that no broker owns at the moment.",
         read=lambda of: of.unowned_segments,
     ),

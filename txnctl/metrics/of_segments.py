@@ -6,7 +6,7 @@ from functools import reduce
 
 from segments.broker.broker import BrokerStatistics
 from segments.log.housekeeping import KeepingStatistics
-from txnctl.metrics.metric import Kind, Labelled, Metric, largest
+from txnctl.metrics.metric import Labelled, Metric, MetricKind, largest
 
 SEGMENTS_SHOWN = 10
 SUBSCRIPTIONS_SHOWN = 20
@@ -44,74 +44,74 @@ def _queues(of: BrokerStatistics) -> Labelled:
 BROKER: tuple[Metric[BrokerStatistics], ...] = (
     Metric(
         name="txnstore_publish_seconds",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="From the arrival of an entry to its acknowledgement, op record and sync included.",
         read=lambda of: of.measures.publish,
     ),
     Metric(
         name="txnstore_ledger_sync_seconds",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="Syncs of a ledger, from asking for one to its end.",
         read=lambda of: of.measures.ledger_sync,
     ),
     Metric(
         name="txnstore_visibility_lag_seconds",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="From the decision of a transaction, by its coordinator's clock, to its effect on the readers of a "
         "segment, by the broker's.",
         read=lambda of: of.measures.visibility_lag,
     ),
     Metric(
         name="txnstore_watch_lag_seconds",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         help="From the decision of a transaction, by its coordinator's clock, to its arrival here, by the broker's.",
         read=lambda of: of.decisions.lag,
     ),
     Metric(
         name="txnstore_watch_followed_revision",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="The etcd revision up to which decisions are followed; compare with txnstore_store_revision.",
         read=lambda of: of.decisions.followed_revision,
     ),
     Metric(
         name="txnstore_watch_resyncs_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Times the watch had been compacted away and everything was listed anew.",
         read=lambda of: of.decisions.resyncs,
     ),
     Metric(
         name="txnstore_decisions_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Decisions delivered to segments of this broker.",
         read=lambda of: of.decisions.decisions,
     ),
     Metric(
         name="txnstore_entries_stored_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Entries stored and acknowledged.",
         read=lambda of: of.measures.entries_stored,
     ),
     Metric(
         name="txnstore_messages_stored_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Messages in those entries.",
         read=lambda of: of.measures.messages_stored,
     ),
     Metric(
         name="txnstore_stored_bytes_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Bytes of those entries.",
         read=lambda of: of.measures.bytes_stored,
     ),
     Metric(
         name="txnstore_publish_inflight_bytes",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Bytes admitted and neither stored nor refused; sends beyond the bound get Overloaded.",
         read=lambda of: of.inflight_bytes,
     ),
     Metric(
         name="txnstore_broker_segments",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Segments of this broker: served, being taken over, and given up because their data is corrupt.",
         labels=("state",),
         read=lambda of: [
@@ -122,52 +122,52 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
     ),
     Metric(
         name="txnstore_broker_registered",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 while the broker's lease holds, else 0: then it acknowledges nothing.",
         read=lambda of: of.registered,
     ),
     Metric(
         name="txnstore_recovery_seconds_max",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="The longest take-over among the segments served now.",
         read=lambda of: max((one.recovery_s for one in of.segments), default=0.0),
     ),
     Metric(
         name="txnstore_segment_pinned_entries",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help=f"Entries that readers wait for behind an open transaction, of the {SEGMENTS_SHOWN} segments with most.",
         labels=("segment",),
         read=lambda of: largest(_pinned(of), SEGMENTS_SHOWN),
     ),
     Metric(
         name="txnstore_pinned_entries",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="The same over all segments of this broker.",
         read=lambda of: sum(count for _, count in _pinned(of)),
     ),
     Metric(
         name="txnstore_pinned_segments",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Segments in which an open transaction holds readers back.",
         read=lambda of: sum(1 for one in of.segments if one.pinning),
     ),
     Metric(
         name="txnstore_subscription_backlog_entries",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help=f"Entries not consumed, in segments served here, of the {SUBSCRIPTIONS_SHOWN} subscriptions with most.",
         labels=("topic", "subscription"),
         read=lambda of: largest(_by_subscription(of), SUBSCRIPTIONS_SHOWN),
     ),
     Metric(
         name="txnstore_queue_entries",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Entries of queue subscriptions: unacked (with consumers), set aside (of open transactions), delayed.",
         labels=("state",),
         read=_queues,
     ),
     Metric(
         name="txnstore_pending_acks",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Acks in transactions that are not decided.",
         read=lambda of: sum(
             one.pending.positions + one.pending.cumulative for each in of.segments for one in each.subscriptions
@@ -175,79 +175,79 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
     ),
     Metric(
         name="txnstore_trimmed_ledgers_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Ledgers deleted because their retention was over.",
         read=lambda of: _kept(of).trimmed_ledgers,
     ),
     Metric(
         name="txnstore_trimmed_bytes_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Bytes of those ledgers.",
         read=lambda of: _kept(of).trimmed_bytes,
     ),
     Metric(
         name="txnstore_trimmed_unread_entries_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Entries trimmed before a reader or consumer that stood before them had read them.",
         read=lambda of: _kept(of).skipped_entries,
     ),
     Metric(
         name="txnstore_sidecars_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Sidecars written: aborted records that left etcd for a file beside their ledger.",
         read=lambda of: _kept(of).sidecars,
     ),
     Metric(
         name="txnstore_kept_bytes",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Bytes in the ledgers of the segments served here.",
         read=lambda of: sum(one.kept_bytes for one in of.segments),
     ),
     Metric(
         name="txnstore_aborted_records",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Aborted records in etcd, of the segments served here; sidecars take them over.",
         read=lambda of: sum(one.aborted_in_store for one in of.segments),
     ),
     Metric(
         name="txnstore_ledgers",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Ledgers of the segments served here, the open ones included.",
         read=lambda of: sum(one.ledgers for one in of.segments),
     ),
     Metric(
         name="txnstore_aborted_remembered",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Aborted transactions, by segment, that readers have to pass over until their data is trimmed.",
         read=lambda of: sum(one.buffer.aborted for one in of.segments),
     ),
     Metric(
         name="txnstore_disk_free_bytes",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Bytes free on the disk of the ledgers, as this broker saw it last.",
         read=lambda of: of.disk_free_bytes or 0,
     ),
     Metric(
         name="txnstore_disk_refuses_new",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 while the disk of the ledgers has less than min_free_bytes free and sends get StoreFull, else 0.",
         read=lambda of: int(of.disk_full is not None),
     ),
     Metric(
         name="txnstore_clean_up_backlog",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Decided transactions, by segment, whose op records are not cleaned up yet.",
         read=lambda of: of.clean_up.backlog,
     ),
     Metric(
         name="txnstore_clean_up_lost_compares_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Clean-up writes that found a record other than expected and were planned anew.",
         read=lambda of: of.clean_up.lost_compares,
     ),
     Metric(
         name="pulsar_txn_metadata_store_op_writes_total",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         help="Op records written, of writes and of acks.",
         read=lambda of: of.measures.ops_written,
     ),

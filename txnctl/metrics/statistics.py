@@ -41,7 +41,7 @@ class StoreStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStatistics:
+class ServerStatistics:
     """`not_ready`: why this process does not serve, None where it does. A role that it does not have is None."""
 
     id: str

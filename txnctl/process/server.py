@@ -32,10 +32,10 @@ from txnctl.admin.admin_cluster import ClusterAnswers, coordinator_row
 from txnctl.admin.admin_keys import KeyAnswers
 from txnctl.admin.admin_requests import AdminRequests
 from txnctl.admin.role_calls import RoleCalls
-from txnctl.metrics.statistics import ProcessStatistics, StoreStatistics
+from txnctl.metrics.statistics import ServerStatistics, StoreStatistics
 from txnctl.process.founding import found_cluster
 from txnctl.process.settings import ServerSettings
-from txnctl.process.sweeper import Sweeper, SweeperSettings
+from txnctl.process.sweeper import Maintainer, SweeperSettings
 from txnstore.access.store_client import StoreClient
 from txnstore.cluster_clock import ClusterClock
 from txnwire.calls import Service, serve_connection
@@ -89,7 +89,7 @@ class Server:
         self._failed_with: BaseException | None = None
         self._connections = 0
         self._started_s = clock.monotonic()
-        self.sweeper: Sweeper | None = None
+        self.sweeper: Maintainer | None = None
         self.admin_address: str | None = None
         """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; whoever serves them says so."""
         self.longest_pause_s: Callable[[], float] = lambda: 0.0
@@ -204,7 +204,7 @@ class Server:
 
     def _start_sweeper(self) -> None:
         """▲ Before anything that needs a lease: a full etcd grants none until a sweeper has made room in it."""
-        self.sweeper = sweeper = Sweeper(
+        self.sweeper = sweeper = Maintainer(
             self._store,
             self._clock,
             self._random,
@@ -324,17 +324,17 @@ class Server:
             remarks.append(f"its view of the cluster is stale: etcd was not heard for {self.freshness.silent_s:.0f} s")
         return "; ".join(remarks) or None
 
-    def statistics(self) -> ProcessStatistics:
+    def statistics(self) -> ServerStatistics:
         return self._statistics(None if self.broker is None else self.broker.statistics(pins=1))
 
-    async def gather_statistics(self) -> ProcessStatistics:
+    async def gather_statistics(self) -> ServerStatistics:
         """`statistics`, while others get a turn: a process may serve tens of thousands of segments."""
         return self._statistics(None if self.broker is None else await self.broker.gather_statistics(pins=1))
 
-    def _statistics(self, broker: BrokerStatistics | None) -> ProcessStatistics:
+    def _statistics(self, broker: BrokerStatistics | None) -> ServerStatistics:
         topics, owners = self.directory.topics(), self.directory.owners()
         paths = [path for topology in topics.values() for path in topology.paths.values()]
-        return ProcessStatistics(
+        return ServerStatistics(
             id=self._settings.id,
             roles=self._settings.roles,
             version=version("txnstore"),

@@ -36,7 +36,7 @@ class SweeperSettings:
     """Between two rounds over all names."""
 
 
-class Sweeper:
+class Maintainer:
     """Stands for election in the background from `start` to `close`, and maintains the store while elected."""
 
     def __init__(

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from txnstore.access.grouping import Member
-from txnstore.store import Commit, CommitResult, Event, KeyValue
+from txnstore.access.grouping import GroupMember
+from txnstore.store import Commit, CommitVerdict, Event, KeyValue
 from txnwire.errors import TxnError
 
 GROUP_BYTES: Final = 1_000_000
@@ -47,7 +47,7 @@ class Fenced(Exception):
     """The request found its sending fence raised or gone: it was not applied, and never will be."""
 
 
-class Fence(NamedTuple):
+class RequestFence(NamedTuple):
     """What a request is sent under (`txnstore.access.sending_fence`): a key and the mod revision that it must still
     have."""
 
@@ -55,7 +55,7 @@ class Fence(NamedTuple):
     revision: int
 
 
-class Page(msgspec.Struct, frozen=True, gc=False):
+class RangePage(msgspec.Struct, frozen=True, gc=False):
     """Part of a range at `revision`; `more` where the limit cut it off."""
 
     revision: int
@@ -110,21 +110,21 @@ class Backend(Protocol):
         """The commit as this backend sends it inside a group; its length counts towards the request limit."""
 
     async def commit(
-        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
-    ) -> list[CommitResult]:
+        self, members: Sequence[GroupMember], *, repeated: bool, fence: RequestFence | None = None
+    ) -> list[CommitVerdict]:
         """One request: all compares of all members, then the writes of those that hold. Verdicts in order. Raises
         `Fenced` where `fence` does not stand as it is told."""
 
-    async def raise_fence(self, fence: Fence, lease: int) -> int:
+    async def raise_fence(self, fence: RequestFence, lease: int) -> int:
         """Put the fence's key anew, on `lease`, if it still has that mod revision; the one it has now, 0 for none."""
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
         """At most `max_txn_ops` keys in one request. Raises `Compacted`."""
 
-    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
+    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> RangePage:
         """Linearizable, in key order. Raises `Compacted`."""
 
-    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[Page]:
+    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[RangePage]:
         """At most `max_txn_ops` ranges in one request, at most `limit` records of each. Raises `Compacted`."""
 
     async def count(self, start: bytes, end: bytes) -> int:

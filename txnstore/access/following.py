@@ -26,7 +26,7 @@ Relist = Callable[[bytes, bytes], Awaitable[RangeResult]]
 
 
 class FollowingWatch:
-    """`txnstore.store.Watch`. One task reads ahead, so that a cancelled `__anext__` loses nothing."""
+    """`txnstore.store.StoreWatch`. One task reads ahead, so that a cancelled `__anext__` loses nothing."""
 
     def __init__(
         self,

@@ -17,10 +17,10 @@ from typing import Final
 import msgspec
 import structlog
 
-from txnstore.access.backend import GROUP_BYTES, Backend, Fence, Fenced, Reason, Refused, Unanswered
-from txnstore.access.grouping import MAX_MEMBERS, Group, GroupPlanner, Member, halves
+from txnstore.access.backend import GROUP_BYTES, Backend, Fenced, Reason, Refused, RequestFence, Unanswered
+from txnstore.access.grouping import MAX_MEMBERS, Group, GroupMember, GroupPlanner, halves
 from txnstore.access.sending_fence import SendingFence
-from txnstore.store import Commit, CommitResult, LeaseGone
+from txnstore.store import Commit, CommitVerdict, LeaseGone
 from txnwire.errors import (
     InternalError,
     InvalidArgument,
@@ -61,12 +61,12 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
 
 
-class Outgoing(Member):
+class PendingCommit(GroupMember):
     """A member with its caller. `sent`: a sending of it has not been answered (yet), so its fate is open."""
 
     __slots__ = ("deadline", "future", "sent")
 
-    def __init__(self, commit: Commit, wire: bytes, future: asyncio.Future[CommitResult], deadline: float) -> None:
+    def __init__(self, commit: Commit, wire: bytes, future: asyncio.Future[CommitVerdict], deadline: float) -> None:
         super().__init__(commit, wire)
         self.future = future
         self.deadline = deadline
@@ -89,7 +89,7 @@ class GroupCommit:
         self._clock = clock
         self._fence = SendingFence(backend, clock, random)
         self._max_in_flight = max_in_flight
-        self._planner = GroupPlanner[Outgoing](
+        self._planner = GroupPlanner[PendingCommit](
             max_txn_ops=backend.max_txn_ops, max_bytes=GROUP_BYTES, max_members=max_members
         )
         self._senders: list[asyncio.Task[None]] = []
@@ -105,7 +105,7 @@ class GroupCommit:
         self._sizes, self._latency = Histogram(SIZE_BOUNDS), Histogram()
         self._revision = 0
 
-    def submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitResult]:
+    def submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitVerdict]:
         """Queue a commit. Raises `InvalidArgument` at once where it is malformed; otherwise see `MetadataStore`."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
@@ -115,8 +115,8 @@ class GroupCommit:
         if not self._senders:
             self._start_senders(loop)
         deadline = math.inf if timeout_s is None else self._clock.monotonic() + timeout_s
-        future: asyncio.Future[CommitResult] = loop.create_future()
-        self._planner.offer(Outgoing(commit, self._backend.encode(commit), future, deadline))
+        future: asyncio.Future[CommitVerdict] = loop.create_future()
+        self._planner.offer(PendingCommit(commit, self._backend.encode(commit), future, deadline))
         if self._sweep_timer is None and timeout_s is not None:
             self._sweep_timer = loop.call_later(SWEEP_S, self._sweep)
         self._wake()
@@ -163,7 +163,7 @@ class GroupCommit:
         for member in [*self._planner.waiting(), *self._taken()]:
             self._give_up(member, why)
 
-    def _taken(self) -> list[Outgoing]:
+    def _taken(self) -> list[PendingCommit]:
         return [member for group in self._planner.groups_in_flight() for member in group.members]
 
     def _wake(self) -> None:
@@ -186,7 +186,7 @@ class GroupCommit:
             self._waited = True
             self._wake()
 
-    def _take(self) -> Group[Outgoing] | None:
+    def _take(self) -> Group[PendingCommit] | None:
         if not self._may_send():
             return None
         self._waited = False
@@ -213,7 +213,7 @@ class GroupCommit:
         await turn
         self._waking = False
 
-    async def _settle(self, group: Group[Outgoing]) -> None:
+    async def _settle(self, group: Group[PendingCommit]) -> None:
         """Stay with the group until every verdict is definite, apart and repeated as need be."""
         self._members += len(group.members)
         pause_s = 0.0
@@ -246,7 +246,7 @@ class GroupCommit:
                 _resolve(part.members, results)
                 pause_s = 0.0
 
-    async def _send(self, part: _Part, fence: Fence) -> list[CommitResult]:
+    async def _send(self, part: _Part, fence: RequestFence) -> list[CommitVerdict]:
         self._requests += 1
         self._repeats += part.repeated
         for member in part.members:
@@ -288,7 +288,7 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(SWEEP_S, self._sweep) if limited else None
 
-    def _give_up(self, member: Outgoing, why: str) -> None:
+    def _give_up(self, member: PendingCommit, why: str) -> None:
         if member.sent:
             _fail(
                 member,
@@ -305,7 +305,7 @@ class _Part:
 
     __slots__ = ("members", "unanswered")
 
-    def __init__(self, members: list[Outgoing], unanswered: int = 0) -> None:
+    def __init__(self, members: list[PendingCommit], unanswered: int = 0) -> None:
         self.members = members
         self.unanswered = unanswered
 
@@ -320,13 +320,13 @@ class _Part:
             self.members = [member for member in self.members if not member.withdrawn]
 
 
-def _resolve(members: list[Outgoing], results: list[CommitResult]) -> None:
+def _resolve(members: list[PendingCommit], results: list[CommitVerdict]) -> None:
     for member, result in zip(members, results, strict=True):
         if not member.future.done():
             member.future.set_result(result)
 
 
-def _fail(member: Outgoing, error: TxnError) -> None:
+def _fail(member: PendingCommit, error: TxnError) -> None:
     if not member.future.done():
         member.future.set_exception(error)
 

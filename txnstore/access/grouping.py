@@ -25,7 +25,7 @@ UNDIVIDED: Final = 64
 _LOOK_AHEAD: Final = 500  # members looked at in vain before a group is closed
 
 
-class Member:
+class GroupMember:
     """One commit on its way, with what it touches. `wire`: its serialized form, made once."""
 
     __slots__ = (
@@ -95,7 +95,7 @@ def ops_of(commit: Commit) -> int:
     return max(len(commit.compares), len(commit.puts) + len(commit.deletes), len(commit.else_reads))
 
 
-MemberT = TypeVar("MemberT", bound=Member)
+MemberT = TypeVar("MemberT", bound=GroupMember)
 
 
 def _checked_range(start: bytes, end: bytes) -> tuple[bytes, bytes]:
@@ -135,7 +135,7 @@ class Group(Generic[MemberT]):
         self._add_footprint(member)
         return True
 
-    def _conflicts(self, member: Member) -> bool:
+    def _conflicts(self, member: GroupMember) -> bool:
         # ▲ no compare of one member on a key that another writes, no key written twice
         written = self.written.keys
         if not (
@@ -146,7 +146,7 @@ class Group(Generic[MemberT]):
             return True
         return (self._ranged or member.ranged) and self._ranges_conflict(member)
 
-    def _ranges_conflict(self, member: Member) -> bool:
+    def _ranges_conflict(self, member: GroupMember) -> bool:
         """▲ The same where a range takes part."""
         written, compared = self.written, self._compared
         if written.meets_any(member.compared) or written.meets_any(member.written):
@@ -159,7 +159,7 @@ class Group(Generic[MemberT]):
             written.meets_range(start, end) or compared.meets_range(start, end) for start, end in member.written_ranges
         )
 
-    def _add_footprint(self, member: Member) -> None:
+    def _add_footprint(self, member: GroupMember) -> None:
         self.written.add_keys(member.written)
         self._compared.add_keys(member.compared)
         if member.ranged:
@@ -264,7 +264,7 @@ class GroupPlanner(Generic[MemberT]):
         return None
 
 
-def _writes_meet(written: Spans, member: Member) -> bool:
+def _writes_meet(written: Spans, member: GroupMember) -> bool:
     return written.meets_any(member.written) or any(written.meets_range(*span) for span in member.written_ranges)
 
 

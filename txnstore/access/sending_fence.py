@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from txnstore import keys
-from txnstore.access.backend import Backend, Fence, Reason, Refused, Unanswered
+from txnstore.access.backend import Backend, Reason, Refused, RequestFence, Unanswered
 from txnwire.ports import Clock, Random
 
 TTL_S: Final = 3600
@@ -41,16 +41,16 @@ class SendingFence:
         self._lease = 0
         self._raising = asyncio.Lock()
 
-    async def under(self, *, dead: int = 0) -> Fence:
+    async def under(self, *, dead: int = 0) -> RequestFence:
         """What to send under. ▲ Nothing that was sent under the revision `dead` can be applied any more once this
         returns. Raises `Refused`."""
         if self._lease and self._clock.monotonic() >= self._renew_at:
             await self._renew()
         while self._revision in (0, dead):
             await self._raise(self._revision)
-        return Fence(self._key, self._revision)
+        return RequestFence(self._key, self._revision)
 
-    def found_down(self, fence: Fence) -> None:
+    def found_down(self, fence: RequestFence) -> None:
         """A request under it was refused: raised since by another sender, or the key went with its lease."""
         if self._revision == fence.revision:
             self._revision = 0
@@ -74,7 +74,7 @@ class SendingFence:
                     if not self._lease:
                         self._lease, _ = await self._backend.grant(TTL_S)
                         self._renew_at = self._clock.monotonic() + RENEW_S
-                    self._revision = await self._backend.raise_fence(Fence(self._key, past), self._lease)
+                    self._revision = await self._backend.raise_fence(RequestFence(self._key, past), self._lease)
                 except Unanswered:
                     await asyncio.sleep(PAUSE_S)
                 except Refused as refusal:

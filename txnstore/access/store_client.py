@@ -12,14 +12,14 @@ from txnstore import keys
 from txnstore.access.backend import Backend, Reason, Refused, StoreStatus, Unanswered
 from txnstore.access.following import FollowingWatch
 from txnstore.access.group_commit import GroupCommit, Statistics
-from txnstore.access.grouping import Member
+from txnstore.access.grouping import GroupMember
 from txnstore.access.leases import KeptLease
 from txnstore.access.pins import Pins
 from txnstore.access.soft_limit import SoftLimit
 from txnstore.records import Incarnation, decode, encode
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compacted,
     Compare,
     KeyValue,
@@ -164,7 +164,7 @@ class StoreClient:
         """Put `key`, alone in its request, and return the revision it got. Raises `NotOwner` where `guard` fails,
         `StoreFull`, `StoreUnavailable` (it may have been put all the same)."""
         commit = Commit(() if guard is None else (guard,), (Put(key, value),))
-        member = Member(commit, self._backend.encode(commit))
+        member = GroupMember(commit, self._backend.encode(commit))
         (result,) = await self._reading(_until(10.0), lambda: self._backend.commit([member], repeated=False))
         if not result.succeeded:
             raise NotOwner(f"{key!r} is kept by somebody else now")
@@ -181,20 +181,20 @@ class StoreClient:
 
     # --- writes ---
 
-    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         return await self._submit(commit, timeout_s)
 
-    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitResult]:
+    def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitVerdict]:
         try:
             return self._submit(commit, None)
         except (StoreFull, StoreUnavailable, InternalError) as error:
             # ▲ A refusal comes the way an answer would: who plans a write has registered it by then (▲ §6, before the
             # op is sent), and has but one place where it takes that back.
-            refused: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+            refused: asyncio.Future[CommitVerdict] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
 
-    def _submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitResult]:
+    def _submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitVerdict]:
         if not commit.reserve and self._soft_limit.exceeded():
             raise StoreFull(self._soft_limit.message())
         return self._commits.submit(commit, timeout_s)

@@ -11,15 +11,15 @@ import grpc
 import structlog
 
 from txnstore import keys as store_keys
-from txnstore.access.backend import Fence, Fenced, Page, Reason, Refused, StoreStatus, Unanswered
-from txnstore.access.grouping import Member
+from txnstore.access.backend import Fenced, RangePage, Reason, Refused, RequestFence, StoreStatus, Unanswered
+from txnstore.access.grouping import GroupMember
 from txnstore.access.lineage import Lineage, StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd import wire
-from txnstore.etcd.connection import Connection, Endpoint
+from txnstore.etcd.connection import Endpoint, EtcdConnection
 from txnstore.etcd.hedging import first_answer
 from txnstore.etcd.watch import EtcdWatchStream, record_of
-from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, Read, unchanged_since
+from txnstore.store import Commit, CommitVerdict, Compacted, KeyValue, Put, Read, unchanged_since
 
 _RANGE: Final = "/etcdserverpb.KV/Range"
 _TXN: Final = "/etcdserverpb.KV/Txn"
@@ -48,14 +48,14 @@ log = structlog.get_logger(__name__)
 class EtcdBackend:
     """`open` first. Keys get `prefix` on their way out and lose it on their way in."""
 
-    def __init__(self, connection: Connection, prefix: bytes, *, repairing: bool = False) -> None:
+    def __init__(self, connection: EtcdConnection, prefix: bytes, *, repairing: bool = False) -> None:
         self._connection = connection
         self._lineage = Lineage(repairing=repairing)
         connection.check_store = self._check_store
         self._prefix = prefix
         self._encoder = wire.CommitEncoder(prefix)
         self._max_txn_ops = 0
-        self._fence: tuple[Fence | None, bytes] = (None, b"")
+        self._fence: tuple[RequestFence | None, bytes] = (None, b"")
         self.known_as = self._lineage.known_as
         self.encode: Callable[[Commit], bytes] = self._encoder.transaction
         self.wait_ready = connection.wait_ready
@@ -71,8 +71,8 @@ class EtcdBackend:
         return 1
 
     async def open(self) -> None:
-        """Connect and find the limit by read-only requests. Raises what `Connection.open` does, `StoreUnfit` among it,
-        and `Unanswered`."""
+        """Connect and find the limit by read-only requests. Raises what `EtcdConnection.open` does, `StoreUnfit` among
+        it, and `Unanswered`."""
         await self._connection.open()
         allowed, refused = 0, USEFUL_TXN_OPS + 1
         guess = USEFUL_TXN_OPS
@@ -141,8 +141,8 @@ class EtcdBackend:
     # --- keys ---
 
     async def commit(
-        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
-    ) -> list[CommitResult]:
+        self, members: Sequence[GroupMember], *, repeated: bool, fence: RequestFence | None = None
+    ) -> list[CommitVerdict]:
         alone = len(members) == 1
         request = members[0].wire if alone else wire.group([member.wire for member in members])
         floor = self._lineage.newest
@@ -153,13 +153,13 @@ class EtcdBackend:
         if alone:
             # Not nested, so that etcd counts what it puts towards its quota.
             return [self._verdict(answer, revision, repeated, skip=fence is not None)]
-        success = CommitResult(True, revision, (), repeated)
+        success = CommitVerdict(True, revision, (), repeated)
         nested = [operation.response_txn for operation in answer.responses]
         if len(nested) != len(members):
             raise Unanswered(f"etcd answered {len(nested)} of {len(members)} nested transactions")
         return [success if one.succeeded else self._verdict(one, revision, repeated) for one in nested]
 
-    def _under(self, fence: Fence | None) -> bytes:
+    def _under(self, fence: RequestFence | None) -> bytes:
         """The beginning of a request: the compare of its fence, and the read that tells whether it was that which
         failed. Protobuf joins them with the compares and reads that follow."""
         if fence is None:
@@ -171,13 +171,13 @@ class EtcdBackend:
         return self._fence[1]
 
     @staticmethod
-    def _is_down(fence: Fence, answer: pb.TxnResponse) -> bool:
+    def _is_down(fence: RequestFence, answer: pb.TxnResponse) -> bool:
         """▲ Told by the fence itself, read at the revision of the compares: a commit that lost a compare of its own has
         a verdict, one that was sent under a fence that is down has none."""
         found = answer.responses[0].response_range.kvs
         return (found[0].mod_revision if found else 0) != fence.revision
 
-    async def raise_fence(self, fence: Fence, lease: int) -> int:
+    async def raise_fence(self, fence: RequestFence, lease: int) -> int:
         incarnation = self._lineage.incarnation_revision
         commit = Commit(
             # ▲ Of this store alone: a repair takes every process's fence away, and none of before gets another.
@@ -197,12 +197,12 @@ class EtcdBackend:
             raise Unanswered("the store's identity was written anew: it is looked at before anything is sent")
         return result.reads[0][0].mod_revision if result.reads[0] else 0
 
-    def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool, *, skip: bool = False) -> CommitResult:
+    def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool, *, skip: bool = False) -> CommitVerdict:
         """`skip`: its first read is that of the fence."""
         if answer.succeeded:
-            return CommitResult(True, revision, (), repeated)
+            return CommitVerdict(True, revision, (), repeated)
         reads = tuple([self._records(operation.response_range.kvs) for operation in answer.responses[skip:]])
-        return CommitResult(False, revision, reads, repeated)
+        return CommitVerdict(False, revision, reads, repeated)
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
         floor = self._lineage.newest
@@ -217,7 +217,7 @@ class EtcdBackend:
         pages = [self._records(operation.response_range.kvs) for operation in answer.responses]
         return self._told(floor, answer.header.revision), [page[0] if page else None for page in pages]
 
-    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
+    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> RangePage:
         request = pb.RangeRequest(
             key=self._prefix + start or b"\0",
             range_end=self._prefix + end,
@@ -227,9 +227,9 @@ class EtcdBackend:
         )
         floor = self._lineage.newest
         found = pb.RangeResponse.FromString(await self._connection.unary(_RANGE, request.SerializeToString()))
-        return Page(self._told(floor, found.header.revision), self._records(found.kvs), found.more)
+        return RangePage(self._told(floor, found.header.revision), self._records(found.kvs), found.more)
 
-    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[Page]:
+    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[RangePage]:
         reads = [
             pb.RequestOp(
                 request_range=pb.RangeRequest(
@@ -243,7 +243,7 @@ class EtcdBackend:
         answer = pb.TxnResponse.FromString(reply)
         told = self._told(floor, answer.header.revision)
         pages = [operation.response_range for operation in answer.responses]
-        return [Page(told, self._records(page.kvs), page.more) for page in pages]
+        return [RangePage(told, self._records(page.kvs), page.more) for page in pages]
 
     async def count(self, start: bytes, end: bytes) -> int:
         request = pb.RangeRequest(key=self._prefix + start or b"\0", range_end=self._prefix + end, count_only=True)

@@ -65,7 +65,7 @@ class Endpoint:
         return method
 
 
-class Connection:
+class EtcdConnection:
     """Sends to one endpoint as long as it serves, then to the ready one that has been well for longest."""
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txnstore.access.backend import Refused, Unanswered
 from txnstore.access.store_client import StoreClient
 from txnstore.etcd.backend import EtcdBackend
-from txnstore.etcd.connection import Connection
+from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.settings import EtcdSettings
 from txnwire.errors import StoreUnavailable, Unauthorized
 from txnwire.ports import Clock, Random
@@ -20,7 +20,7 @@ class EtcdStore(StoreClient):
     async def connect(cls, settings: EtcdSettings, *, clock: Clock, random: Random) -> EtcdStore:
         """Raises `StoreUnavailable`, `Unauthorized`, `InvalidArgument` (a setting; an etcd release that is refused),
         `StoreUnfit` (restored from a backup, or a repair that has not ended)."""
-        connection = Connection(settings, clock)
+        connection = EtcdConnection(settings, clock)
         backend = EtcdBackend(connection, settings.prefix.encode(), repairing=settings.repairing)
         try:
             await backend.open()

@@ -9,7 +9,7 @@ import grpc
 
 from txnstore.access.backend import Reason, Refused, Unanswered
 from txnstore.etcd import rpc_pb2 as pb
-from txnstore.etcd.connection import Connection, Endpoint, StreamCall
+from txnstore.etcd.connection import Endpoint, EtcdConnection, StreamCall
 from txnstore.store import Compacted, Event, EventKind, KeyValue
 
 _WATCH: Final = "/etcdserverpb.Watch/Watch"
@@ -24,7 +24,7 @@ def record_of(found: pb.KeyValue, prefix_length: int) -> KeyValue:
 class EtcdWatchStream:
     """`txnstore.access.backend.WatchStream`. No fragments, no progress notifications; replies of any size."""
 
-    def __init__(self, connection: Connection, endpoint: Endpoint, call: StreamCall, prefix_length: int) -> None:
+    def __init__(self, connection: EtcdConnection, endpoint: Endpoint, call: StreamCall, prefix_length: int) -> None:
         self._connection = connection
         self._token = connection.token
         self._endpoint = endpoint
@@ -33,7 +33,9 @@ class EtcdWatchStream:
         self._left = False
 
     @classmethod
-    async def open(cls, connection: Connection, create: pb.WatchCreateRequest, prefix_length: int) -> EtcdWatchStream:
+    async def open(
+        cls, connection: EtcdConnection, create: pb.WatchCreateRequest, prefix_length: int
+    ) -> EtcdWatchStream:
         """Raises `Unanswered`, `Refused`."""
         # Require a leader: an etcd that is cut off from its cluster then ends the stream instead of falling silent.
         endpoint, call = connection.stream(_WATCH, extra={"hasleader": "true"})

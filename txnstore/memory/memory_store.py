@@ -13,12 +13,12 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from txnstore.access.backend import Fence, Fenced, Page, Refused, StoreStatus, Unanswered
-from txnstore.access.grouping import Member, ops_of
+from txnstore.access.backend import Fenced, RangePage, Refused, RequestFence, StoreStatus, Unanswered
+from txnstore.access.grouping import GroupMember, ops_of
 from txnstore.access.store_client import StoreClient
 from txnstore.etcd.wire import CommitEncoder
 from txnstore.memory.memory_etcd import Arrival, MemoryEtcd, MemoryWatchStream
-from txnstore.store import Commit, CommitResult, Compacted, KeyValue, Put, unchanged_since
+from txnstore.store import Commit, CommitVerdict, Compacted, KeyValue, Put, unchanged_since
 from txnwire.errors import TxnError
 from txnwire.ports import Clock, Random
 
@@ -151,9 +151,9 @@ class MemoryBackend:
         return _encoder.transaction(commit)
 
     async def commit(
-        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
-    ) -> list[CommitResult]:
-        def apply() -> list[CommitResult]:
+        self, members: Sequence[GroupMember], *, repeated: bool, fence: RequestFence | None = None
+    ) -> list[CommitVerdict]:
+        def apply() -> list[CommitVerdict]:
             if fence is not None and self._fence_of(fence.key) != fence.revision:
                 raise Fenced(f"{fence} was raised before this request came")
             self._check_commit(members, 0 if fence is None else 1)
@@ -163,10 +163,10 @@ class MemoryBackend:
 
         results = await self._request("commit", apply, tuple([member.commit for member in members]))
         if repeated:
-            return [CommitResult(r.succeeded, r.revision, r.reads, True) for r in results]
+            return [CommitVerdict(r.succeeded, r.revision, r.reads, True) for r in results]
         return results
 
-    def _check_commit(self, members: Sequence[Member], fences: int) -> None:
+    def _check_commit(self, members: Sequence[GroupMember], fences: int) -> None:
         sizes = [len(member.wire) for member in members]
         ops = [ops_of(member.commit) for member in members]
         if len(members) == 1:
@@ -175,7 +175,7 @@ class MemoryBackend:
             size = sum(sizes) + _NESTED_BYTES * len(sizes)
             self._etcd.check_request(ops=len(members), nested_ops=max(ops), size=size)
 
-    async def raise_fence(self, fence: Fence, lease: int) -> int:
+    async def raise_fence(self, fence: RequestFence, lease: int) -> int:
         def apply() -> int:
             self._etcd.check_quota()
             put = Put(fence.key, b"", lease)
@@ -196,21 +196,21 @@ class MemoryBackend:
 
         return await self._request("read", apply)
 
-    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> Page:
-        def apply() -> Page:
+    async def read_page(self, start: bytes, end: bytes, *, revision: int, limit: int, keys_only: bool) -> RangePage:
+        def apply() -> RangePage:
             records, more = self._etcd.mvcc.range(start, end, revision, limit)
             if keys_only:
                 records = [msgspec.structs.replace(record, value=b"") for record in records]
-            return Page(self._etcd.mvcc.revision, tuple(records), more)
+            return RangePage(self._etcd.mvcc.revision, tuple(records), more)
 
         return await self._request("read", apply)
 
-    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[Page]:
-        def apply() -> list[Page]:
+    async def read_pages(self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, limit: int) -> list[RangePage]:
+        def apply() -> list[RangePage]:
             mvcc = self._etcd.mvcc
             self._etcd.check_request(ops=len(ranges), nested_ops=0, size=sum(len(one) for one, _ in ranges))
             found = [mvcc.range(start, end, revision, limit) for start, end in ranges]
-            return [Page(mvcc.revision, tuple(records), more) for records, more in found]
+            return [RangePage(mvcc.revision, tuple(records), more) for records, more in found]
 
         return await self._request("read", apply)
 

@@ -16,7 +16,7 @@ from txnstore.access.spans import Spans
 from txnstore.store import (
     NO_LEASE,
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compacted,
     Compare,
     Event,
@@ -112,7 +112,7 @@ class Mvcc:
 
     # --- writes ---
 
-    def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
+    def commit(self, commits: Sequence[Commit]) -> list[CommitVerdict]:
         """One request: a lone commit as a plain transaction, several as nested ones. Raises `Refused`."""
         _check_intervals(commits)
         # ▲ etcd evaluates all compares of a request before any of its writes (DESIGN §4)
@@ -130,7 +130,7 @@ class Mvcc:
                 reads.append(tuple([self._read(read) for read in commit.else_reads]))
         transaction.finish()
         revision = self.revision
-        return [CommitResult(holds, revision, found) for holds, found in zip(verdicts, reads, strict=True)]
+        return [CommitVerdict(holds, revision, found) for holds, found in zip(verdicts, reads, strict=True)]
 
     def compact(self, revision: int) -> None:
         """Raises `Compacted` where that is done already, `Refused` for a revision that is still to come."""

@@ -21,7 +21,7 @@ from txnstore.records import COMMITTED, NO_WRITER, AbortedRecord, GcHorizon, Op,
 from txnstore.store import (
     MAX_COMMIT_OPS,
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compare,
     Delete,
     KeyValue,
@@ -36,7 +36,7 @@ from txnstore.store import (
     version_is,
 )
 from txnstore.writes.op_transitions import Rewrite, aborted_rewrite
-from txnstore.writes.transitions import Decision
+from txnstore.writes.transitions import RecordedDecision
 from txnstore.writes.writer_lists import pack
 from txnwire.errors import DataCorrupt, NotOwner
 from txnwire.ids import TxnId
@@ -60,7 +60,7 @@ class Collectable(NamedTuple):
     revision: int
 
 
-class Outcomes(NamedTuple):
+class OutcomeBitmap(NamedTuple):
     """`/txn-outcome/<tcid>/<block>` as read or written last; bit i is counter `block * 4096 + i`."""
 
     tcid: int
@@ -81,7 +81,7 @@ class Outcomes(NamedTuple):
             return None
         return COMMITTED if self.committed & bit else records.ABORTED
 
-    def with_finals(self, finals: Iterable[Collectable], touched_ms: int) -> Outcomes:
+    def with_finals(self, finals: Iterable[Collectable], touched_ms: int) -> OutcomeBitmap:
         decided, committed = self.decided, self.committed
         for final in finals:
             bit = 1 << (final.counter % keys.OUTCOMES_PER_BLOCK)
@@ -99,13 +99,13 @@ def block_of(counter: int) -> int:
     return counter // keys.OUTCOMES_PER_BLOCK
 
 
-def read_outcomes(tcid: int, block: int, record: KeyValue | None) -> Outcomes:
+def read_outcomes(tcid: int, block: int, record: KeyValue | None) -> OutcomeBitmap:
     """Raises `DataCorrupt` where the record does not hold two bitmaps of 4 096 bits."""
     if record is None:
-        return Outcomes(tcid, block)
+        return OutcomeBitmap(tcid, block)
     value = records.decode(OutcomeBlock, record.value, key=record.key)
     decided, committed = _from_text(value.decided, record.key), _from_text(value.committed, record.key)
-    return Outcomes(tcid, block, decided, committed, value.touched_ms, record.mod_revision)
+    return OutcomeBitmap(tcid, block, decided, committed, value.touched_ms, record.mod_revision)
 
 
 def _to_text(bitmap: int) -> str:
@@ -171,7 +171,7 @@ def batches_of(finals: Sequence[Collectable]) -> list[list[Collectable]]:
 
 def plan_collect(
     tc_epoch: int,
-    outcomes: Outcomes,
+    outcomes: OutcomeBitmap,
     finals: Sequence[Collectable],
     horizon: Horizon,
     *,
@@ -213,11 +213,13 @@ class CollectVerdict(NamedTuple):
     headers and op keys, and goes on with `outcomes` and `horizon` as they are now."""
 
     applied: bool
-    outcomes: Outcomes
+    outcomes: OutcomeBitmap
     horizon: Horizon
 
 
-def read_collect_verdict(commit: Commit, result: CommitResult, outcomes: Outcomes, horizon: Horizon) -> CollectVerdict:
+def read_collect_verdict(
+    commit: Commit, result: CommitVerdict, outcomes: OutcomeBitmap, horizon: Horizon
+) -> CollectVerdict:
     """Raises `NotOwner` when the TCID has another owner."""
     if result.succeeded:
         record = KeyValue(commit.puts[0].key, commit.puts[0].value, 1, 0, result.revision)
@@ -233,7 +235,9 @@ def read_collect_verdict(commit: Commit, result: CommitResult, outcomes: Outcome
     return CollectVerdict(landed, read_outcomes(outcomes.tcid, outcomes.block, block), read_horizon(gc))
 
 
-def name_rewrite(record: KeyValue | None, txn_id: TxnId, decision: Decision, collected_ms: int) -> Rewrite | None:
+def name_rewrite(
+    record: KeyValue | None, txn_id: TxnId, decision: RecordedDecision, collected_ms: int
+) -> Rewrite | None:
     """▲ The name record takes over outcome, writers and note at collection *if* it still names this transaction."""
     if record is None:
         return None
@@ -245,7 +249,7 @@ def name_rewrite(record: KeyValue | None, txn_id: TxnId, decision: Decision, col
     return Rewrite(record.key, records.encode(taken), record.mod_revision)
 
 
-def plan_expire_outcomes(outcomes: Outcomes) -> Commit:
+def plan_expire_outcomes(outcomes: OutcomeBitmap) -> Commit:
     """Forget a block of outcomes that nobody has touched for the 7 days they are kept."""
     return Commit(compares=(unchanged_since(outcomes.key, outcomes.mod_revision),), deletes=(Delete(outcomes.key),))
 
@@ -271,7 +275,7 @@ class Leftovers:
     page. ▲ A segment is told of once all of it was read: what is told goes with all of its ops, and a loser that was
     not among them would be visible to the next owner."""
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: RecordedDecision) -> None:
         self._committed = decision.state == COMMITTED
         self._counting = (
             None if decision.writers is None else frozenset(_writer(text, b"the decision") for text in decision.writers)

@@ -22,7 +22,7 @@ from txnstore.records import LedgerRecord, SegmentIds, SubscriptionRecord, Topic
 from txnstore.store import (
     MAX_COMMIT_OPS,
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compare,
     Delete,
     KeyValue,
@@ -132,7 +132,7 @@ def plan_forget_subscription(topic_path: str, record: KeyValue, *, still_held: C
     )
 
 
-def read_step(commit: Commit, result: CommitResult) -> bool:
+def read_step(commit: Commit, result: CommitVerdict) -> bool:
     """Whether a step of the controller is done. False: look at the records again. Raises `NotOwner` once another leads.
 
     A step is judged by what stands afterwards, never by its verdict: after a repeat it may have landed unanswered.
@@ -204,7 +204,7 @@ def _owned_deletes(segment: str, owner_epoch: int, deletes: Iterable[Delete]) ->
     return Commit(compares=(created_at(owner, owner_epoch),), deletes=tuple(deletes), else_reads=(Read(owner),))
 
 
-def check_owned(commit: Commit, result: CommitResult) -> None:
+def check_owned(commit: Commit, result: CommitVerdict) -> None:
     """Raises `NotOwner` where a step of the owner was refused: another goes on with it."""
     if not result.succeeded:
         owner = commit.compares[0].key.decode()

@@ -17,7 +17,7 @@ from txnstore import keys, records
 from txnstore.records import ABORTED, REASON_FENCED, Header, TransactionKey
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compare,
     Delete,
     KeyValue,
@@ -220,7 +220,7 @@ class KeyedVerdict(NamedTuple):
     before: KeyValue | None
 
 
-def read_begin_keyed_verdict(commit: Commit, result: CommitResult, txn_id: TxnId, attempt: str) -> KeyedVerdict:
+def read_begin_keyed_verdict(commit: Commit, result: CommitVerdict, txn_id: TxnId, attempt: str) -> KeyedVerdict:
     """Raises `NotOwner`, `InternalError` as `read_begin_verdict` does. `state` is None where it was begun by an earlier
     sending: the key may have moved on since."""
     if result.succeeded:

@@ -12,7 +12,7 @@ from txnstore import keys, records
 from txnstore.records import ABORTED, COMMITTED, Header, TxnName
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compare,
     Delete,
     KeyValue,
@@ -22,7 +22,7 @@ from txnstore.store import (
     created_at,
     unchanged_since,
 )
-from txnstore.writes.transitions import Decision, decision_of, read_begin_verdict
+from txnstore.writes.transitions import RecordedDecision, decision_of, read_begin_verdict
 from txnstore.writes.writer_lists import unpack
 from txnwire.errors import OutcomeUnknown
 from txnwire.ids import TxnId
@@ -35,7 +35,7 @@ class NameState(NamedTuple):
     """`txn_id` None: the name is free. Otherwise who begins it joins that one; `decision` None while it is open."""
 
     txn_id: TxnId | None
-    decision: Decision | None = None
+    decision: RecordedDecision | None = None
 
 
 def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
@@ -56,7 +56,7 @@ def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
     return NameState(txn_id, decision)
 
 
-def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> Decision | None:
+def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> RecordedDecision | None:
     """How a collected transaction ended, by the record of its name; None where that names another by now, or nobody."""
     if record is None:
         return None
@@ -64,10 +64,12 @@ def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> Decision | None:
     return _collected(named) if named.txn_id == str(txn_id) else None
 
 
-def _collected(named: TxnName) -> Decision | None:
+def _collected(named: TxnName) -> RecordedDecision | None:
     if named.outcome is None:
         return None
-    return Decision(named.outcome, 0, None, None if named.writers is None else unpack(named.writers), named.note)
+    return RecordedDecision(
+        named.outcome, 0, None, None if named.writers is None else unpack(named.writers), named.note
+    )
 
 
 class Keep(NamedTuple):
@@ -168,7 +170,7 @@ class NamedVerdict(NamedTuple):
     record: KeyValue | None
 
 
-def read_begin_named_verdict(commit: Commit, result: CommitResult, txn_id: TxnId, attempt: str) -> NamedVerdict:
+def read_begin_named_verdict(commit: Commit, result: CommitVerdict, txn_id: TxnId, attempt: str) -> NamedVerdict:
     """Raises `NotOwner`, `InternalError` as `read_begin_verdict` does."""
     if result.succeeded:
         return NamedVerdict(True, None, None)

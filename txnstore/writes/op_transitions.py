@@ -1,6 +1,6 @@
 """The etcd writes of participants: op records, clean-up, watermark, and leftovers of segments without an owner.
 
-Pure: each `plan_…` returns one `Commit`, each `read_…` turns its `CommitResult` into a verdict or an error. Source:
+Pure: each `plan_…` returns one `Commit`, each `read_…` turns its `CommitVerdict` into a verdict or an error. Source:
 DESIGN §5 (write / ack op, clean-up, "Collection never guesses"); PIP-471 `/txn-op` records. The header's own
 transitions stand in `txnstore.writes.transitions`.
 
@@ -18,7 +18,7 @@ from txnstore import keys, records
 from txnstore.records import AbortedRecord, Header, Op, Watermark
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compare,
     Delete,
     KeyValue,
@@ -109,7 +109,7 @@ def _plan_op(txn_id: TxnId, segment: str, owner_epoch: int, op_key: bytes, op: O
     )
 
 
-def read_op_verdict(commit: Commit, result: CommitResult, txn_id: TxnId) -> None:
+def read_op_verdict(commit: Commit, result: CommitVerdict, txn_id: TxnId) -> None:
     """Return if the op is recorded; else raise, and then it definitely never will be.
 
     `TxnConflict`: the transaction is decided, collected or was never begun. `ExpiredTransaction`: it was fenced.
@@ -181,7 +181,7 @@ def plan_clean_up(
     )
 
 
-def read_clean_up_verdict(commit: Commit, result: CommitResult) -> dict[bytes, KeyValue | None] | None:
+def read_clean_up_verdict(commit: Commit, result: CommitVerdict) -> dict[bytes, KeyValue | None] | None:
     """None: the batch is durable (every rewritten record then has `mod_revision == result.revision`, unless
     `result.succeeded` is False: an earlier sending landed; `clean_up_revisions` tells). A dict: a record had changed;
     it holds what each rewritten key is now, to decide again. Raises `NotOwner`."""
@@ -200,7 +200,7 @@ def read_clean_up_verdict(commit: Commit, result: CommitResult) -> dict[bytes, K
     return {put.key: record for put, record in zip(commit.puts, found[1:], strict=True)}
 
 
-def clean_up_revisions(commit: Commit, result: CommitResult) -> dict[bytes, int]:
+def clean_up_revisions(commit: Commit, result: CommitVerdict) -> dict[bytes, int]:
     """The mod revisions of the rewritten records after a batch whose verdict was None."""
     if result.succeeded:
         return {put.key: result.revision for put in commit.puts}

@@ -4,7 +4,7 @@
                         └────end──▶ ABORTED   ──collect──▶ absent, known by its outcome bits
 
 A header is put once OPEN and once decided, so `version == 1` *is* "OPEN" and an OPEN header never changes. Pure: each
-`plan_…` returns one `Commit`, each `read_…` turns its `CommitResult` into a verdict or an error. Source: DESIGN §5;
+`plan_…` returns one `Commit`, each `read_…` turns its `CommitVerdict` into a verdict or an error. Source: DESIGN §5;
 PIP-471 "Transaction Coordinator V5". Participants' writes stand in `txnstore.writes.op_transitions`, collection in
 `txnstore.writes.collection_transitions`.
 """
@@ -22,7 +22,7 @@ from txnstore import keys, records
 from txnstore.records import ABORTED, COMMITTED, OPEN, Header, TxnSeq
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compare,
     Delete,
     KeyValue,
@@ -46,7 +46,7 @@ WRITERS_SHOWN: Final = 4
 """In an error's message, of a list of writers."""
 
 
-class Decision(NamedTuple):
+class RecordedDecision(NamedTuple):
     """How a transaction ended. `revision` is that of its decision, 0 where only the collected outcome is known.
     `note`: of its commit, None where that noted nothing."""
 
@@ -110,7 +110,7 @@ def plan_begin(txn_id: TxnId, tc_epoch: int, header: Header) -> Commit:
     )
 
 
-def read_begin_verdict(result: CommitResult, txn_id: TxnId, attempt: str) -> Header | None:
+def read_begin_verdict(result: CommitVerdict, txn_id: TxnId, attempt: str) -> Header | None:
     """None: begun by this very sending. A header: an earlier sending had landed, and this is what it is by now.
 
     Raises `NotOwner` when the TCID has another owner (definitely not begun), `InternalError` if the id was used twice.
@@ -155,15 +155,15 @@ class EndVerdict(NamedTuple):
     """`decision` None: there is no header (never begun, or collected). `mine`: this commit made it, now or by an
     earlier sending; so a decision is counted once."""
 
-    decision: Decision | None
+    decision: RecordedDecision | None
     mine: bool
 
 
-def read_end_verdict(commit: Commit, result: CommitResult, decided: Header) -> EndVerdict:
+def read_end_verdict(commit: Commit, result: CommitVerdict, decided: Header) -> EndVerdict:
     """What became of the transaction. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
     if result.succeeded:
         writers = None if decided.writers is None else unpack(decided.writers)
-        return EndVerdict(Decision(decided.state, result.revision, decided.reason, writers, decided.note), True)
+        return EndVerdict(RecordedDecision(decided.state, result.revision, decided.reason, writers, decided.note), True)
     if not result.reads[0]:
         return EndVerdict(None, False)
     found = result.reads[0][0]
@@ -174,18 +174,18 @@ def read_end_verdict(commit: Commit, result: CommitResult, decided: Header) -> E
     return EndVerdict(decision_of(found), result.repeated and found.value == commit.puts[0].value)
 
 
-def decision_of(record: KeyValue) -> Decision | None:
+def decision_of(record: KeyValue) -> RecordedDecision | None:
     """The decision in a header record, None while it is OPEN. Its revision is that of the header's second put."""
     if record.version == 1:
         return None
     header = records.decode(Header, record.value, key=record.key)
     writers = None if header.writers is None else unpack(header.writers)
-    return Decision(header.state, record.mod_revision, header.reason, writers, header.note)
+    return RecordedDecision(header.state, record.mod_revision, header.reason, writers, header.note)
 
 
 def check_end(
-    txn_id: TxnId, decision: Decision, state: str, writers: Sequence[str] | None, note: str | None = None
-) -> Decision:
+    txn_id: TxnId, decision: RecordedDecision, state: str, writers: Sequence[str] | None, note: str | None = None
+) -> RecordedDecision:
     """Answer a request for `state` about a decided transaction: the same decision again is ok, with the first revision.
 
     Raises `ExpiredTransaction` whenever it was fenced, `InvalidTxnState` for the opposite decision, another list of
@@ -267,7 +267,7 @@ class SeqVerdict(NamedTuple):
     seq: TcSeq
 
 
-def read_seq_verdict(commit: Commit, result: CommitResult, tcid: int) -> SeqVerdict:
+def read_seq_verdict(commit: Commit, result: CommitVerdict, tcid: int) -> SeqVerdict:
     """Raises `NotOwner` when the TCID has another owner. A refusal never yields ids, whoever moved the record: the
     mover may have been an earlier sending of this commit, and ▲ a block whose reply was lost is never used."""
     put = commit.puts[0]
@@ -303,7 +303,7 @@ class Indexed(Enum):
     """The TCID has another owner."""
 
 
-def read_late_index_verdict(result: CommitResult) -> Indexed:
+def read_late_index_verdict(result: CommitVerdict) -> Indexed:
     if result.succeeded:
         return Indexed.DONE
     header = result.reads[0][0] if result.reads[0] else None
@@ -323,7 +323,7 @@ def plan_drop_deadline(timeout_ms: int, txn_id: TxnId) -> Commit:
 # ---- coordinator ids ------------------------------------------------------------------------------------------------
 
 
-def plan_take_tcid(tcid: int, registration: records.Registration, lease_id: int) -> Commit:
+def plan_take_tcid(tcid: int, registration: records.RegistrationRecord, lease_id: int) -> Commit:
     """Take a free coordinator id on a lease; its create revision is the TCID epoch."""
     key = keys.tc(tcid)
     return Commit(
@@ -333,7 +333,7 @@ def plan_take_tcid(tcid: int, registration: records.Registration, lease_id: int)
     )
 
 
-def plan_join(registration: records.Registration, lease_id: int, found: KeyValue | None) -> Commit:
+def plan_join(registration: records.RegistrationRecord, lease_id: int, found: KeyValue | None) -> Commit:
     """Be counted among the coordinators. It takes the place of a predecessor of the same id, whose record is `found`;
     ▲ compared, so that a namesake that has come since keeps its place."""
     key = keys.tc_member(registration.id)
@@ -350,7 +350,7 @@ def plan_give_up_tcid(tcid: int, tc_epoch: int) -> Commit:
     return Commit(compares=(created_at(key, tc_epoch),), deletes=(Delete(key),))
 
 
-def read_take_verdict(result: CommitResult, lease_id: int) -> int | None:
+def read_take_verdict(result: CommitVerdict, lease_id: int) -> int | None:
     """The TCID epoch, or None if somebody else has it. It is mine only if its *lease id* is mine."""
     if result.succeeded:
         return result.revision

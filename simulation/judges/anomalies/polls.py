@@ -12,7 +12,7 @@ from simulation.judges.anomalies.facts import (
     Facts,
     acked_values,
 )
-from simulation.judges.history import Operation, Place, Poll, Read
+from simulation.judges.history import Operation, Place, Poll, ReadObservation
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ def _left_open(facts: Facts) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def _judge_step(
-    facts: Facts, index: int, key: str, before: Place, read: Read, away: Mapping[str, None]
+    facts: Facts, index: int, key: str, before: Place, read: ReadObservation, away: Mapping[str, None]
 ) -> Iterator[Anomaly]:
     if read.place <= before:
         yield Anomaly(
@@ -126,7 +126,7 @@ def parents_first(facts: Facts) -> Iterator[Anomaly]:
     """poll skip and non-monotonic poll over the segments of a key: a stream subscription is given what stands in a
     segment once everything before it is acked (S7), and then nothing of what stands before it ever again."""
     acked = _first_acks(facts)
-    reads_of: dict[tuple[str, str], list[tuple[Read, Poll, int]]] = defaultdict(list)
+    reads_of: dict[tuple[str, str], list[tuple[ReadObservation, Poll, int]]] = defaultdict(list)
     for index, operation in enumerate(facts.history.operations):
         for poll in operation.polls:
             if poll.subscription is not None:
@@ -150,7 +150,11 @@ def _first_acks(facts: Facts) -> dict[str, dict[str, float]]:
 
 
 def _skipped_parents(
-    facts: Facts, key: str, segments: list[int], acked: Mapping[str, float], found: list[tuple[Read, Poll, int]]
+    facts: Facts,
+    key: str,
+    segments: list[int],
+    acked: Mapping[str, float],
+    found: list[tuple[ReadObservation, Poll, int]],
 ) -> Iterator[Anomaly]:
     """Reads in a segment while something before it had not been acked. What is read at the drain is acked there, unseen
     by the history: that is judged by `_parents_again`, and by "unseen"."""
@@ -181,8 +185,8 @@ def _is_drain(facts: Facts, index: int) -> bool:
     return facts.history.operations[index].name == "drain"
 
 
-def _parents_again(facts: Facts, key: str, found: list[tuple[Read, Poll, int]]) -> Iterator[Anomaly]:
-    first: dict[int, tuple[float, Read]] = {}
+def _parents_again(facts: Facts, key: str, found: list[tuple[ReadObservation, Poll, int]]) -> Iterator[Anomaly]:
+    first: dict[int, tuple[float, ReadObservation]] = {}
     """segment → when something of it was read first"""
     for read, poll, _ in found:
         if read.place[0] not in first or poll.at < first[read.place[0]][0]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.process.chaos.faults import BROKERS, CONTROLS, WRITES
 from txnstore import keys
-from txnstore.records import OPEN, Header, LedgerRecord, Owner, Registration, TopicRecord, decode
+from txnstore.records import OPEN, Header, LedgerRecord, OwnerRecord, RegistrationRecord, TopicRecord, decode
 from txnstore.store import Event, EventKind, KeyValue
 
 
@@ -62,9 +62,9 @@ class Moments:
                 continue
             if record.key.startswith(keys.OWNER):
                 path = record.key[len(keys.OWNER) :].decode()
-                self._owners[path] = decode(Owner, record.value, key=record.key).broker
+                self._owners[path] = decode(OwnerRecord, record.value, key=record.key).broker
             elif record.key == keys.leader("controller"):
-                self._leader = decode(Registration, record.value, key=record.key).id
+                self._leader = decode(RegistrationRecord, record.value, key=record.key).id
             for waiter, write in list(self._waiting.items()):
                 prefix, matches = _MATCHES[write]
                 if record.key.startswith(prefix) and not waiter.done() and matches(record):

@@ -28,7 +28,7 @@ from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.shared.options import SinkOptions
 from pyspark_txnstore.sink import batch_names
 from pyspark_txnstore.sink.attempt import Attempt
-from pyspark_txnstore.sink.runs import Run
+from pyspark_txnstore.sink.runs import BatchRun
 from pyspark_txnstore.sink.sink import StreamSink
 from pyspark_txnstore.source.stream import StreamReader
 from tests.process.spark_pipeline.driver import FAILED, DriverRun, marked
@@ -75,7 +75,7 @@ class Query:
         self._source = run.source
         self._sink = SinkOptions.parse(CaseInsensitiveDict(run.sink), use="stream write")
         self._named = batch_names.stream_sink(SINK, self._sink.topic)
-        self._written_by = Run.begin()
+        self._written_by = BatchRun.begin()
         self._attempts = itertools.count()
         self._query_id = str(uuid.uuid5(uuid.NAMESPACE_URL, run.folder))
         self._reader = self._new()
@@ -129,7 +129,7 @@ class Query:
         if self._random.random() < 0.1:
             self._read(number, 1, share=self._random.random())
             self._restart()
-        self._written_by = Run.begin()
+        self._written_by = BatchRun.begin()
         messages: list[WriterCommitMessage | None] = [
             self._task(number, partition) for partition in self._read(number, 0)
         ]

@@ -18,7 +18,7 @@ from tests.segments.brokering import TOPIC, Cluster, eventually
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_write_op
 from txnstore import keys, records
 from txnstore.records import TopicRecord
-from txnstore.store import Commit, CommitResult, Delete, MetadataStore, Put
+from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, InternalError, NotOwner, OutcomeUnknown, TxnError
 from txnwire.tasks import Tasks
@@ -141,14 +141,14 @@ async def test_who_waits_for_a_segment_hears_at_once_that_another_broker_has_tak
     node = await cluster.start("b1", settings=settings)
     await eventually(lambda: len(node.broker.segments) == 8)
     moved = goes_to_b2(segments)
-    b2 = records.encode(records.Registration(id="b2", address="b2:1"))
+    b2 = records.encode(records.RegistrationRecord(id="b2", address="b2:1"))
     await cluster.store.commit(Commit(puts=(Put(keys.broker("b2"), b2),)))
     await eventually(lambda: moved not in node.broker.segments and node.directory.owner(moved) is None)
     client = await cluster.connect(node)
     opening = asyncio.ensure_future(client.producer(moved))
     await asyncio.sleep(0.2)
     assert not opening.done()
-    owner = records.encode(records.Owner(broker="b2", address="b2:1"))
+    owner = records.encode(records.OwnerRecord(broker="b2", address="b2:1"))
     await cluster.store.commit(Commit(puts=(Put(keys.owner(moved), owner),)))
     async with asyncio.timeout(5):
         with pytest.raises(NotOwner, match="b2"):
@@ -160,9 +160,9 @@ class SlowAnswers(GatedStore):
 
     def __init__(self, store: MetadataStore) -> None:
         super().__init__(store)
-        self.landing: dict[asyncio.Task[CommitResult], None] = {}
+        self.landing: dict[asyncio.Task[CommitVerdict], None] = {}
 
-    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         landing = asyncio.ensure_future(super().commit(commit, timeout_s=timeout_s))
         self.landing[landing] = None
         await asyncio.sleep(0)
@@ -222,7 +222,7 @@ async def test_r4_ownership_lost_behind_the_last_compare_of_a_recovery_ends_the_
     ledgers: SlowCreation = node.ledgers  # type: ignore[assignment]
     await eventually(lambda: ledgers.waiting)
     asking = asyncio.ensure_future(node.broker.segment(segment))
-    other = records.encode(records.Owner(broker="b2", address="b2:1"))
+    other = records.encode(records.OwnerRecord(broker="b2", address="b2:1"))
     await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
     await cluster.store.commit(Commit(puts=(Put(keys.owner(segment), other),)))
     await eventually(lambda: (owner := node.directory.owner(segment)) is not None and owner.broker == "b2")

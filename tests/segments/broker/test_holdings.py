@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from segments.broker.holdings import Holdings
-from segments.broker.ownership import Registration
+from segments.broker.ownership import BrokerSession
 from segments.layout.directory import OwnerInfo
 from txnstore import keys
 from txnstore.former_selves import FormerSelves
@@ -13,8 +13,8 @@ from txnwire.errors import DataCorrupt
 SEGMENT = "t/n/x/0000-ffff-0"
 
 
-async def register(store: MemoryStore) -> Registration:
-    return await Registration.register(
+async def register(store: MemoryStore) -> BrokerSession:
+    return await BrokerSession.register(
         store, broker_id="b1", address="a:1", lease_ttl_s=10.0, former_selves=FormerSelves()
     )
 

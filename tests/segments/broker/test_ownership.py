@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from segments.broker.ownership import Registration
+from segments.broker.ownership import BrokerSession
 from tests.segments.virtual_time import LoopClock, run
 from tests.txnstore.faulty_store import HANGS, Script, client
 from txnstore import keys
@@ -17,8 +17,8 @@ from txnwire.errors import NotOwner
 SEGMENT = "public/nyc/flights/0000-ffff-0"
 
 
-async def register(store: MemoryStore, broker_id: str = "b1") -> Registration:
-    return await Registration.register(
+async def register(store: MemoryStore, broker_id: str = "b1") -> BrokerSession:
+    return await BrokerSession.register(
         store, broker_id=broker_id, address="a:1", lease_ttl_s=10.0, former_selves=FormerSelves()
     )
 
@@ -73,7 +73,7 @@ async def test_the_record_of_a_predecessor_of_the_same_name_is_not_mine(memory_s
     found = await memory_store.get(keys.owner(SEGMENT))
     assert found is not None
     lease = await memory_store.grant_lease(10.0)
-    imposter = Registration(memory_store, "b1", "a:1", lease, old.revision)
+    imposter = BrokerSession(memory_store, "b1", "a:1", lease, old.revision)
     assert await imposter.claim(SEGMENT) is None
     assert await old.claim(SEGMENT) == epoch
     await old.close()
@@ -88,11 +88,11 @@ def test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits()
         stores = [client(etcd, name=name) for name in ("old", "new")]
         selves, told = FormerSelves(), list[str | None]()
         names = {"broker_id": "b1", "lease_ttl_s": 4.0, "namesake": told.append}
-        first = await Registration.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
-        later = await Registration.register(stores[1], address="new:1", former_selves=FormerSelves(), **names)  # type: ignore[arg-type]
+        first = await BrokerSession.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
+        later = await BrokerSession.register(stores[1], address="new:1", former_selves=FormerSelves(), **names)  # type: ignore[arg-type]
         await first.wait_lost()
         again = asyncio.create_task(
-            Registration.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
+            BrokerSession.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
         )
         await asyncio.sleep(60)
         assert (later.valid(), again.done(), told[-1]) == (True, False, "new:1")

@@ -24,7 +24,7 @@ from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
-from txnstore.records import Drained, Registration, TopicRecord, decode, encode
+from txnstore.records import Drained, RegistrationRecord, TopicRecord, decode, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.errors import DataCorrupt, NotOwner, TxnError
 from txnwire.ids import Position
@@ -390,7 +390,7 @@ def test_a_leader_key_replaced_behind_its_back_ends_the_term() -> None:
         etcd = MemoryEtcd(LoopClock())
         async with running(etcd, "a") as [a]:
             key = keys.leader(CONTROLLER)
-            other = encode(Registration(id="operator", address="elsewhere:1"))
+            other = encode(RegistrationRecord(id="operator", address="elsewhere:1"))
             etcd.expire_lease(lease_of_leader(etcd))
             await a.store.commit(Commit(puts=(Put(key, other),)))
             await asyncio.sleep(1.0)

@@ -19,7 +19,7 @@ from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import GcHorizon, Header, Owner
+from txnstore.records import GcHorizon, Header, OwnerRecord
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, StoreUnavailable, Timeout, TopicNotFound
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -46,7 +46,7 @@ def topic_record(topology: Topology = TOPOLOGY, *, created: int = 10) -> KeyValu
 
 
 def owner_record(path: str, epoch: int = 20) -> KeyValue:
-    return record(keys.owner(path), Owner(broker="b", address="b:1"), created=epoch)
+    return record(keys.owner(path), OwnerRecord(broker="b", address="b:1"), created=epoch)
 
 
 def header_record(txn_id: TxnId, state: str, revision: int, writers: list[str] | None = None) -> KeyValue:
@@ -191,7 +191,7 @@ class Asked:
         self.refused = 0
 
     async def own(self, paths: Sequence[str]) -> None:
-        owner = records.encode(Owner(broker="b", address="b:1"))
+        owner = records.encode(OwnerRecord(broker="b", address="b:1"))
         puts = tuple(Put(keys.owner(path), owner) for path in paths)
         puts += tuple(Put(keys.ledger(path), b"{}") for path in paths)
         self.epoch = (await self.store.commit(Commit(puts=puts))).revision

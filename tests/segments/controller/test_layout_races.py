@@ -13,7 +13,7 @@ from segments.layout.topology import SEALED
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.changing import Controlling, controlling, ledgers_of, topology_of
 from txnstore import keys
-from txnstore.store import Commit, CommitResult, Delete, MetadataStore
+from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore
 from txnwire.errors import TxnError
 
 TURNS = 60
@@ -27,7 +27,7 @@ class StallingStore:
         self._store = store
         self._chance = chance
 
-    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         await self._stall()
         result = await self._store.commit(commit, timeout_s=timeout_s)
         await self._stall()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from segments.controller.membership import MAX_CONSUMERS, Membership
+from segments.controller.membership import MAX_CONSUMERS, GroupMembership
 from segments.layout.assignment import assign, assignable, consumer_id, consumer_name
 from segments.layout.topology import Topology, create_record
 from txnstore.records import AssignmentRecord
@@ -113,7 +113,7 @@ def test_a_consumer_id_tells_name_and_incarnation() -> None:
 # ---- membership -----------------------------------------------------------------------------------------------------
 
 
-def settle(membership: Membership, segments: list[str]) -> dict[str, list[str]]:
+def settle(membership: GroupMembership, segments: list[str]) -> dict[str, list[str]]:
     if (record := membership.plan(segments)) is not None:
         membership.confirm(record, membership.mod_revision + 1)
         assert membership.plan(segments) is None
@@ -121,7 +121,7 @@ def settle(membership: Membership, segments: list[str]) -> dict[str, list[str]]:
 
 
 def test_a_new_incarnation_takes_over_its_predecessors_segments_at_once() -> None:
-    membership = Membership(None, 0, gone_at=10.0)
+    membership = GroupMembership(None, 0, gone_at=10.0)
     for name in ("a", "b"):
         membership.join(consumer_id(name, 1))
     before = settle(membership, SEGMENTS)
@@ -137,17 +137,17 @@ def test_a_new_incarnation_takes_over_its_predecessors_segments_at_once() -> Non
 
 def test_k6_one_that_was_a_member_before_never_takes_its_name_back_from_a_newer_one() -> None:
     """Under a new controller, too, which knows only whom the record names."""
-    first = Membership(None, 0, gone_at=0.0)
+    first = GroupMembership(None, 0, gone_at=0.0)
     first.join("worker@1")
     record = first.plan(["a", "b"])
     assert record is not None
     first.confirm(record, 1)
-    again = Membership(record, 1, gone_at=10.0)
+    again = GroupMembership(record, 1, gone_at=10.0)
     assert again.join("worker@1", again=True) == ()
     assert again.join("worker@2") == ("worker@1",)
     newer = again.plan(["a", "b"])
     assert newer is not None
-    elected = Membership(newer, 2, gone_at=20.0)
+    elected = GroupMembership(newer, 2, gone_at=20.0)
     with pytest.raises(NotAllowed, match="replaced by worker@2"):
         elected.join("worker@1", again=True)
     assert not elected.is_member("worker@1")
@@ -156,7 +156,7 @@ def test_k6_one_that_was_a_member_before_never_takes_its_name_back_from_a_newer_
 
 
 def test_joining_again_with_the_same_incarnation_changes_nothing() -> None:
-    membership = Membership(None, 0, gone_at=10.0)
+    membership = GroupMembership(None, 0, gone_at=10.0)
     membership.join("a@1")
     settle(membership, SEGMENTS)
     membership.disconnect("a@1", gone_at=12.0)
@@ -168,7 +168,7 @@ def test_joining_again_with_the_same_incarnation_changes_nothing() -> None:
 
 def test_who_is_to_be_given_up_first_is_looked_for_first_in_whatever_order_they_joined() -> None:
     """Or the segments of a consumer that has died would wait for the grace of another one."""
-    membership = Membership(None, 0, gone_at=10.0)
+    membership = GroupMembership(None, 0, gone_at=10.0)
     for consumer, gone_at in (("a@1", 30.0), ("b@1", None), ("c@1", 10.0), ("d@1", 20.0)):
         membership.join(consumer)
         if gone_at is not None:
@@ -180,7 +180,7 @@ def test_who_is_to_be_given_up_first_is_looked_for_first_in_whatever_order_they_
 
 def test_a_successor_gives_everyone_in_the_record_time_to_come_back() -> None:
     record = AssignmentRecord(epoch=7, consumers={"a@1": SEGMENTS[:6], "b@1": SEGMENTS[6:]})
-    membership = Membership(record, 99, gone_at=10.0)
+    membership = GroupMembership(record, 99, gone_at=10.0)
     membership.join("b@1")
     assert membership.expire(9.99) == ()
     assert membership.plan(SEGMENTS) is None
@@ -190,7 +190,7 @@ def test_a_successor_gives_everyone_in_the_record_time_to_come_back() -> None:
 
 
 def test_the_epoch_rises_even_past_a_record_that_was_deleted() -> None:
-    membership = Membership(AssignmentRecord(epoch=7, consumers={}), 99, gone_at=10.0)
+    membership = GroupMembership(AssignmentRecord(epoch=7, consumers={}), 99, gone_at=10.0)
     membership.confirm(None, 0)
     membership.join("a@1")
     planned = membership.plan(SEGMENTS)
@@ -199,7 +199,7 @@ def test_the_epoch_rises_even_past_a_record_that_was_deleted() -> None:
 
 
 def test_consumers_are_bounded_but_a_replacement_is_always_let_in() -> None:
-    membership = Membership(None, 0, gone_at=10.0)
+    membership = GroupMembership(None, 0, gone_at=10.0)
     for index in range(MAX_CONSUMERS):
         membership.join(f"c{index}@1")
     with pytest.raises(Overloaded):
@@ -216,7 +216,7 @@ class MembershipModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.segments = SEGMENTS[:4]
-        self.membership = Membership(None, 0, gone_at=0.0)
+        self.membership = GroupMembership(None, 0, gone_at=0.0)
         self.members: dict[str, tuple[int, float | None]] = {}
         self.latest: dict[str, int] = {}
         self.epoch = 0

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from segments.layout.autoscale import (
     DEFAULTS,
-    Load,
     Merge,
+    SegmentLoad,
     Split,
     Thresholds,
     Watched,
@@ -28,8 +28,8 @@ from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 
 TOPIC = TopicName("t", "n", "orders")
-IDLE, WARM, COLD = Load(0, 0), Load(5_000, 20_000_000), Load(999, 4_999_999)
-HOT = Load(10_001, 0)
+IDLE, WARM, COLD = SegmentLoad(0, 0), SegmentLoad(5_000, 20_000_000), SegmentLoad(999, 4_999_999)
+HOT = SegmentLoad(10_001, 0)
 LONG_AGO = -1_000_000.0
 
 FROM_ONE = Thresholds(min_segments=1)
@@ -39,7 +39,7 @@ def topic(segments: int) -> Topology:
     return Topology(TOPIC, create_record(segments, policies={}, created_ms=0))
 
 
-def after(topology: Topology, loads: dict[int, Load], thresholds: Thresholds = FROM_ONE) -> Split | Merge | None:
+def after(topology: Topology, loads: dict[int, SegmentLoad], thresholds: Thresholds = FROM_ONE) -> Split | Merge | None:
     """What is decided where nothing has changed for long."""
     long_ago = observe(None, topology, loads, thresholds, LONG_AGO)
     return decide(observe(long_ago, topology, loads, thresholds, 0.0), topology, loads, thresholds, 0.0)
@@ -49,14 +49,14 @@ def after(topology: Topology, loads: dict[int, Load], thresholds: Thresholds = F
     ("loads", "expected"),
     [
         ({0: HOT, 1: WARM, 2: WARM}, 0),
-        ({0: HOT, 1: Load(10_002, 0), 2: WARM}, 1),  # the hottest
-        ({0: HOT, 1: WARM, 2: Load(0, 60_000_000)}, 2),  # bytes count too
-        ({0: Load(10_000, 50_000_000), 1: WARM, 2: WARM}, None),  # above, not at
+        ({0: HOT, 1: SegmentLoad(10_002, 0), 2: WARM}, 1),  # the hottest
+        ({0: HOT, 1: WARM, 2: SegmentLoad(0, 60_000_000)}, 2),  # bytes count too
+        ({0: SegmentLoad(10_000, 50_000_000), 1: WARM, 2: WARM}, None),  # above, not at
         ({2: HOT}, 2),  # of the others nothing is known
         ({}, None),
     ],
 )
-def test_the_segment_furthest_above_a_threshold_is_split(loads: dict[int, Load], expected: int | None) -> None:
+def test_the_segment_furthest_above_a_threshold_is_split(loads: dict[int, SegmentLoad], expected: int | None) -> None:
     decision = after(topic(3), loads)
     assert (decision.segment if isinstance(decision, Split) else decision) == expected
 
@@ -67,13 +67,15 @@ def test_the_segment_furthest_above_a_threshold_is_split(loads: dict[int, Load],
         ({0: IDLE, 1: COLD, 2: IDLE, 3: IDLE}, (2, 3)),  # the coldest pair
         ({0: COLD, 1: WARM, 2: COLD, 3: WARM}, None),  # not adjacent
         ({0: WARM, 1: COLD, 2: COLD, 3: WARM}, (1, 2)),
-        ({0: IDLE, 1: Load(1_000, 0), 2: WARM, 3: WARM}, None),  # at the threshold is not below
-        ({0: IDLE, 1: Load(0, 5_000_000), 2: WARM, 3: WARM}, None),
+        ({0: IDLE, 1: SegmentLoad(1_000, 0), 2: WARM, 3: WARM}, None),  # at the threshold is not below
+        ({0: IDLE, 1: SegmentLoad(0, 5_000_000), 2: WARM, 3: WARM}, None),
         ({0: IDLE, 2: IDLE, 3: WARM}, None),  # what is not known is not cold
         ({0: IDLE, 1: IDLE, 2: WARM, 3: HOT}, 3),  # a hot one first
     ],
 )
-def test_the_coldest_neighbours_are_merged(loads: dict[int, Load], expected: tuple[int, int] | int | None) -> None:
+def test_the_coldest_neighbours_are_merged(
+    loads: dict[int, SegmentLoad], expected: tuple[int, int] | int | None
+) -> None:
     decision = after(topic(4), loads)
     if isinstance(decision, Merge):
         assert (decision.lower, decision.upper) == expected
@@ -173,11 +175,11 @@ def test_whatever_the_loads_are_the_layout_stays_within_the_bounds_and_calm(data
 
 @given(st.floats(0, 2_000), st.floats(0, 2_000))
 def test_what_was_merged_is_not_split_again_under_the_same_load(first: float, second: float) -> None:
-    topology, loads = topic(2), {0: Load(first, 0), 1: Load(second, 0)}
+    topology, loads = topic(2), {0: SegmentLoad(first, 0), 1: SegmentLoad(second, 0)}
     decision = after(topology, loads)
     if isinstance(decision, Merge):
         merged = topology.merge(0, 1)
-        assert after(merged, {merged.active[0].id: Load(first + second, 0)}) is None
+        assert after(merged, {merged.active[0].id: SegmentLoad(first + second, 0)}) is None
 
 
 @pytest.mark.parametrize(
@@ -237,5 +239,5 @@ def test_an_idle_segment_writes_one_zero() -> None:
     assert measured == (IDLE, 10.0)
     assert meter.worth_telling(IDLE)
     meter.told(IDLE)
-    assert not meter.worth_telling(Load(9, 99_999))
-    assert meter.worth_telling(Load(11, 0))
+    assert not meter.worth_telling(SegmentLoad(9, 99_999))
+    assert meter.worth_telling(SegmentLoad(11, 0))

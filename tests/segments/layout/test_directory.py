@@ -16,8 +16,8 @@ from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.records import AssignmentRecord, Owner, Registration, encode
-from txnstore.store import Commit, Delete, MetadataStore, Put, Watch, WatchBatch
+from txnstore.records import AssignmentRecord, OwnerRecord, RegistrationRecord, encode
+from txnstore.store import Commit, Delete, MetadataStore, Put, StoreWatch, WatchBatch
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, InvalidArgument, Timeout, Unauthorized
 
@@ -64,9 +64,9 @@ async def check_follows_everything(store: MetadataStore, directory: Directory) -
     """Contract over both backends: one record of each kind, put, seen, deleted, gone."""
     lease = await store.grant_lease(10.0)
     assert directory.topic(TOPIC) is None
-    member = encode(Registration(id="b1", address="h:1"))
+    member = encode(RegistrationRecord(id="b1", address="h:1"))
     topic_revision = await put(store, (keys.topic(TOPIC), topic_value(2)))
-    epoch = await put(store, (keys.owner(SEGMENT), encode(Owner(broker="b1", address="h:1"))), lease=lease.id)
+    epoch = await put(store, (keys.owner(SEGMENT), encode(OwnerRecord(broker="b1", address="h:1"))), lease=lease.id)
     await put(store, (keys.tc(10), member), (keys.tc(2), member), lease=lease.id)
     await put(store, (keys.broker("b1"), member), lease=lease.id)
     await put(store, (keys.leader(CONTROLLER), member), lease=lease.id)
@@ -149,7 +149,7 @@ def test_of_a_large_re_listing_others_have_their_turns_and_all_of_it_is_told_at_
             store.memory_backend.disconnect()
             for at in range(0, count, 100):
                 owners = [keys.owner(f"{TOPIC}/0000-ffff-{number}") for number in range(at, at + 100)]
-                owner = encode(Owner(broker="b", address="h:1"))
+                owner = encode(OwnerRecord(broker="b", address="h:1"))
                 revision = await put(writer, *((key, owner) for key in owners))
             etcd.compact(revision)
             told: list[int] = []
@@ -179,7 +179,7 @@ def test_e1_after_a_cut_a_crash_and_compaction_the_directory_equals_a_fresh_read
             await writer.commit(Commit(deletes=(Delete(keys.topic("t/n/goes")),)))
             await put(writer, (keys.topic("t/n/comes"), topic_value(3)))
             revision = await put(writer, (b"/other", b"x"))
-            await put(writer, (keys.owner(SEGMENT), encode(Owner(broker="b", address="h:1"))))
+            await put(writer, (keys.owner(SEGMENT), encode(OwnerRecord(broker="b", address="h:1"))))
             etcd.compact(revision)
             etcd.crash()
             await asyncio.sleep(1.0)
@@ -203,7 +203,7 @@ class RefusedOnce(MemoryStore):
 
     refused = False
 
-    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> StoreWatch:
         if start == keys.TOPIC and not self.refused:
             self.refused = True
             return _RefusedWatch()
@@ -249,7 +249,7 @@ def test_listeners_hear_each_change_and_one_that_fails_harms_no_other() -> None:
             unlisten = directory.add_listener(too_late.append)
             unlisten()
             await put(store, (keys.topic(TOPIC), topic_value()))
-            await put(store, (keys.owner(SEGMENT), encode(Owner(broker="b", address="h:1"))))
+            await put(store, (keys.owner(SEGMENT), encode(OwnerRecord(broker="b", address="h:1"))))
             await directory.wait_owner(SEGMENT)
             await asyncio.sleep(0.1)
 

@@ -18,7 +18,7 @@ from tests.segments.controlling import SETTINGS, TOPIC, Process, assignment_of, 
 from tests.segments.virtual_time import LoopClock, run
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.records import Owner, Registration, encode
+from txnstore.records import OwnerRecord, RegistrationRecord, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.calls import Caller, serve_connection
 from txnwire.errors import InvalidArgument, NotOwner, TopicExists, TxnError
@@ -120,7 +120,7 @@ def test_a_layout_is_answered_then_pushed_with_its_owners() -> None:
             assert created is not None
             assert layout.topic_revision == created.mod_revision > denied.topic_revision
             assert not layout.HasField("lost_segment_id")
-            owner = encode(Owner(broker="b1", address="h:1"))
+            owner = encode(OwnerRecord(broker="b1", address="h:1"))
             key = keys.owner(f"{TOPIC.path}/8000-ffff-1")
             await store.commit(Commit(puts=(Put(key, owner),)))
             owned = (await client.wait_push(lambda p: p.layout.segments[1].owner == "b1")).layout
@@ -162,7 +162,7 @@ def test_changes_that_come_together_leave_as_one_push() -> None:
             layout = (await client.call(WATCH_LAYOUT)).layout
             await asyncio.sleep(1.0)
             client.pushed.clear()
-            owner = encode(Owner(broker="b1", address="h:1"))
+            owner = encode(OwnerRecord(broker="b1", address="h:1"))
             await asyncio.gather(
                 *(
                     served.process.store.commit(Commit(puts=(Put(keys.owner(segment.path), owner),)))
@@ -186,9 +186,9 @@ def test_the_cluster_is_answered_then_pushed() -> None:
             first = (await client.call(WATCH_CLUSTER)).cluster
             assert (first.controller_address, len(first.brokers), len(first.coordinators)) == ("a:1", 0, 0)
             puts = [
-                Put(keys.broker("b2"), encode(Registration(id="b2", address="h:2"))),
-                Put(keys.broker("b1"), encode(Registration(id="b1", address="h:1"))),
-                Put(keys.tc(1), encode(Registration(id="c", address="h:3"))),
+                Put(keys.broker("b2"), encode(RegistrationRecord(id="b2", address="h:2"))),
+                Put(keys.broker("b1"), encode(RegistrationRecord(id="b1", address="h:1"))),
+                Put(keys.tc(1), encode(RegistrationRecord(id="c", address="h:3"))),
             ]
             await served.process.store.commit(Commit(puts=tuple(puts)))
             cluster = (await client.wait_push(lambda p: len(p.cluster.brokers) == 2 and p.cluster.coordinators)).cluster
@@ -261,7 +261,7 @@ def test_a_peer_that_does_not_read_gets_the_newest_layout_once_it_does() -> None
             for _ in range(4):
                 peer.push(pb.Command(names=pb.Names(names=["x" * 1024] * 2048)))  # 2 MiB each
             for index in range(50):
-                owner = encode(Owner(broker=f"b{index}", address="h:1"))
+                owner = encode(OwnerRecord(broker=f"b{index}", address="h:1"))
                 await served.process.store.commit(Commit(puts=(Put(keys.owner(path), owner),)))
                 await asyncio.sleep(0.02)
             served.network.heal()

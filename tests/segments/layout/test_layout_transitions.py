@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from segments.layout.layout_transitions import (
     MERGE,
     SPLIT,
-    Changed,
+    LayoutChanged,
     Wanted,
     find_change,
     find_done,
@@ -117,7 +117,7 @@ def test_s6_the_same_request_joins_and_finds_what_it_has_made() -> None:
     assert find_done(read_topology(begun), again) is None
     done = read_topology(finish(begun, change))
     paths = done.paths
-    assert find_done(done, again) == Changed(2, (paths[0],), (paths[2], paths[3]))
+    assert find_done(done, again) == LayoutChanged(2, (paths[0],), (paths[2], paths[3]))
     assert find_done(done, Wanted(SPLIT, (0,), 5)) is None
     with pytest.raises(InvalidArgument, match=f"it is SEALED, not ACTIVE; {paths[2]} and {paths[3]} came of it"):
         intend(finish(begun, change), Wanted(SPLIT, (0,), 5))

@@ -32,7 +32,7 @@ def written(groups: list[list[bytes]]) -> tuple[bytes, list[int], list[int]]:
     return data, ends, counts
 
 
-def scanned(data: bytes, **bound: int) -> fmt.Scan:
+def scanned(data: bytes, **bound: int) -> fmt.LedgerScan:
     opened = fmt.decode_header(reader(data), "f")
     return fmt.scan(reader(data), len(data), opened, "f", **bound)
 

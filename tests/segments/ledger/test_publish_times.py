@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.publish_times import STEP, Known, PublishTimes
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.subscription.starts import before_timestamp
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.log.test_ledgers import stored_record, take_over, writer_of
@@ -57,7 +57,7 @@ async def ledger_store(tmp_path: Path) -> AsyncIterator[FileLedgerStore]:
     await store.close()
 
 
-async def append(ledgers: SegmentLedgers, *stamps: int) -> None:
+async def append(ledgers: SegmentLog, *stamps: int) -> None:
     writer = writer_of(ledgers)
     for stamp in stamps:
         entry = encode_entry([OutgoingMessage(b"v")], producer="p", incarnation=1, sequence_id=1, publish_time_ms=stamp)

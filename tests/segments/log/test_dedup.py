@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from segments.log.dedup import PART_PRODUCERS, Dedup, InFlight, Verdict, join_parts
+from segments.log.dedup import PART_PRODUCERS, Dedup, DedupVerdict, InFlight, join_parts
 from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, ProducerFenced, SequenceGap
 from txnwire.ids import Position
 
@@ -24,13 +24,15 @@ class Producer:
         self.dedup = dedup
         self.connected = dedup.connect(name, incarnation, NOW_S)
 
-    def send(self, first: int, previous: int, count: int = 1, waiter: str = "") -> tuple[Verdict, InFlight[str] | None]:
+    def send(
+        self, first: int, previous: int, count: int = 1, waiter: str = ""
+    ) -> tuple[DedupVerdict, InFlight[str] | None]:
         admission = self.dedup.admit(self.connected.token, first, count, previous, waiter or str(first))
         return admission.verdict, admission.entry
 
     def new(self, first: int, previous: int, count: int = 1) -> InFlight[str]:
         verdict, entry = self.send(first, previous, count)
-        assert verdict is Verdict.NEW
+        assert verdict is DedupVerdict.NEW
         assert entry is not None
         return entry
 
@@ -117,7 +119,7 @@ def test_l9_repeat_of_an_entry_on_its_way_shares_its_outcome(dedup: Dedup[str], 
     entry = producer.new(1, -1, 2)
     for waiter in ("again", "once more"):
         verdict, attached = producer.send(1, -1, 2, waiter)
-        assert (verdict, attached) == (Verdict.ATTACHED, entry)
+        assert (verdict, attached) == (DedupVerdict.ATTACHED, entry)
     assert dedup.stored(entry, at(0), NOW_S) == ["1", "again", "once more"]
 
 
@@ -144,14 +146,14 @@ def test_stored_repeat_is_acked_again_with_its_position_if_it_was_the_last(
     dedup.stored(producer.new(1, -1, 2), at(4), NOW_S)
     dedup.stored(producer.new(3, 2), at(5), NOW_S)
     token = producer.connected.token
-    assert dedup.admit(token, 3, 1, 2, "x") == (Verdict.STORED, None, at(5))
-    assert dedup.admit(token, 1, 2, -1, "x") == (Verdict.STORED, None, None)
+    assert dedup.admit(token, 3, 1, 2, "x") == (DedupVerdict.STORED, None, at(5))
+    assert dedup.admit(token, 1, 2, -1, "x") == (DedupVerdict.STORED, None, None)
 
 
 def test_stored_repeat_is_acked_while_later_ones_are_on_their_way(dedup: Dedup[str], producer: Producer) -> None:
     dedup.stored(producer.new(1, -1), at(0), NOW_S)
     producer.new(2, 1)
-    assert producer.send(1, -1)[0] is Verdict.STORED
+    assert producer.send(1, -1)[0] is DedupVerdict.STORED
 
 
 @pytest.mark.parametrize(("first", "count"), [(1, 4), (2, 1), (3, 3)])
@@ -194,8 +196,8 @@ def test_reconnected_producer_goes_on_where_it_was(dedup: Dedup[str]) -> None:
     on_its_way = before.new(1, 0)
     after = Producer(dedup)
     assert after.connected.last_sequence_id == 0
-    assert after.send(0, -1)[0] is Verdict.STORED
-    assert after.send(1, 0, waiter="again") == (Verdict.ATTACHED, on_its_way)
+    assert after.send(0, -1)[0] is DedupVerdict.STORED
+    assert after.send(1, 0, waiter="again") == (DedupVerdict.ATTACHED, on_its_way)
     after.new(2, 1)
 
 
@@ -239,8 +241,8 @@ def test_l7_repeat_is_known_after_a_restart_from_footer_and_tail(dedup: Dedup[st
     successor.replay("new", 1, 4, 1, at(3), NOW_S)
     resumed = Producer(successor)
     assert resumed.connected.last_sequence_id == 4
-    assert successor.admit(resumed.connected.token, 3, 2, 2, "x") == (Verdict.STORED, None, at(2))
-    assert resumed.send(0, -1, 3)[0] is Verdict.STORED
+    assert successor.admit(resumed.connected.token, 3, 2, 2, "x") == (DedupVerdict.STORED, None, at(2))
+    assert resumed.send(0, -1, 3)[0] is DedupVerdict.STORED
     resumed.new(5, 4)
     assert successor.last_sequence_id("other", (1 << 64) - 1) == 7
     assert successor.last_sequence_id("new", 1) == 4
@@ -301,7 +303,7 @@ def test_l7_a_producer_that_has_reconnected_is_known_however_long_it_is_silent_t
     silent = Producer(dedup)
     assert dedup.expire(NOW_S + IDLE_S + 1) == 0
     dedup.stored(silent.new(1, 0), at(1), NOW_S + IDLE_S + 1)
-    assert Producer(dedup).send(1, 0)[0] is Verdict.STORED
+    assert Producer(dedup).send(1, 0)[0] is DedupVerdict.STORED
 
 
 def test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten(dedup: Dedup[str]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from segments.log.dedup import Dedup, InFlight, Verdict
+from segments.log.dedup import Dedup, DedupVerdict, InFlight
 from txnwire.ids import Position
 
 
@@ -46,9 +46,9 @@ class DedupMachine(RuleBasedStateMachine):
             return
         before = [one for one in (*self.acked, *self.unanswered) if one < entry_id]
         admission = self.dedup.admit(self.token, entry_id, 1, max(before, default=-1), entry_id)
-        if admission.verdict is Verdict.STORED:
+        if admission.verdict is DedupVerdict.STORED:
             self.answered(entry_id)
-        elif admission.verdict is Verdict.NEW:
+        elif admission.verdict is DedupVerdict.NEW:
             assert admission.entry is not None
             self.way.append(admission.entry)
 

@@ -10,14 +10,14 @@ from structlog.testing import capture_logs
 from segments.layout.topology import create_record
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.erasing import anything_left, erase_segment, erase_subscription, find_topic
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.log.settings import BrokerSettings
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import CursorMark, Header, Op, Owner
+from txnstore.records import CursorMark, Header, Op, OwnerRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put, absent
 from txnstore.writes.deletion_transitions import plan_mark_topic
 from txnstore.writes.op_transitions import aborted_rewrite, plan_ack_op, plan_write_op, watermark_rewrite
@@ -33,7 +33,7 @@ NEIGHBOUR = "public/nyc/flights/0000-ffff-1"
 async def own(store: MemoryStore, segment: str = SEGMENT) -> int:
     key = keys.owner(segment)
     await store.commit(Commit(deletes=(Delete(key),)))
-    result = await store.commit(Commit(puts=(Put(key, records.encode(Owner(broker="b", address="a"))),)))
+    result = await store.commit(Commit(puts=(Put(key, records.encode(OwnerRecord(broker="b", address="a"))),)))
     return result.revision
 
 
@@ -41,7 +41,7 @@ async def furnish(store: MemoryStore, ledger_store: FileLedgerStore, segment: st
     """Everything a segment can have: ledgers, the older ones listed in pages, one open and one never created; ops of
     transactions, decided and open, aborted records, a watermark, cursors of two subscriptions."""
     epoch = await own(store, segment)
-    ledgers = SegmentLedgers(store, ledger_store, segment, epoch=epoch, incarnation="i", page_ledgers=1)
+    ledgers = SegmentLog(store, ledger_store, segment, epoch=epoch, incarnation="i", page_ledgers=1)
     await ledgers.take_over()
     for _ in range(3):
         assert ledgers.writer is not None

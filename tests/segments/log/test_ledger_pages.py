@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segments.log.ledger_pages import PAGE_LEDGERS, Page, cut, join, read_page
+from segments.log.ledger_pages import PAGE_LEDGERS, ListPage, cut, join, read_page
 from segments.log.retention import kept_ledgers
 from txnstore import keys, records
 from txnstore.records import LedgerInfo, LedgerRecord
@@ -25,7 +25,7 @@ class Stored:
         self.size = page_ledgers
         self.head = LedgerRecord(ledgers=[])
         self.values: dict[bytes, bytes] = {}
-        self.pages: list[Page] = []
+        self.pages: list[ListPage] = []
 
     def write(self, record: LedgerRecord) -> None:
         now = cut(SEGMENT, record, self.pages, page_ledgers=self.size)
@@ -143,7 +143,7 @@ def test_a_list_with_a_gap_is_corrupt_and_never_taken_for_the_whole(damage: str)
     pages = [read_page(one) for one in stored.records()]
     broken = {
         "a page is missing": pages[1:],
-        "a page too many": [Page(0, [closed(0)], 1), *pages],
+        "a page too many": [ListPage(0, [closed(0)], 1), *pages],
         "a page twice": [pages[0], pages[0], *pages[2:]],
     }[damage]
     with pytest.raises(DataCorrupt, match="stand in pages"):

@@ -14,12 +14,12 @@ import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed, LedgerFenced, LedgerWriter
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from tests.segments.gates import GatedStore
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.records import AbortedRecord, LedgerRecord, Owner, Watermark
+from txnstore.records import AbortedRecord, LedgerRecord, OwnerRecord, Watermark
 from txnstore.store import MAX_COMMIT_BYTES, Commit, Delete, KeyValue, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner
@@ -40,12 +40,12 @@ async def own(store: MemoryStore) -> int:
     """Take the segment, whoever had it; the ownership epoch."""
     key = keys.owner(SEGMENT)
     await store.commit(Commit(deletes=(Delete(key),)))
-    result = await store.commit(Commit(puts=(Put(key, records.encode(Owner(broker="b", address="a"))),)))
+    result = await store.commit(Commit(puts=(Put(key, records.encode(OwnerRecord(broker="b", address="a"))),)))
     return result.revision
 
 
-async def take_over(store: MemoryStore, ledger_store: FileLedgerStore) -> SegmentLedgers:
-    ledgers = SegmentLedgers(store, ledger_store, SEGMENT, epoch=await own(store), incarnation="i")
+async def take_over(store: MemoryStore, ledger_store: FileLedgerStore) -> SegmentLog:
+    ledgers = SegmentLog(store, ledger_store, SEGMENT, epoch=await own(store), incarnation="i")
     await ledgers.take_over()
     return ledgers
 
@@ -56,19 +56,19 @@ async def stored_record(store: MemoryStore) -> LedgerRecord:
     return records.decode(LedgerRecord, found.value, key=found.key)
 
 
-def writer_of(ledgers: SegmentLedgers) -> LedgerWriter:
+def writer_of(ledgers: SegmentLog) -> LedgerWriter:
     assert ledgers.writer is not None
     return ledgers.writer
 
 
-async def append(ledgers: SegmentLedgers, *entries: bytes) -> None:
+async def append(ledgers: SegmentLog, *entries: bytes) -> None:
     writer = writer_of(ledgers)
     for entry in entries:
         writer.append(entry)
     await writer.sync()
 
 
-async def whole_log(ledgers: SegmentLedgers) -> list[bytes]:
+async def whole_log(ledgers: SegmentLog) -> list[bytes]:
     found: list[bytes] = []
     at = ledgers.next_after(EARLIEST)
     while at <= ledgers.last_confirmed:
@@ -98,7 +98,7 @@ async def test_a_ledger_is_listed_before_there_is_a_file_of_it_or_anything_in_it
 ) -> None:
     """A successor fences what is listed: an entry in a ledger that is not would be acked and never be seen again."""
     store = GatedStore(memory_store)
-    ledgers = SegmentLedgers(store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")  # type: ignore[arg-type]
+    ledgers = SegmentLog(store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")  # type: ignore[arg-type]
     store.hold(lambda commit: any(put.key == keys.ledger(SEGMENT) for put in commit.puts))
     taking = asyncio.create_task(ledgers.take_over())
     async with asyncio.timeout(10.0):
@@ -132,7 +132,7 @@ async def test_l3_a_paused_owner_that_wakes_can_neither_confirm_an_entry_nor_cha
 async def test_a_successor_that_lost_the_ownership_itself_does_not_touch_the_list(
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:
-    stale = SegmentLedgers(memory_store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    stale = SegmentLog(memory_store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
     current = await take_over(memory_store, ledger_store)
     with pytest.raises(NotOwner):
         await stale.take_over()
@@ -143,7 +143,7 @@ async def test_l3_a_successor_that_slept_since_its_claim_does_not_fence_the_one_
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:
     """▲ It would find the open ledger of its own successor in the list, and end that one's ownership."""
-    sleeper = SegmentLedgers(memory_store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    sleeper = SegmentLog(memory_store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
     current = await take_over(memory_store, ledger_store)
     await append(current, b"a")
     with pytest.raises(NotOwner):
@@ -157,7 +157,7 @@ async def test_who_looks_again_and_again_as_the_log_rolls_gets_no_further(
 ) -> None:
     """The next ledger is not listed yet: whoever got past its first place would never read it."""
     gates = GatedStore(memory_store)
-    ledgers = SegmentLedgers(gates, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    ledgers = SegmentLog(gates, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
     await ledgers.take_over()
     await append(ledgers, b"a", b"b")
     gates.hold(lambda _: True)
@@ -273,8 +273,8 @@ async def test_a_sealed_segment_ends_where_its_seal_says_also_when_all_of_it_is_
 PAGE = 2
 
 
-async def take_over_in_pages(store: MemoryStore, ledger_store: FileLedgerStore) -> SegmentLedgers:
-    ledgers = SegmentLedgers(store, ledger_store, SEGMENT, epoch=await own(store), incarnation="i", page_ledgers=PAGE)
+async def take_over_in_pages(store: MemoryStore, ledger_store: FileLedgerStore) -> SegmentLog:
+    ledgers = SegmentLog(store, ledger_store, SEGMENT, epoch=await own(store), incarnation="i", page_ledgers=PAGE)
     await ledgers.take_over()
     return ledgers
 

@@ -18,7 +18,7 @@ from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerUnreadable, Rec
 from segments.ledger.ledger_reserve import Reserve
 from segments.log.erasing import erase_segment
 from segments.log.retention import Retention
-from segments.log.room import Room, watermark_of
+from segments.log.room import FreeSpace, watermark_of
 from segments.owner.segment import Segment
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
@@ -71,7 +71,7 @@ class Looked:
         self.kept.append(size)
 
 
-def admits(room: Room) -> bool:
+def admits(room: FreeSpace) -> bool:
     try:
         room.check()
     except StoreFull as error:
@@ -80,8 +80,8 @@ def admits(room: Room) -> bool:
     return True
 
 
-async def watched(looked: Looked, in_flight: int = 0) -> Room:
-    room = Room(looked, min_free_bytes=GIB, in_flight=lambda: in_flight)  # type: ignore[arg-type]
+async def watched(looked: Looked, in_flight: int = 0) -> FreeSpace:
+    room = FreeSpace(looked, min_free_bytes=GIB, in_flight=lambda: in_flight)  # type: ignore[arg-type]
     await room.start()
     return room
 

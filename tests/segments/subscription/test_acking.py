@@ -12,7 +12,7 @@ from tests.segments.brokering import Cluster, eventually
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from txnstore import keys, records
 from txnstore.records import Header, SubscriptionRecord
-from txnstore.store import Commit, CommitResult, MetadataStore, Put
+from txnstore.store import Commit, CommitVerdict, MetadataStore, Put
 from txnwire.errors import InvalidArgument, NotAllowed, OutcomeUnknown, StoreFull, Timeout, TxnConflict
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -211,12 +211,12 @@ async def test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_he
     await cluster.wait_no_ops(txn)
 
 
-def refuse_one_ack_op(store: MetadataStore) -> asyncio.Future[CommitResult]:
+def refuse_one_ack_op(store: MetadataStore) -> asyncio.Future[CommitVerdict]:
     """What the next one is answered with, nothing of it being sent."""
     commit_really = store.commit_nowait
-    answer: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[CommitVerdict] = asyncio.get_running_loop().create_future()
 
-    def refused(commit: Commit) -> asyncio.Future[CommitResult]:
+    def refused(commit: Commit) -> asyncio.Future[CommitVerdict]:
         if not is_ack_op(commit):
             return commit_really(commit)
         store.commit_nowait = commit_really  # type: ignore[method-assign]
@@ -578,10 +578,10 @@ async def test_an_ack_whose_fate_the_store_cannot_tell_is_to_be_sent_again(clust
     store: GatedStore = node.store  # type: ignore[assignment]
     commit_really = store.commit_nowait
 
-    def unanswered(commit: Commit) -> asyncio.Future[CommitResult]:
+    def unanswered(commit: Commit) -> asyncio.Future[CommitVerdict]:
         if not is_ack_op(commit):
             return commit_really(commit)
-        answer: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[CommitVerdict] = asyncio.get_running_loop().create_future()
         answer.set_exception(OutcomeUnknown("the store was closed"))
         return answer
 

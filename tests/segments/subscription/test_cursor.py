@@ -14,7 +14,7 @@ from txnstore.records import CursorBlock, CursorMark
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
-from watchers.acks import WHOLE, AckPosition, Kept
+from watchers.acks import WHOLE, AckPosition, LeftOut
 
 PREFIX = keys.cursor_blocks("public/default/orders/0000-ffff-0", "sub")
 
@@ -187,7 +187,7 @@ def test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part(ledgers: Le
     cursor = Cursor(ledgers, EARLIEST, max_partial=2)
     for entry_id, finish in (
         (1, lambda: (cursor.ack(part(1, 0b1110)), cursor.ack(whole(2)))),
-        (3, lambda: cursor.ack_around(whole(4), Kept(at(0), {(1, 0): 0b1}, []))),
+        (3, lambda: cursor.ack_around(whole(4), LeftOut(at(0), {(1, 0): 0b1}, []))),
         (5, lambda: cursor.ack_cumulative(whole(6))),
     ):
         cursor.ack(part(entry_id, 0b0001))
@@ -218,7 +218,7 @@ def test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers() -> None
     ledgers, stored = LedgerLengths({1: BLOCK_ENTRIES + 5, 2: 0, 3: 7}), Stored()
     cursor = Cursor(ledgers, EARLIEST)
     cursor.ack(part(3, 0b0001))
-    kept = Kept(at(1), {(1, 0): 0b10, (1, 1): 0b1, (3, 0): 0b1}, [part(2, 0b0110)])
+    kept = LeftOut(at(1), {(1, 0): 0b10, (1, 1): 0b1, (3, 0): 0b1}, [part(2, 0b0110)])
     assert cursor.ack_around(part(5, 0b0011)._replace(position=at(5, 3)), kept)
     assert not cursor.ack_around(whole(4, 3), kept)
     stored.flush(cursor)

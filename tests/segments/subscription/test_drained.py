@@ -16,7 +16,7 @@ from tests.segments.owner.test_sealing import begin, give_up, serving
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import CursorMark, SubscriptionRecord
-from txnstore.store import Commit, CommitResult, Delete, Put
+from txnstore.store import Commit, CommitVerdict, Delete, Put
 from txnwire.errors import ConnectionLost, NotAllowed, NotOwner, OutcomeUnknown, Timeout
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
@@ -307,7 +307,7 @@ async def test_a_seek_that_the_store_does_not_confirm_is_to_be_repeated(setting:
     store = setting.store
     commit_really = store.commit
 
-    async def unanswered(commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def unanswered(commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         del store.commit  # type: ignore[method-assign]
         await commit_really(commit, timeout_s=timeout_s)
         raise OutcomeUnknown("etcd did not answer in time")
@@ -330,7 +330,7 @@ async def test_a_seek_that_is_cut_off_as_it_takes_drained_back_has_it_put_again(
     store = setting.store
     commit_really = store.commit
 
-    async def slow(commit: Commit, *, timeout_s: float = 10.0) -> CommitResult:
+    async def slow(commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
         del store.commit  # type: ignore[method-assign]
         result = await commit_really(commit, timeout_s=timeout_s)
         await asyncio.sleep(60.0)

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from segments.subscription.starts import MOST_MESSAGES, Start, StartPoint, resolve_start
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position
@@ -30,5 +30,5 @@ async def test_a_message_as_start_leaves_out_no_more_than_an_entry_can_hold(
 ) -> None:
     """A bitmap as long as the index that a client names took half a gigabyte and 10 ms for each read."""
     wire = pb.Start(segment=SEGMENT, ledger_id=2, entry_id=5, index=index, after=after)
-    ledgers = cast(SegmentLedgers, LedgerLengths({2: 10}))
+    ledgers = cast(SegmentLog, LedgerLengths({2: 10}))
     assert await resolve_start(Start.from_wire(wire), SEGMENT, ledgers, EARLIEST) == expected

@@ -26,7 +26,7 @@ from simulation.world.sim_disk import DiskFaults
 from simulation.world.sim_ledger import SimLedgerStore
 from simulation.world.world import Ports, World
 from txnstore import keys, records
-from txnstore.records import LedgerRecord, Owner
+from txnstore.records import LedgerRecord, OwnerRecord
 from txnstore.store import Commit, Put
 from txnwire.errors import TxnError
 from txnwire.ids import TxnId
@@ -139,7 +139,7 @@ class House:
 
     async def furnish(self) -> None:
         """Ledgers with something unsynced in them, and records of which strikes learn who is who."""
-        self._put(keys.owner(SEGMENT), records.encode(Owner(broker=BROKERS[0], address=f"{BROKERS[0]}:1")))
+        self._put(keys.owner(SEGMENT), records.encode(OwnerRecord(broker=BROKERS[0], address=f"{BROKERS[0]}:1")))
         ledgers = SimLedgerStore(self.world.disk(DATA))
         for ledger_id in range(1, 9):
             writer = await ledgers.create(SEGMENT, ledger_id, incarnation="1")
@@ -273,7 +273,7 @@ def follows(facet: str, seen: dict[str, object]) -> bool:
     return kind == "watch" and any(f"{what} {names[0]}" in seen for what in ("process", "etcd of"))
 
 
-def befall(kind: str, seed: int) -> tuple[dict[str, object], dict[str, object]]:
+def inject(kind: str, seed: int) -> tuple[dict[str, object], dict[str, object]]:
     """What has changed while one fault of this kind was at work, and what had not been put back long behind it."""
     loop = SimLoop(seed)  # type: ignore[abstract]
 
@@ -312,7 +312,7 @@ def test_a_fault_does_what_it_is_called_and_leaves_the_rest_alone(kind: str) -> 
     does, missing = TABLE[kind], list(TABLE[kind].must)
     allowed = re.compile("|".join((*does.must, *does.may)))
     for seed in SEEDS:
-        seen, later = befall(kind, seed)
+        seen, later = inject(kind, seed)
         strange = [name for name in seen if not allowed.fullmatch(name) and not follows(name, seen)]
         assert strange == [], f"seed {seed} changes what it is not to change: {strange}; all: {sorted(seen)}"
         left = [name for name in later if not any(re.fullmatch(pattern, name) for pattern in does.stays)]

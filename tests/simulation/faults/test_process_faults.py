@@ -12,7 +12,7 @@ from simulation.faults.strikes import Strikes
 from simulation.world.loop import SimLoop
 from simulation.world.world import Ports, World
 from txnstore import keys, records
-from txnstore.records import LedgerRecord, Owner
+from txnstore.records import LedgerRecord, OwnerRecord
 from txnstore.store import Commit, Put
 
 SEGMENT = "public/sim/in/0000-ffff-0"
@@ -44,7 +44,7 @@ def run_over(scenario: Callable[[World, Scene], Awaitable[None]]) -> None:
         for name in (BROKER, "control-1", CLIENT):
             world.add(name, _until_stopped).start()
         strikes = Strikes(world)
-        _put(world, keys.owner(SEGMENT), records.encode(Owner(broker=BROKER, address=f"{BROKER}:1")))
+        _put(world, keys.owner(SEGMENT), records.encode(OwnerRecord(broker=BROKER, address=f"{BROKER}:1")))
         await asyncio.sleep(0.1)
         await scenario(world, Scene(world, random.Random(1), (BROKER,), ("control-1",), (CLIENT,), strikes))
 

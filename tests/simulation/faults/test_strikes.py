@@ -17,7 +17,7 @@ from txnwire.ids import TxnId
 
 SEGMENT = "public/sim/in/0000-ffff-0"
 TXN = TxnId.parse("0003-0000000000000001")
-OWNER_RECORD = records.encode(records.Owner(broker="broker-2", address="broker-2:1"))
+OWNER_RECORD = records.encode(records.OwnerRecord(broker="broker-2", address="broker-2:1"))
 
 
 def event(key: bytes, value: bytes = b"", *, version: int = 1, kind: EventKind = EventKind.PUT) -> Event:

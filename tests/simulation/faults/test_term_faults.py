@@ -13,7 +13,7 @@ from simulation.judges.terms import Terms
 from simulation.world.loop import SimLoop
 from simulation.world.world import Ports, World
 from txnstore import keys, records
-from txnstore.records import Registration
+from txnstore.records import RegistrationRecord
 from txnstore.store import Commit, Delete, Put
 from txnwire.ports import Connection
 
@@ -36,7 +36,7 @@ async def _connected(ports: Ports) -> None:
 
 def _elect(world: World, name: str) -> None:
     key = keys.leader("controller")
-    value = records.encode(Registration(id=name, address=f"{name}:6650"))
+    value = records.encode(RegistrationRecord(id=name, address=f"{name}:6650"))
     world.etcd.arrive(lambda: world.etcd.mvcc.commit([Commit(deletes=(Delete(key),))]))
     world.etcd.arrive(lambda: world.etcd.mvcc.commit([Commit(puts=(Put(key, value),))]))
 

@@ -16,7 +16,7 @@ from simulation.judges.history import (
     Operation,
     Outcome,
     Poll,
-    Read,
+    ReadObservation,
     Report,
     Send,
     read_history,
@@ -31,7 +31,7 @@ def sent(value: str, entry: int | None = None, key: str = "k") -> Send:
 
 
 def poll(*found: tuple[int, str], key: str = "k", at: float = 9.0, **more: object) -> Poll:
-    return Poll(reads={key: [Read((1, entry), value) for entry, value in found]}, at=at, **more)  # type: ignore[arg-type]
+    return Poll(reads={key: [ReadObservation((1, entry), value) for entry, value in found]}, at=at, **more)  # type: ignore[arg-type]
 
 
 def moved(value: str, segment: int, entry: int) -> Send:
@@ -41,7 +41,7 @@ def moved(value: str, segment: int, entry: int) -> Send:
 
 def over(*found: tuple[int, int, str], at: float = 9.0, **more: object) -> Poll:
     """A poll of the key "k" over segments: (segment, entry, value)."""
-    reads = {"k": [Read((segment, entry), value) for segment, entry, value in found]}
+    reads = {"k": [ReadObservation((segment, entry), value) for segment, entry, value in found]}
     return Poll(reads=reads, at=at, **more)  # type: ignore[arg-type]
 
 

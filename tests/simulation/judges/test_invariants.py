@@ -13,7 +13,7 @@ from simulation.judges.settling import LIMITS_S, Settling
 from txnctl.checking.picture import Picture
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.records import ABORTED, OPEN, ClockStamp, Header, Op, Owner, Pin, Registration, TxnSeq, encode
+from txnstore.records import ABORTED, OPEN, ClockStamp, Header, Op, OwnerRecord, Pin, RegistrationRecord, TxnSeq, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.ids import TxnId
 
@@ -57,7 +57,7 @@ class Watched:
             self.invariants.saw(at, change.events)
 
     def begin(self, at: float = 0.0) -> None:
-        self.put(at, (keys.tc(0), Registration(id="control-1", address="a")), (keys.txn(TXN), OPENED))
+        self.put(at, (keys.tc(0), RegistrationRecord(id="control-1", address="a")), (keys.txn(TXN), OPENED))
 
     def findings_at(self, at: float) -> list[str]:
         self.invariants.look_at_the_time(at)
@@ -80,7 +80,7 @@ def test_what_kept_coordinators_from_work_excuses_it_for_so_long(excuse: str) ->
     if excuse == "fault":
         store.calm_since = late - AFTERMATH_S - 1.0
     elif excuse == "owner":
-        store.put(late - 1.0, (keys.tc(0), Registration(id="control-2", address="b")))
+        store.put(late - 1.0, (keys.tc(0), RegistrationRecord(id="control-2", address="b")))
     elif excuse == "nobody":
         store.put(late - 1.0, deletes=(keys.tc(0),))
     else:
@@ -93,7 +93,7 @@ def test_what_kept_coordinators_from_work_excuses_it_for_so_long(excuse: str) ->
 def test_d6_with_clocks_that_differ_a_successor_may_count_all_of_it_anew_and_no_more() -> None:
     store = Watched(clocks_differ=True)
     store.begin()
-    store.put(5.0, (keys.tc(0), Registration(id="control-2", address="b")))
+    store.put(5.0, (keys.tc(0), RegistrationRecord(id="control-2", address="b")))
     assert store.findings_at(AFTERMATH_S + LASTS_S + SWEPT_S) == []
     assert len(store.findings_at(LASTS_S + max(5.0, LASTS_S) + SWEPT_S + 0.1)) == 1
 
@@ -118,7 +118,7 @@ def test_op_records_past_the_decision_are_found_once_their_segment_has_an_owner(
     store.put(20.0, (keys.txn(TXN), DONE))
     late = 20.0 + CLEANED_S + 0.1
     assert store.findings_at(late) == [], "nobody owns it"
-    store.put(late, (keys.owner(SEGMENT), Owner(broker="broker-1", address="a")))
+    store.put(late, (keys.owner(SEGMENT), OwnerRecord(broker="broker-1", address="a")))
     assert store.findings_at(late + CLEANED_S) == []
     [found] = store.findings_at(late + CLEANED_S + 0.1)
     assert f"{SEGMENT} still has op records" in found
@@ -127,7 +127,7 @@ def test_op_records_past_the_decision_are_found_once_their_segment_has_an_owner(
 def test_op_records_that_were_cleaned_up_are_nothing() -> None:
     store = Watched()
     store.begin()
-    store.put(1.0, (OP_KEY, OP), (keys.owner(SEGMENT), Owner(broker="broker-1", address="a")))
+    store.put(1.0, (OP_KEY, OP), (keys.owner(SEGMENT), OwnerRecord(broker="broker-1", address="a")))
     store.put(20.0, (keys.txn(TXN), DONE))
     store.put(21.0, deletes=(OP_KEY,))
     assert store.findings_at(60.0) == []

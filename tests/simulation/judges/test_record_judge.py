@@ -11,9 +11,20 @@ from txnstore import keys, records
 from txnstore.access.backend import Reason, Refused
 from txnstore.memory.memory_etcd import Arrival
 from txnstore.memory.mvcc import Mvcc
-from txnstore.records import ABORTED, COMMITTED, OPEN, AbortedRecord, Header, Op, Owner, Registration, TxnName, TxnSeq
+from txnstore.records import (
+    ABORTED,
+    COMMITTED,
+    OPEN,
+    AbortedRecord,
+    Header,
+    Op,
+    OwnerRecord,
+    RegistrationRecord,
+    TxnName,
+    TxnSeq,
+)
 from txnstore.store import Commit, Delete, Put
-from txnstore.writes.collection_transitions import Collectable, Horizon, Outcomes, plan_collect
+from txnstore.writes.collection_transitions import Collectable, Horizon, OutcomeBitmap, plan_collect
 from txnstore.writes.op_transitions import aborted_rewrite, plan_clean_up, plan_write_op
 from txnstore.writes.transitions import decide, plan_begin, plan_end, plan_late_index
 from txnwire.ids import TxnId
@@ -36,9 +47,9 @@ class Store:
     def __init__(self) -> None:
         self.mvcc = Mvcc()
         self.judge = RecordJudge()
-        self.tc_epoch = self.write(Put(keys.tc(1), records.encode(Registration(id="control-1", address="a:1"))))
+        self.tc_epoch = self.write(Put(keys.tc(1), records.encode(RegistrationRecord(id="control-1", address="a:1"))))
         self.write(Put(keys.txn_seq(1), records.encode(TxnSeq(next=100))), by="control-1")
-        self.epoch = self.write(Put(keys.owner(SEGMENT), records.encode(Owner(broker="broker-1", address="b:1"))))
+        self.epoch = self.write(Put(keys.owner(SEGMENT), records.encode(OwnerRecord(broker="broker-1", address="b:1"))))
 
     def commit(self, commit: Commit, by: str | None = None) -> int:
         before = self.mvcc.revision
@@ -69,7 +80,7 @@ class Store:
         self.commit(plan_clean_up(SEGMENT, self.epoch, writes=[TXN], rewrites=rewrites), "broker-1")
 
     def collect(self, revision: int, committed: bool = True) -> None:
-        outcomes, final = Outcomes(1, 0), Collectable(TXN.counter, committed, revision)
+        outcomes, final = OutcomeBitmap(1, 0), Collectable(TXN.counter, committed, revision)
         self.commit(plan_collect(self.tc_epoch, outcomes, [final], Horizon(), raise_to=revision, touched_ms=1))
 
 
@@ -142,7 +153,7 @@ def _collected(store: Store) -> None:
 def _succeeded(store: Store) -> None:
     """Another coordinator has the id: what is below 100 is its predecessor's."""
     store.write(Delete(keys.tc(1)))
-    store.write(Put(keys.tc(1), records.encode(Registration(id="control-2", address="a:2"))))
+    store.write(Put(keys.tc(1), records.encode(RegistrationRecord(id="control-2", address="a:2"))))
 
 
 def _nothing(_: Store) -> None: ...

@@ -11,7 +11,7 @@ from txnstore import keys
 from txnstore.access.backend import Fenced, Reason, Refused
 from txnstore.memory.memory_etcd import Arrival, MemoryEtcd
 from txnstore.memory.mvcc import Mvcc
-from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Op, Registration, encode
+from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Op, RegistrationRecord, encode
 from txnstore.store import Commit, Compacted, Delete, Put, absent, created_at, version_is
 from txnstore.writes.transitions import plan_begin, plan_end
 from txnwire.ids import TxnId
@@ -35,7 +35,7 @@ def store(*puts: tuple[bytes, object]) -> Mvcc:
     return mvcc
 
 
-COORDINATED = (keys.tc(0), Registration(id="c", address="a"))
+COORDINATED = (keys.tc(0), RegistrationRecord(id="c", address="a"))
 TC_EPOCH = 2
 BEGUN = ((keys.txn(TXN), OPENED),)
 

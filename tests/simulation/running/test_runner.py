@@ -17,7 +17,7 @@ from simulation.faults.nemesis import schedule_of
 from simulation.running.job import Job, Result
 from simulation.running.runner import run_all
 from simulation.running.totals import Totals
-from simulation.running.workers import Worker
+from simulation.running.workers import SimulationWorker
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(600)  # seconds on a free machine
@@ -34,7 +34,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_a_run_that_hangs_is_a_finding_that_says_where_and_the_next_one_is_run() -> None:
-    async with Worker(hang_s=0.05) as worker:
+    async with SimulationWorker(hang_s=0.05) as worker:
         result = await worker.perform(SHORT)
         assert result.findings[0].startswith("hung: not done after 0.05 s of wall clock")
         worker._hang_s = 60.0
@@ -42,7 +42,7 @@ async def test_a_run_that_hangs_is_a_finding_that_says_where_and_the_next_one_is
 
 
 async def test_a_run_whose_process_dies_is_a_finding() -> None:
-    async with Worker(hang_s=60.0) as worker:
+    async with SimulationWorker(hang_s=60.0) as worker:
         performed = asyncio.create_task(worker.perform(SHORT))
         while worker._process is None:
             await asyncio.sleep(0)

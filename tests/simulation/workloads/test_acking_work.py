@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from simulation.judges.history import Place
-from simulation.workloads.acking_work import AckingLog, Named, Outside
+from simulation.workloads.acking_work import AckingLog, NamedAck, Outside
 
 
 def at(segment: int, entry: int) -> Place:
@@ -18,8 +18,8 @@ def clean() -> AckingLog:
     """`c` has acked `a` and, cumulatively, `x` of another segment; what `d` had acked outside has come again."""
     log = AckingLog()
     log.visible = {"a": at(0, 0), "b": at(0, 1), "x": at(1, 0), "y": at(1, 1)}
-    log.within = [("c", Named(("a", "x"), (at(0, 0), at(1, 0)))), ("d", Named(("b",)))]
-    log.outside = [Outside(Named(("y",), (at(0, 1), at(1, 1))), (Named(("b",)),))]
+    log.within = [("c", NamedAck(("a", "x"), (at(0, 0), at(1, 0)))), ("d", NamedAck(("b",)))]
+    log.outside = [Outside(NamedAck(("y",), (at(0, 1), at(1, 1))), (NamedAck(("b",)),))]
     log.outcomes = {"c": "COMMITTED", "d": "ABORTED"}
     log.left = {"b": at(0, 1)}
     return log

@@ -6,18 +6,18 @@ from collections import Counter
 
 import pytest
 
-from simulation.workloads.stream_work import Shown, StreamLog, partings
+from simulation.workloads.stream_work import ShownMessage, StreamLog, partings
 from txnclient.reading.entries import EntryHead, PieceHead
 from txnwire.ids import Position
 
 PATH = "public/sim/in/0000-ffff-0"
 
 
-def step(text: str, first: int = 1) -> list[Shown]:
+def step(text: str, first: int = 1) -> list[ShownMessage]:
     """`text`: a transaction and what of it is shown, e.g. "t1:ab"; "-" is none."""
     found = [(txn, value) for txn, _, values in (one.partition(":") for one in text.split()) for value in values]
     return [
-        Shown(Position(1, number), None if txn == "-" else txn, value)
+        ShownMessage(Position(1, number), None if txn == "-" else txn, value)
         for number, (txn, value) in enumerate(found, start=first)
     ]
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from simulation.world.loop import Nondeterminism, Owner, SimLoop, SimulationStuck
+from simulation.world.loop import Nondeterminism, ProcessLife, SimLoop, SimulationStuck
 from simulation.world.trace import Trace
 
 
@@ -24,7 +24,7 @@ def run(seed: int, scenario: Callable[[SimLoop], Awaitable[object]]) -> tuple[ob
         loop.close()
 
 
-def spawn(loop: SimLoop, owner: Owner, work: Callable[[], Awaitable[object]]) -> None:
+def spawn(loop: SimLoop, owner: ProcessLife, work: Callable[[], Awaitable[object]]) -> None:
     async def main() -> None:
         await work()
 

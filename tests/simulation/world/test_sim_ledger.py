@@ -70,7 +70,7 @@ class Befallen:
         self._over: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        self._over.append(self._disk.befall(self._faults))
+        self._over.append(self._disk.inject(self._faults))
 
     def end(self) -> None:
         self._over.pop()()
@@ -92,7 +92,7 @@ def broken(disk: HeldDisk) -> Befallen:
 async def test_l5_what_the_kernel_has_behind_a_failed_sync_is_gone_with_the_power(seed: int) -> None:
     disk = SimDisk(seed)
     writer = await filled(SimLedgerStore(disk), 3)
-    over = disk.befall(DiskFaults(failing_share=1.0, unrecorded_share=1.0))
+    over = disk.inject(DiskFaults(failing_share=1.0, unrecorded_share=1.0))
     writer.append(b"lost")
     with pytest.raises(LedgerFailed):
         await writer.sync()
@@ -107,7 +107,7 @@ async def test_l5_what_the_kernel_has_behind_a_failed_sync_is_gone_with_the_powe
 async def test_l5_a_forgiving_disk_keeps_what_was_counted_where_nobody_could_be_told_of_the_end(seed: int) -> None:
     disk = SimDisk(seed, forgives_untold_ends=True)
     writer = await filled(SimLedgerStore(disk), 3)
-    over = disk.befall(DiskFaults(failing_share=1.0, unrecorded_share=1.0))
+    over = disk.inject(DiskFaults(failing_share=1.0, unrecorded_share=1.0))
     writer.append(b"kept")
     with pytest.raises(LedgerFailed):
         await writer.sync()
@@ -203,7 +203,7 @@ async def test_a_bit_told_wrong_once_is_found_and_right_the_next_time(seed: int)
     await (await filled(SimLedgerStore(disk), 30)).close(b"the footer")
     await SimLedgerStore(disk).write_sidecar(SEGMENT, 1, b"the sidecar")
     expected = [b"entry-%d" % number for number in range(30)]
-    over = disk.befall(DiskFaults(flip_share=0.5))
+    over = disk.inject(DiskFaults(flip_share=0.5))
     found = 0
     for _ in range(20):
         try:
@@ -218,7 +218,7 @@ async def test_a_bit_told_wrong_once_is_found_and_right_the_next_time(seed: int)
 
 async def test_a_full_disk_takes_nothing_and_tells_everything(disk: SimDisk, ledgers: SimLedgerStore) -> None:
     writer = await filled(ledgers, 3)
-    over = disk.befall(DiskFaults(full=True))
+    over = disk.inject(DiskFaults(full=True))
     for refused in (
         ledgers.write_footer(SEGMENT, 1, b"footer"),
         ledgers.write_sidecar(SEGMENT, 1, b"sidecar"),
@@ -242,7 +242,7 @@ async def test_a_file_whose_writing_failed_is_there_or_not_and_never_half(seed: 
     disk = SimDisk(seed)
     store = SimLedgerStore(disk)
     await filled(store, 1)
-    over = disk.befall(DiskFaults(failing_share=1.0))
+    over = disk.inject(DiskFaults(failing_share=1.0))
     with pytest.raises(LedgerFailed, match="input/output error"):
         await store.write_footer(SEGMENT, 1, b"footer")
     over()
@@ -253,7 +253,7 @@ async def test_a_file_whose_writing_failed_is_there_or_not_and_never_half(seed: 
 
 async def test_a_stalled_disk_holds_syncs_until_it_goes_on(disk: SimDisk, ledgers: SimLedgerStore) -> None:
     writer = await filled(ledgers, 1)
-    over = disk.befall(DiskFaults(stalled=True))
+    over = disk.inject(DiskFaults(stalled=True))
     writer.append(b"x")
     syncing = asyncio.ensure_future(writer.sync())
     for _ in range(20):
@@ -266,7 +266,7 @@ async def test_a_stalled_disk_holds_syncs_until_it_goes_on(disk: SimDisk, ledger
 
 async def test_a_failing_read_is_the_disks_failure_and_not_damage(disk: SimDisk, ledgers: SimLedgerStore) -> None:
     writer = await filled(ledgers, 2)
-    over = disk.befall(DiskFaults(read_failing_share=1.0))
+    over = disk.inject(DiskFaults(read_failing_share=1.0))
     for refused in (writer.read(0, 1, max_bytes=ALL), ledgers.read_footer(SEGMENT, 1)):
         with pytest.raises(LedgerUnreadable, match=r"1\.(ledger|footer): input/output error"):
             await refused

@@ -52,7 +52,7 @@ def with_rig(scenario: Callable[[Rig], Awaitable[None]]) -> None:
 
 def fates(trouble: Trouble, request: str = "commit", client: str = "one", count: int = 200) -> list[Fate]:
     faults = StoreFaults(7, Trace(), lambda: 0.0)
-    faults.befall(trouble)
+    faults.inject(trouble)
     return [faults.fate(request, client) for _ in range(count)]
 
 
@@ -76,12 +76,12 @@ def test_a_trouble_is_about_its_clients_and_requests_alone() -> None:
 
 def test_troubles_overlap_and_each_ends_by_itself() -> None:
     faults = StoreFaults(7, Trace(), lambda: 0.0)
-    ends = [faults.befall(Trouble(share=1.0)), faults.befall(Trouble(share=1.0))]
+    ends = [faults.inject(Trouble(share=1.0)), faults.inject(Trouble(share=1.0))]
     ends[0]()
     assert faults.fate("commit", "one").fail_s is not None
     ends[1]()
     assert faults.fate("commit", "one").fail_s is None
-    faults.befall(Trouble(share=1.0, watch_share=1.0))
+    faults.inject(Trouble(share=1.0, watch_share=1.0))
     faults.heal()
     assert faults.fate("commit", "one").fail_s is None
     assert faults.watch_delay_s("one") < 0.01
@@ -92,7 +92,7 @@ def test_a_client_that_etcd_does_not_hear_still_hears_of_changes() -> None:
         watch = rig.one.watch(b"/k/", b"/k0", from_revision=1)
         heard = asyncio.ensure_future(anext(aiter(watch)))
         await asyncio.sleep(0.1)
-        rig.faults.befall(Trouble(("one",), share=1.0, fates=(LOST,)))
+        rig.faults.inject(Trouble(("one",), share=1.0, fates=(LOST,)))
         await rig.two.commit(put(A))
         assert (await asyncio.wait_for(heard, 1)).events[0].record.key == A
         with pytest.raises((OutcomeUnknown, StoreUnavailable)):
@@ -105,7 +105,7 @@ def test_a_client_that_etcd_does_not_hear_still_hears_of_changes() -> None:
 
 def test_e1_starved_watches_are_those_of_one_client() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.faults.befall(Trouble(("one",), watch_share=1.0, watch_s=(5.0, 6.0)))
+        rig.faults.inject(Trouble(("one",), watch_share=1.0, watch_s=(5.0, 6.0)))
         heard = [
             asyncio.ensure_future(anext(aiter(store.watch(b"/k/", b"/k0", from_revision=1))))
             for store in (rig.one, rig.two)

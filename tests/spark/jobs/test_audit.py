@@ -181,7 +181,7 @@ def test_a_report_in_words_names_what_and_where() -> None:
     }  # fmt: skip
     stored = {"entries": 4, "messages": 1200, "shown": 1197, "segments": 2, "unjudged": 1, "writers_forgotten": 0}
     counts = dict.fromkeys(KINDS, 0) | {"torn": 7}
-    report = audit.Report(["topic://a/b/c"], 80, stored, {"COMMITTED": 2000}, counts, {"torn": [finding]})
+    report = audit.AuditReport(["topic://a/b/c"], 80, stored, {"COMMITTED": 2000}, counts, {"torn": [finding]})
     text = report.as_text()
     assert "TORN: 7 committed transactions of which only a part was shown" in text
     assert "transaction 0001-7: 3 of 6 messages were shown; segment a/b/c/0000-ffff-0 at 1:4" in text
@@ -194,7 +194,7 @@ def test_a_report_in_words_names_what_and_where() -> None:
 @pytest.mark.parametrize(("unknown", "writers"), [(3, 0), (0, 3)])
 def test_what_is_forgotten_makes_no_clean_report_unless_that_is_allowed(unknown: int, writers: int) -> None:
     stored = {"entries": 0, "messages": 0, "shown": 0, "segments": 0, "unjudged": 0, "writers_forgotten": writers}
-    report = audit.Report(["topic://a/b/c"], 80, stored, {"UNKNOWN": unknown}, dict.fromkeys(KINDS, 0), {})
+    report = audit.AuditReport(["topic://a/b/c"], 80, stored, {"UNKNOWN": unknown}, dict.fromkeys(KINDS, 0), {})
     assert report.exit_code(allow_forgotten=False) == command_line.UNDECIDED
     assert report.exit_code(allow_forgotten=True) == command_line.CLEAN
     assert "3 transactions, forgotten" in report.as_text()

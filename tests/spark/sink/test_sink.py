@@ -26,7 +26,7 @@ from pyspark_txnstore.sink import batch_names, sink
 from pyspark_txnstore.sink.attempt import Attempt
 from pyspark_txnstore.sink.batch_names import BatchName
 from pyspark_txnstore.sink.content import total
-from pyspark_txnstore.sink.runs import Run
+from pyspark_txnstore.sink.runs import BatchRun
 from pyspark_txnstore.sink.winners import Repeat, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink_lines import Lines
@@ -147,7 +147,7 @@ def test_x1_an_attempt_at_a_committed_batch_takes_all_its_rows_and_sends_none(
             yield batch
 
     name = BatchName(f"{topic}/committed", "")
-    run = Run.begin()
+    run = BatchRun.begin()
     try:
         shared = sync_client.begin(name=name.text)
         late = Attempt(options, name, run, 1).write(rows(shared))
@@ -179,7 +179,7 @@ def test_x1_that_a_batch_is_committed_is_known_until_a_newer_one_is(
     try:
         for number, name in enumerate(names):
             rows = pa.record_batch({"value": pa.array([b"%d" % number])})
-            Attempt(options, name, Run.begin(), number).write(iter([rows]))
+            Attempt(options, name, BatchRun.begin(), number).write(iter([rows]))
             kept.append(sync_client.admin("transactions.describe", name=name.text)["keep_newest"])
             sync_client.begin(name=name.text).abort()
     finally:

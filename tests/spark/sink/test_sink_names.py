@@ -14,8 +14,8 @@ from pyspark_txnstore.shared.options import SinkOptions, Use
 from pyspark_txnstore.sink import batch_names, outgoing_rows
 from pyspark_txnstore.sink.content import NOTHING, Content
 from pyspark_txnstore.sink.outgoing_rows import by_topic, check_schema, columns_of, gathered, runs_of
-from pyspark_txnstore.sink.runs import DRIVER_FOLDERS, Run, has_mark, mark_of
-from pyspark_txnstore.sink.winners import Commit, Repeat, Written, advice, check_repeat, to_commit, told
+from pyspark_txnstore.sink.runs import DRIVER_FOLDERS, BatchRun, has_mark, mark_of
+from pyspark_txnstore.sink.winners import BatchCommit, Repeat, Written, advice, check_repeat, to_commit, told
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, InvalidTxnState
 from txnwire.names import MAX_TXN_NAME_BYTES
@@ -150,21 +150,23 @@ def test_what_is_meant_for_this_sink_and_is_wrong_is_refused(use: Use, options: 
 
 
 def test_a_newer_run_takes_the_place_of_an_older_one_and_of_nothing_else() -> None:
-    older, newer = (Run(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
+    older, newer = (
+        BatchRun(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001)
+    )
     assert newer.supersedes(older.stamp.hex())
     for attempt in (newer.stamp.hex(), "00", "", "0011223344556677"):
         assert not older.supersedes(attempt)
     assert older.is_superseded_by(newer.stamp.hex())
     for attempt in (older.stamp.hex(), "ff", "", "ff112233445566ff"):
         assert not newer.is_superseded_by(attempt)
-    assert len(Run.begin().stamp) == 12
+    assert len(BatchRun.begin().stamp) == 12
 
 
 def test_a_run_with_a_mark_is_told_by_it_and_older_or_newer_than_any_other() -> None:
     """▲ Those of an earlier version have none."""
     driver = {DRIVER_FOLDERS: "/tmp/blockmgr-1"}
     mark = mark_of({"topic": TOPIC, "queryName": "q"}, driver)
-    run, plain = Run.begin(mark), Run.begin()
+    run, plain = BatchRun.begin(mark), BatchRun.begin()
     assert len(run.stamp) == 20
     assert has_mark(run.stamp.hex(), mark)
     assert mark == mark_of({"queryname": "q", "TOPIC": TOPIC}, driver)
@@ -175,13 +177,17 @@ def test_a_run_with_a_mark_is_told_by_it_and_older_or_newer_than_any_other() -> 
         assert not has_mark(run.stamp.hex(), mark_of(options, environment))
     assert not has_mark(plain.stamp.hex(), mark)
     assert not has_mark(plain.stamp.hex(), mark_of({}, {}))
-    for older, newer in ((run, Run(b"\xff" * 12)), (Run(bytes(12)), run), (Run(bytes(12) + b"\xff" * 8), run)):
+    for older, newer in (
+        (run, BatchRun(b"\xff" * 12)),
+        (BatchRun(bytes(12)), run),
+        (BatchRun(bytes(12) + b"\xff" * 8), run),
+    ):
         assert (newer.supersedes(older.stamp.hex()), older.supersedes(newer.stamp.hex())) == (True, False)
-    assert run.writer_id(1) == Run(run.stamp[:12]).writer_id(1)
+    assert run.writer_id(1) == BatchRun(run.stamp[:12]).writer_id(1)
 
 
 def test_writers_of_a_run_follow_each_other_and_are_no_other_runs() -> None:
-    runs = [Run(bytes(12)), Run(b"\xff" * 12), *(Run.begin() for _ in range(50))]
+    runs = [BatchRun(bytes(12)), BatchRun(b"\xff" * 12), *(BatchRun.begin() for _ in range(50))]
     ids = [run.writer_id(number) for run in runs for number in (0, 1, 2, 2**28 - 1)]
     assert len(set(ids)) == len(ids)
     assert all(0 < writer < 2**64 for writer in ids)
@@ -197,7 +203,7 @@ def written(txn_id: str | None = "0-1", writer: int = 0, *, name: str = NAME, co
 
 
 def test_one_commit_for_all_that_had_rows() -> None:
-    assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == Commit(
+    assert to_commit([written(writer=9), written(None), written(writer=3)], 7) == BatchCommit(
         NAME, "0-1", (3, 9), Content(2, 10), "before"
     )
 
@@ -247,7 +253,7 @@ def test_winners_of_another_batch_fail_it(name: str) -> None:
 def test_the_batch_is_the_one_that_spark_commits() -> None:
     with pytest.raises(InvalidTxnState, match="batch 8"):
         to_commit([written()], 8)
-    assert to_commit([written()]) == Commit(
+    assert to_commit([written()]) == BatchCommit(
         NAME, "0-1", (0,), Content(1, 5), "before"
     )  # of a df.write, which has no number
 

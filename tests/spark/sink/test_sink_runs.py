@@ -23,8 +23,8 @@ from pyspark_txnstore.shared.process_client import close_clients
 from pyspark_txnstore.sink import batch_names, sink
 from pyspark_txnstore.sink.attempt import Attempt
 from pyspark_txnstore.sink.batch_names import BatchName
-from pyspark_txnstore.sink.runs import Run
-from pyspark_txnstore.sink.winners import Commit, Repeat, Written, to_commit
+from pyspark_txnstore.sink.runs import BatchRun
+from pyspark_txnstore.sink.winners import BatchCommit, Repeat, Written, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink.test_sink import read_all, stored
 from tests.spark.sink_lines import Lines
@@ -32,7 +32,7 @@ from tests.spark.waiting import wait_until
 from txnstore.etcd.lifetime import tied_to_parent
 from txnwire.errors import InvalidTxnState, TxnError
 
-OLDER, NEWER = (Run(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
+OLDER, NEWER = (BatchRun(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def options(service: Service, sync_client: txnclient.sync.Client, topic: str) ->
     close_clients()
 
 
-def write(options: SinkOptions, name: BatchName, run: Run, task: int, *values: bytes) -> Written:
+def write(options: SinkOptions, name: BatchName, run: BatchRun, task: int, *values: bytes) -> Written:
     return Attempt(options, name, run, task).write(iter([pa.record_batch({"value": pa.array(values)})]))
 
 
@@ -73,7 +73,7 @@ def test_x1_a_producer_that_has_failed_fails_no_later_task_of_its_process(
     assert read_all(sync_client, topic) == [b"kept"]
 
 
-def commit(options: SinkOptions, *written: Written) -> Commit | Repeat | None:
+def commit(options: SinkOptions, *written: Written) -> BatchCommit | Repeat | None:
     decided = to_commit(written)
     sink._commit(options, decided)
     return decided
@@ -313,7 +313,7 @@ def test_x1_an_older_run_that_fails_aborts_nothing_of_the_newer_one(
     with pytest.raises(InvalidTxnState, match="parted by an abort"):
         commit(options, older, tried_again)
     sink.StreamSink(options, stream).abort([older, tried_again, None], 7)
-    assert isinstance(commit(options, newer), Commit)
+    assert isinstance(commit(options, newer), BatchCommit)
 
 
 def test_x1_a_run_that_fails_aborts_what_it_has_begun(
@@ -327,8 +327,8 @@ def test_x1_a_run_that_fails_aborts_what_it_has_begun(
     mark = b"the mark"
     failed = write(options, named, NEWER, 81, b"a")
     without_rows = Attempt(options, named, NEWER, 84).write(iter([]))
-    left = write(options, untold, Run(NEWER.stamp + mark), 82, b"a")
-    running = write(options, again, Run(b"\xff" * 12 + mark), 83, b"a")
+    left = write(options, untold, BatchRun(NEWER.stamp + mark), 82, b"a")
+    running = write(options, again, BatchRun(b"\xff" * 12 + mark), 83, b"a")
     sink.StreamSink(options, stream, mark).abort([None, without_rows], 7)
     sink.StreamSink(options, stream, mark).abort([None], 7)
     outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in (failed, left, running)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyspark_txnstore.shared.condition import EVERYTHING, Condition, parse
 from pyspark_txnstore.source.columns import MORE, SCHEMA, schema_of
-from pyspark_txnstore.source.part_reading import Part, batches
+from pyspark_txnstore.source.part_reading import SegmentPart, batches
 from pyspark_txnstore.source.stretches import Stretches
 from txnclient import EntryHead, Snapshot, WholeEntry
 from txnclient.reading.entry_heads import PieceHead
@@ -139,7 +139,7 @@ def snapshot() -> Snapshot:
 
 
 SPAN = Span(None, snapshot())
-PART = Part(SEGMENT, EARLIEST, END, SPAN, "fail")
+PART = SegmentPart(SEGMENT, EARLIEST, END, SPAN, "fail")
 CONDITIONS = st.builds(
     Condition,
     keys=st.none() | st.sets(st.sampled_from([b"a", b"b"])).map(frozenset),
@@ -149,7 +149,7 @@ CONDITIONS = st.builds(
 )
 
 
-def rows(log: Log, part: Part, names: Sequence[str], where: Condition) -> list[dict[str, Any]]:
+def rows(log: Log, part: SegmentPart, names: Sequence[str], where: Condition) -> list[dict[str, Any]]:
     return [row for batch in batches(log, part, schema_of(names), where) for row in batch.to_pylist()]
 
 

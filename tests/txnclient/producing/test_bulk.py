@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
-from txnclient.producing.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, Part, parts_of
+from txnclient.producing.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, BulkPart, parts_of
 from txnclient.producing.outgoing import MESSAGE_OVERHEAD_BYTES, checked
 from txnwire.entry import Columns, OutgoingMessage, decode_block, parse_metadata
 from txnwire.errors import InvalidArgument, StoreFull, TxnConflict
@@ -48,7 +48,7 @@ def _one_by_one(message: Any) -> tuple[OutgoingMessage, int]:
 def test_runs_hold_the_messages_in_order_and_within_the_bound(messages: list[Any], batch_bytes: int) -> None:
     expected = [_one_by_one(message) for message in messages]
     found: list[OutgoingMessage] = []
-    for columns, size in Part.of(messages).runs(batch_bytes):
+    for columns, size in BulkPart.of(messages).runs(batch_bytes):
         count = len(columns.values)
         sizes = [one for _, one in expected[len(found) : len(found) + count]]
         assert sum(sizes) == size
@@ -111,7 +111,7 @@ def test_malformed_columns_are_refused(columns: Columns, named: str) -> None:
 def test_malformed_messages_are_refused(message: Any, named: str) -> None:
     for messages in ([message], [b"fine", message]):
         with pytest.raises(txnclient.TxnError, match=named):
-            Part.of(messages)
+            BulkPart.of(messages)
 
 
 @pytest.mark.parametrize("messages", [b"bytes", "text"])

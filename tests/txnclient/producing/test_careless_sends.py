@@ -16,10 +16,10 @@ from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, conn
 from txnclient.options import ProducerOptions
 from txnclient.producing.batches import BulkBatch
 from txnclient.producing.buffer import Buffer
-from txnclient.producing.bulk import PART_MESSAGES, Part
+from txnclient.producing.bulk import PART_MESSAGES, BulkPart
 from txnclient.producing.large_values import PIECE_BYTES
-from txnclient.producing.outbox import Outbox
-from txnclient.producing.room import Room
+from txnclient.producing.outbox import EntryOutbox
+from txnclient.producing.room import BufferRoom
 from txnclient.producing.untold import MOST_KEPT
 from txnclient.transactions.whole import Whole
 from txnwire.errors import StoreFull
@@ -257,7 +257,7 @@ def test_c2_a_commit_waits_for_a_bulk_send_between_two_parts() -> None:
             values = [b"%d" % n for n in range(3 * PART_MESSAGES)]
             parts = producer.parts([("k", value) for value in values])
 
-            async def pull() -> Part | None:
+            async def pull() -> BulkPart | None:
                 await asyncio.sleep(1.0)
                 return next(parts, None)
 
@@ -1018,14 +1018,14 @@ def test_transactions_that_abort_at_once_look_once_at_what_waits_to_be_written(
             kept = producer.send_nowait(b"kept", key="k")
             await asyncio.sleep(0.1)
             looked: list[int] = []
-            remove = Outbox.remove
+            remove = EntryOutbox.remove
 
-            def counted(self: Outbox[Any], doomed: Callable[[Any], bool]) -> list[Any]:
+            def counted(self: EntryOutbox[Any], doomed: Callable[[Any], bool]) -> list[Any]:
                 looked.append(len(self))
                 return remove(self, doomed)
 
             with monkeypatch.context() as patched:
-                patched.setattr(Outbox, "remove", counted)
+                patched.setattr(EntryOutbox, "remove", counted)
                 await asyncio.gather(*(txn.abort() for txn in txns))
             assert len([entries for entries in looked if entries > 1]) < 5
             assert all(isinstance(one.exception(), txnclient.InvalidTxnState) for one in sent)
@@ -1049,7 +1049,7 @@ def test_an_abort_looks_at_none_but_its_own_sends_that_wait_for_room(monkeypatch
             other = asyncio.ensure_future(producer.send(b"other", key="k"))
             await asyncio.sleep(0.1)
             with monkeypatch.context() as patched:
-                patched.delattr(Room, "waiting")
+                patched.delattr(BufferRoom, "waiting")
                 await txns[1].abort()
             assert [one.done() for one in doomed] == [False, True, False]
             await asyncio.gather(txns[0].abort(), txns[2].abort())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.log.dedup import Dedup, InFlight, Verdict
-from txnclient.producing.outbox import NONE_STORED, Outbox
+from segments.log.dedup import Dedup, DedupVerdict, InFlight
+from txnclient.producing.outbox import NONE_STORED, EntryOutbox
 from txnwire.errors import SequenceGap
 from txnwire.ids import Position
 
@@ -24,15 +24,15 @@ def entries(*bounds: tuple[int, int]) -> list[Entry]:
     return [Entry(*one) for one in bounds]
 
 
-def filled(*bounds: tuple[int, int], last_stored: int = NONE_STORED) -> Outbox[Entry]:
-    outbox: Outbox[Entry] = Outbox()
+def filled(*bounds: tuple[int, int], last_stored: int = NONE_STORED) -> EntryOutbox[Entry]:
+    outbox: EntryOutbox[Entry] = EntryOutbox()
     for entry in entries(*bounds):
         outbox.add(entry)
     outbox.reopened(last_stored)
     return outbox
 
 
-def write_all(outbox: Outbox[Entry]) -> list[tuple[Entry, int]]:
+def write_all(outbox: EntryOutbox[Entry]) -> list[tuple[Entry, int]]:
     written = []
     while (following := outbox.next_to_write()) is not None:
         written.append(following)
@@ -40,7 +40,7 @@ def write_all(outbox: Outbox[Entry]) -> list[tuple[Entry, int]]:
 
 
 def test_nothing_is_written_before_the_owner_has_said_what_it_has_stored() -> None:
-    outbox: Outbox[Entry] = Outbox()
+    outbox: EntryOutbox[Entry] = EntryOutbox()
     outbox.add(Entry(0, 0))
     assert outbox.next_to_write() is None
     assert outbox.may_reopen
@@ -165,9 +165,9 @@ class Owner:
         except SequenceGap:
             self.answers.append((entry, "gap"))
             return
-        if admission.verdict is Verdict.STORED:
+        if admission.verdict is DedupVerdict.STORED:
             self.answers.append((entry, "stored"))
-        elif admission.verdict is Verdict.NEW and admission.entry is not None:
+        elif admission.verdict is DedupVerdict.NEW and admission.entry is not None:
             self.pending.append(admission.entry)
 
     def cut(self) -> None:
@@ -199,7 +199,7 @@ Step = st.sampled_from(["add", "write", "store", "refuse", "answer", "cut"])
 @given(st.lists(Step, max_size=80))
 def test_l8_l7_every_entry_ends_once_in_order_whatever_is_lost(steps: list[str]) -> None:
     owner = Owner()
-    outbox: Outbox[Entry] = Outbox()
+    outbox: EntryOutbox[Entry] = EntryOutbox()
     ended: dict[int, str] = {}
     next_id = 0
 

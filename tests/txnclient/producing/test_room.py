@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnclient.producing.room import Room
+from txnclient.producing.room import BufferRoom
 
 
-def _granted(room: Room[str], sizes: dict[str, int]) -> list[str]:
+def _granted(room: BufferRoom[str], sizes: dict[str, int]) -> list[str]:
     given_room = []
     while (who := room.next()) is not None:
         room.take(sizes[who])
@@ -17,7 +17,7 @@ def _granted(room: Room[str], sizes: dict[str, int]) -> list[str]:
 
 
 def test_c3_nobody_passes_one_who_waits_though_it_would_fit() -> None:
-    room: Room[str] = Room(100)
+    room: BufferRoom[str] = BufferRoom(100)
     room.take(80)
     sizes = {"large": 50, "small": 10}
     for who, size in sizes.items():
@@ -30,7 +30,7 @@ def test_c3_nobody_passes_one_who_waits_though_it_would_fit() -> None:
 
 
 def test_c3_who_is_behind_one_that_leaves_gets_its_turn() -> None:
-    room: Room[str] = Room(100)
+    room: BufferRoom[str] = BufferRoom(100)
     room.take(80)
     room.ask("large", 50)
     room.ask("small", 10)
@@ -42,7 +42,7 @@ def test_c3_who_is_behind_one_that_leaves_gets_its_turn() -> None:
 
 
 def test_what_is_larger_than_the_buffer_is_let_in_alone() -> None:
-    room: Room[str] = Room(100)
+    room: BufferRoom[str] = BufferRoom(100)
     assert room.has(1000)
     room.take(1)
     assert not room.has(1000)
@@ -55,7 +55,7 @@ def test_what_is_larger_than_the_buffer_is_let_in_alone() -> None:
 
 @given(st.lists(st.one_of(st.integers(1, 150), st.sampled_from(["store", "leave"])), max_size=60), st.integers(0, 9))
 def test_c3_room_is_given_in_the_order_of_asking_and_never_over_the_bound(steps: list[int | str], which: int) -> None:
-    room: Room[int] = Room(100)
+    room: BufferRoom[int] = BufferRoom(100)
     sizes: dict[int, int] = {}
     taken: list[int] = []
     waiting: list[int] = []

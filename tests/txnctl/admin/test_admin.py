@@ -22,7 +22,7 @@ from txnctl.admin.role_calls import CALL_TIMEOUT_S, RoleCalls
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import AssignmentRecord, Owner, SubscriptionRecord, TxnName, encode
+from txnstore.records import AssignmentRecord, OwnerRecord, SubscriptionRecord, TxnName, encode
 from txnstore.store import Commit, KeyValue, Put
 from txnwire.calls import serve_connection
 from txnwire.names import TopicName
@@ -76,7 +76,7 @@ async def owners() -> AsyncIterator[Owners]:
         topology = directory.topic(TOPIC.path)
         assert topology is not None
         for number, path in enumerate(topology.paths.values()):
-            at = encode(Owner(broker=f"b{number % 2}", address=f"h:{number % 2 + 1}"))
+            at = encode(OwnerRecord(broker=f"b{number % 2}", address=f"h:{number % 2 + 1}"))
             await store.commit(Commit(puts=(Put(keys.owner(path), at, lease.id),)))
         while len(directory.owners()) < SEGMENTS:
             await asyncio.sleep(0.01)

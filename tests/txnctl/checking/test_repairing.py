@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.ledgers import SegmentLedgers
+from segments.log.ledgers import SegmentLog
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Repair
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import Incarnation, Owner, SegmentEntry, TopicRecord, TxnSeq, decode, encode
+from txnstore.records import Incarnation, OwnerRecord, SegmentEntry, TopicRecord, TxnSeq, decode, encode
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.clock import SystemClock
 from txnwire.entry import OutgoingMessage, encode_entry
@@ -92,10 +92,10 @@ def entry(n: int) -> bytes:
     return encode_entry([message], producer="p", incarnation=1, sequence_id=n, publish_time_ms=0)
 
 
-async def make_ledgers(store: MemoryStore, files: FileLedgerStore, count: int) -> tuple[SegmentLedgers, list[KeyValue]]:
+async def make_ledgers(store: MemoryStore, files: FileLedgerStore, count: int) -> tuple[SegmentLog, list[KeyValue]]:
     """Of one entry each, their list in pages of two; the records of it as they stood after a half of them."""
-    owned = await store.commit(Commit(puts=(Put(keys.owner(SEGMENT), encode(Owner(broker="b", address="a"))),)))
-    ledgers = SegmentLedgers(store, files, SEGMENT, epoch=owned.revision, incarnation="i", page_ledgers=2)
+    owned = await store.commit(Commit(puts=(Put(keys.owner(SEGMENT), encode(OwnerRecord(broker="b", address="a"))),)))
+    ledgers = SegmentLog(store, files, SEGMENT, epoch=owned.revision, incarnation="i", page_ledgers=2)
     await ledgers.take_over()
     half: list[KeyValue] = []
     for n in range(count):

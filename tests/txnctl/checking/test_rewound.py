@@ -8,10 +8,10 @@ from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import (
     EPOCH_STEP,
     IDS_STEP,
-    Judge,
     OnDisk,
     Reckoning,
-    Verdict,
+    RewoundJudge,
+    RewoundVerdict,
     adopt,
     raised_ids,
     raised_topic,
@@ -64,33 +64,33 @@ def picture() -> Picture:
 @pytest.mark.parametrize(
     ("counter", "writer", "verdict"),
     [
-        (1, 0, Verdict.KEPT),
-        (2, 0, Verdict.ABORTED),
-        (3, 0, Verdict.ABORTED),
-        (4, W1, Verdict.KEPT),
-        (4, W2, Verdict.ABORTED),
-        (5, 0, Verdict.KEPT),
-        (6, 0, Verdict.ABORTED),
-        (7, W1, Verdict.KEPT),
-        (7, W2, Verdict.ABORTED),
-        (8, 0, Verdict.KEPT),
-        (20, 0, Verdict.LOST),  # begun after the backup, out of a block of ids that had been taken before
-        (5000, 0, Verdict.LOST),
+        (1, 0, RewoundVerdict.KEPT),
+        (2, 0, RewoundVerdict.ABORTED),
+        (3, 0, RewoundVerdict.ABORTED),
+        (4, W1, RewoundVerdict.KEPT),
+        (4, W2, RewoundVerdict.ABORTED),
+        (5, 0, RewoundVerdict.KEPT),
+        (6, 0, RewoundVerdict.ABORTED),
+        (7, W1, RewoundVerdict.KEPT),
+        (7, W2, RewoundVerdict.ABORTED),
+        (8, 0, RewoundVerdict.KEPT),
+        (20, 0, RewoundVerdict.LOST),  # begun after the backup, out of a block of ids that had been taken before
+        (5000, 0, RewoundVerdict.LOST),
     ],
 )
-def test_e8_only_what_etcd_knows_as_committed_stays(counter: int, writer: int, verdict: Verdict) -> None:
-    assert Judge(picture()).verdict(txn(counter), writer) is verdict
+def test_e8_only_what_etcd_knows_as_committed_stays(counter: int, writer: int, verdict: RewoundVerdict) -> None:
+    assert RewoundJudge(picture()).verdict(txn(counter), writer) is verdict
 
 
 def test_e8_an_unknown_coordinator_id_is_of_after_the_backup() -> None:
-    assert Judge(picture()).verdict(TxnId(9, 1), 0) is Verdict.LOST
+    assert RewoundJudge(picture()).verdict(TxnId(9, 1), 0) is RewoundVerdict.LOST
 
 
 def test_e8_what_is_aborted_is_noted_once_where_it_ends_and_left_to_who_knows_of_it() -> None:
     found = picture()
     found.write_index = {(txn(3), SEGMENT): None}
     found.aborted = {(SEGMENT, txn(2), None): AbortedRecord(max_position=(1, 1))}
-    reckoning = Reckoning(found, Judge(found), SEGMENT, known=[(txn(6), None)])
+    reckoning = Reckoning(found, RewoundJudge(found), SEGMENT, known=[(txn(6), None)])
     entries = [(1, 0), (2, 0), (3, 0), (6, 0), (4, W1), (4, W2), (30, 0), (31, 0)]
     for at, (counter, writer) in enumerate([*entries, (30, 0)]):
         reckoning.entry(txn(counter), writer, Position(1 + at // 7, at), 2)
@@ -100,7 +100,7 @@ def test_e8_what_is_aborted_is_noted_once_where_it_ends_and_left_to_who_knows_of
         2: {(txn(30), None): Position(2, 8), (txn(31), None): Position(2, 7)},
     }
     assert doomed.lost == {txn(30): 4, txn(31): 2}
-    elsewhere = Reckoning(found, Judge(found), "public/default/t/other", known=())
+    elsewhere = Reckoning(found, RewoundJudge(found), "public/default/t/other", known=())
     elsewhere.entry(txn(3), 0, Position(1, 0), 1)  # it had no op there when the backup was taken
     assert elsewhere.doomed().by_ledger == {1: {(txn(3), None): Position(1, 0)}}
 

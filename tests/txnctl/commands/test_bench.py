@@ -14,7 +14,7 @@ from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import LoopClock, run
 from tests.txnctl.command_line import done, start, txnctl
 from txnctl.bench.latencies import Latencies
-from txnctl.bench.load import Load
+from txnctl.bench.load import CallLoad
 from txnwire.errors import Overloaded
 
 TOPIC = "topic://public/default/measured"
@@ -50,7 +50,7 @@ def test_at_a_rate_a_stall_is_charged_to_everything_that_was_due_in_it() -> None
     """Dies where a call is timed from when it got its turn: then one is slow, and the others were never there."""
 
     async def scenario() -> None:
-        load = Load(LoopClock(), seconds=10.0, concurrency=1, per_second=100)
+        load = CallLoad(LoopClock(), seconds=10.0, concurrency=1, per_second=100)
         loop = asyncio.get_running_loop()
         began, one_at_a_time = loop.time(), asyncio.Lock()
 
@@ -72,7 +72,7 @@ def test_at_a_rate_a_stall_is_charged_to_everything_that_was_due_in_it() -> None
 
 def test_loops_go_as_fast_as_they_can_and_pause_when_they_are_refused() -> None:
     async def scenario() -> None:
-        load = Load(LoopClock(), seconds=1.0, concurrency=5, per_second=None)
+        load = CallLoad(LoopClock(), seconds=1.0, concurrency=5, per_second=None)
         refusing = [False]
 
         async def call() -> tuple[int, int]:

@@ -30,7 +30,7 @@ from txnstore.records import (
     LedgerRecord,
     LoadSample,
     Op,
-    Owner,
+    OwnerRecord,
     SegmentEntry,
     SubscriptionRecord,
     TopicRecord,
@@ -41,7 +41,7 @@ from txnstore.records import (
     encode,
 )
 from txnstore.store import Commit, Delete, KeyValue, Put, RangeResult
-from txnstore.writes.collection_transitions import Collectable, Outcomes, read_outcomes
+from txnstore.writes.collection_transitions import Collectable, OutcomeBitmap, read_outcomes
 from txnwire.ids import Position, TxnId
 from txnwire.names import TopicName
 
@@ -80,7 +80,7 @@ def sound() -> Picture:
 
 
 def owner_record(*, lease: int) -> KeyValue:
-    value = encode(Owner(broker="broker-1", address="127.0.0.1:1"))
+    value = encode(OwnerRecord(broker="broker-1", address="127.0.0.1:1"))
     return KeyValue(keys.owner(LOW), value, 1, 4, 4, lease)
 
 
@@ -103,7 +103,7 @@ def test_what_is_being_erased_has_positions_beyond_its_ledgers_which_are_listed_
 
 def collected(picture: Picture) -> None:
     block = TXN.counter // keys.OUTCOMES_PER_BLOCK
-    empty: Outcomes = read_outcomes(TXN.tcid, block, None)
+    empty: OutcomeBitmap = read_outcomes(TXN.tcid, block, None)
     final = Collectable(TXN.counter, True, 4)
     picture.outcomes[TXN.tcid, block] = empty.with_finals([final], NOW_MS)
 
@@ -237,7 +237,7 @@ def test_every_rule_has_a_violation() -> None:
         (keys.aborted(LOW, TXN), AbortedRecord(max_position=None)),
         (keys.aborted(LOW, TXN, 12), AbortedRecord(max_position=(1, 1))),
         (keys.ledger(LOW), LedgerRecord(ledgers=[])),
-        (keys.owner(LOW), Owner(broker="b", address="a:1")),
+        (keys.owner(LOW), OwnerRecord(broker="b", address="a:1")),
         (keys.subscription(TOPIC, "job"), SubscriptionRecord(type="stream", start={})),
         (keys.assignment(TOPIC, "job"), AssignmentRecord(epoch=1, consumers={})),
         (keys.txn_seq(3), TxnSeq(next=1)),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnctl.commands import lines
-from txnctl.commands.lines import Input, Outgoing, Splitter, parse, runs
+from txnctl.commands.lines import Input, PipedMessage, Splitter, parse, runs
 from txnwire.errors import InvalidArgument
 
 
@@ -42,7 +42,7 @@ def encoded(value: bytes, key: bytes | None) -> bytes:
 
 @given(st.binary(), st.none() | st.binary())
 def test_json_carries_any_bytes_back(value: bytes, key: bytes | None) -> None:
-    assert parse(encoded(value, key), Input.JSON, None, 1) == Outgoing(key, value)
+    assert parse(encoded(value, key), Input.JSON, None, 1) == PipedMessage(key, value)
 
 
 def test_text_is_told_as_text_and_other_bytes_besides() -> None:
@@ -55,7 +55,7 @@ def test_text_is_told_as_text_and_other_bytes_besides() -> None:
 
 def test_a_record_has_all_that_a_message_can_have() -> None:
     line = b'{"value": "{\\"c\\": 7}", "properties": {"a": "b"}, "event_time_ms": 5}'
-    assert parse(line, Input.JSON, "c", 1) == Outgoing(b"7", b'{"c": 7}', {"a": "b"}, 5)
+    assert parse(line, Input.JSON, "c", 1) == PipedMessage(b"7", b'{"c": 7}', {"a": "b"}, 5)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_wrong_line_is_named(line: bytes, form: Input, key_field: str | None, 
 
 @given(st.lists(st.booleans(), max_size=30))
 def test_bulk_and_single_messages_keep_their_order(plain: list[bool]) -> None:
-    messages = [Outgoing(None, b"%d" % n, None if one else {"p": "1"}) for n, one in enumerate(plain)]
+    messages = [PipedMessage(None, b"%d" % n, None if one else {"p": "1"}) for n, one in enumerate(plain)]
     found = list(runs(messages))
     assert [message for run in found for message in run] == messages
     assert all(len(run) == 1 or all(message.plain for message in run) for run in found)
@@ -85,5 +85,5 @@ def test_bulk_and_single_messages_keep_their_order(plain: list[bool]) -> None:
 @pytest.mark.parametrize("more", [{"properties": {"a": "b"}}, {"event_time_ms": 0}], ids=["properties", "event time"])
 def test_a_message_with_more_than_key_and_value_is_sent_alone(more: dict[str, Any]) -> None:
     """In bulk go keys and values: whatever else it has would be lost on the way."""
-    plain, special = Outgoing(b"k", b"v"), Outgoing(b"k", b"v", **more)
+    plain, special = PipedMessage(b"k", b"v"), PipedMessage(b"k", b"v", **more)
     assert list(runs([plain, plain, special, special, plain])) == [[plain, plain], [special], [special], [plain]]

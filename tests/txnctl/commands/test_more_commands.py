@@ -19,7 +19,7 @@ from tests.processes import read_all
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnctl.command_line import done, start, txnctl
 from txnctl.commands.asking import start_of
-from txnctl.commands.lines import Input, Outgoing
+from txnctl.commands.lines import Input, PipedMessage
 from txnctl.commands.piping import _send, _Sent
 from txnctl.main import wants_json
 from txnwire.clock import SystemClock
@@ -272,7 +272,7 @@ async def test_ctrl_c_counts_the_transaction_whose_commit_is_on_its_way(cluster:
         await client.create_topic(TOPIC)
         async with client.producer(TOPIC) as producer:
             sent = _Sent(TOPIC, 2, Input.LINES, None)
-            messages = [Outgoing(None, b"one"), Outgoing(None, b"two")]
+            messages = [PipedMessage(None, b"one"), PipedMessage(None, b"two")]
             transport.lose["end_txn_ok"] = 1
             sending = asyncio.create_task(_send(client, producer, sent, messages, timeout_s=60.0))
             async with asyncio.timeout(20):

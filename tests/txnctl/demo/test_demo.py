@@ -16,17 +16,17 @@ from tests.processes import process_cluster
 from tests.txnctl.command_line import TIMEOUT_S, done, txnctl
 from txnctl.demo.flights import TALLIES, Tally
 from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, read_lines
-from txnctl.demo.verify import Findings
+from txnctl.demo.verify import DemoFindings
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 FLIGHTS = 5000
 
 
-async def judge(url: str, folder: Path) -> tuple[int | None, Findings]:
+async def judge(url: str, folder: Path) -> tuple[int | None, DemoFindings]:
     words = (sys.executable, "-m", "txnctl.demo.verify", url, str(folder / "journals"), str(FLIGHTS))
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     out, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
-    return process.returncode, msgspec.json.decode(out, type=Findings)
+    return process.returncode, msgspec.json.decode(out, type=DemoFindings)
 
 
 def to_try(out: str, kept: Path) -> list[list[str]]:

@@ -10,8 +10,8 @@ import pytest
 
 from txnclient import Message
 from txnctl.demo.flights import CarrierTotal, Tally, outcome_of, read_flights, tallies_of, totals_of
-from txnctl.demo.journal import ABORTED, COMMITTED, Journal, Line, read_lines
-from txnctl.demo.verify import Findings, Judge
+from txnctl.demo.journal import ABORTED, COMMITTED, Journal, JournalLine, read_lines
+from txnctl.demo.verify import DemoFindings, DemoJudge
 
 ROWS = 1000
 
@@ -37,7 +37,7 @@ def test_tallies_of_parts_add_up_to_the_totals_of_the_whole() -> None:
 
 def test_a_torn_last_line_of_a_journal_is_passed_over(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "w.jsonl")
-    journal.write(Line("t1", COMMITTED, 3))
+    journal.write(JournalLine("t1", COMMITTED, 3))
     journal.close()
     with (tmp_path / "w.jsonl").open("ab") as torn:
         torn.write(b'{"txn_id": "t2", "ev')
@@ -53,16 +53,16 @@ class Seen:
         self.key = None if key is None else key.encode()
 
 
-def judged(tmp_path: Path, spoil: str) -> Findings:
+def judged(tmp_path: Path, spoil: str) -> DemoFindings:
     """Everything as it should be, in two transactions, but for the one thing that `spoil` names."""
     flights = list(read_flights(ROWS))
     parts = {"txn-1": flights[:120], "txn-2": flights[120:]}
     journal = Journal(tmp_path / "w.jsonl")
     for txn_id, part in parts.items():
         aborted = spoil == "aborted" and txn_id == "txn-2"
-        journal.write(Line(txn_id, ABORTED if aborted else COMMITTED, len(part) + (spoil == "torn")))
+        journal.write(JournalLine(txn_id, ABORTED if aborted else COMMITTED, len(part) + (spoil == "torn")))
     journal.close()
-    judge = Judge(ROWS, tmp_path)
+    judge = DemoJudge(ROWS, tmp_path)
     for txn_id, part in parts.items():
         outcomes: list[Any] = [(outcome_of(flight), flight.tailnum) for flight in part]
         tallies = tallies_of(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, Line
+from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, JournalLine
 from txnctl.demo.lags import lags, unfinished
 
 ANSWERED_S, READ_S = 2.8, 2.9
@@ -17,11 +17,11 @@ OTHERS = {
 }
 
 
-def life(txn_id: str, begun: float, ended: float, event: str, *, written: float) -> list[Line]:
+def life(txn_id: str, begun: float, ended: float, event: str, *, written: float) -> list[JournalLine]:
     return [
-        Line(txn_id, BEGUN, 1, at_s=begun),
-        Line(txn_id, INTENT, 1, at_s=written),
-        Line(txn_id, event, 1, at_s=ended),
+        JournalLine(txn_id, BEGUN, 1, at_s=begun),
+        JournalLine(txn_id, INTENT, 1, at_s=written),
+        JournalLine(txn_id, event, 1, at_s=ended),
     ]
 
 
@@ -35,7 +35,7 @@ def test_a_lag_is_counted_from_the_commit_and_from_when_nobody_held_it_any_more(
 
 
 def test_a_killed_workers_transaction_holds_until_it_was_given_up() -> None:
-    lines = [Line("killed", BEGUN, 1, at_s=0.0), *life("it", 1.0, 2.0, COMMITTED, written=1.5)]
+    lines = [JournalLine("killed", BEGUN, 1, at_s=0.0), *life("it", 1.0, 2.0, COMMITTED, written=1.5)]
     assert unfinished(lines) == ["killed"]
     found = lags(lines, {"it": 10.25}, {"killed": 10.0})
     assert found.since_commit == [pytest.approx(8250.0)]
@@ -43,7 +43,7 @@ def test_a_killed_workers_transaction_holds_until_it_was_given_up() -> None:
 
 
 def test_what_began_unknown_when_is_no_excuse() -> None:
-    other = [Line("other", COMMITTED, 1, at_s=READ_S - 0.01)]
+    other = [JournalLine("other", COMMITTED, 1, at_s=READ_S - 0.01)]
     assert lags(life("it", 1.0, ANSWERED_S, COMMITTED, written=1.8) + other, {"it": READ_S}, {}).since_free == [
         pytest.approx(100.0)
     ]

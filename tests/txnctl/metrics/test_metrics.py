@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster import InProcessCluster
 from txnctl.metrics.catalogue import catalogue, families
-from txnctl.metrics.metric import Kind, Metric, cumulative, largest
+from txnctl.metrics.metric import Metric, MetricKind, cumulative, largest
 from txnctl.process.http import HttpEndpoint
 from txnctl.process.server import Server
 from txnwire.histogram import Histogram
@@ -62,10 +62,10 @@ def test_names_are_the_conventions() -> None:
     assert len(set(names)) == len(names)
     for metric in catalogue():
         assert re.fullmatch(r"(txnstore|pulsar_txn)(_[a-z]+)+", metric.name), metric.name
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         assert metric.help[0].isupper() or metric.help[0].isdigit() or metric.help.startswith("etcd"), metric.name
         assert metric.help.endswith("."), metric.name
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             assert metric.name.endswith(("_seconds", "_size")), metric.name
 
 
@@ -176,7 +176,7 @@ async def ask(endpoint: HttpEndpoint, path: str) -> tuple[int, str]:
     return await asyncio.to_thread(get, endpoint.address, path)
 
 
-ANSWER: Metric[int] = Metric(name="txnstore_answer", kind=Kind.GAUGE, help="It.", read=lambda of: of)
+ANSWER: Metric[int] = Metric(name="txnstore_answer", kind=MetricKind.GAUGE, help="It.", read=lambda of: of)
 
 
 async def test_readiness_says_why_and_metrics_are_of_this_moment() -> None:

@@ -14,7 +14,7 @@ from tests.segments.virtual_time import LoopClock, run
 from txnctl.process.founding import PATIENCE_S
 from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
-from txnctl.process.sweeper import Sweeper
+from txnctl.process.sweeper import Maintainer
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.store import Commit, Put
@@ -35,7 +35,7 @@ def test_e3_a_full_store_that_can_elect_nobody_is_relieved_all_the_same() -> Non
         except StoreFull:
             etcd.quota_bytes = DEFAULT_QUOTA_BYTES  # what filled it has gone, but the alarm stays
         assert etcd.no_space
-        sweeper = Sweeper(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+        sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
         sweeper.start()
         async with asyncio.timeout(60):
             while etcd.no_space or not etcd.leases():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnstore.access.grouping import Group, GroupPlanner, Member, halves
+from txnstore.access.grouping import Group, GroupMember, GroupPlanner, halves
 from txnstore.store import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_OPS,
@@ -34,18 +34,18 @@ def commit(
     return Commit(compares, tuple(Put(key, b"", lease) for key in puts), tuple(cut))
 
 
-def planner(max_txn_ops: int = 1000, max_members: int = 500, max_bytes: int = 10**6) -> GroupPlanner[Member]:
+def planner(max_txn_ops: int = 1000, max_members: int = 500, max_bytes: int = 10**6) -> GroupPlanner[GroupMember]:
     return GroupPlanner(max_txn_ops=max_txn_ops, max_bytes=max_bytes, max_members=max_members)
 
 
-def offered(plan: GroupPlanner[Member], *commits: Commit) -> list[Member]:
-    members = [Member(one, b"xx") for one in commits]
+def offered(plan: GroupPlanner[GroupMember], *commits: Commit) -> list[GroupMember]:
+    members = [GroupMember(one, b"xx") for one in commits]
     for member in members:
         plan.offer(member)
     return members
 
 
-def taken(plan: GroupPlanner[Member]) -> Group[Member]:
+def taken(plan: GroupPlanner[GroupMember]) -> Group[GroupMember]:
     group = plan.take()
     assert group is not None
     return group
@@ -186,16 +186,16 @@ def test_a_withdrawn_member_is_not_taken() -> None:
 )
 def test_malformed_commits_are_refused_before_they_are_sent(malformed: Commit, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        Member(malformed, b"")
+        GroupMember(malformed, b"")
 
 
 def test_a_commit_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="cut it into several"):
-        Member(commit(puts=[A]), bytes(MAX_COMMIT_BYTES + 1))
+        GroupMember(commit(puts=[A]), bytes(MAX_COMMIT_BYTES + 1))
 
 
 def test_halves_lose_nobody() -> None:
-    members = [Member(commit(puts=[b"%d" % n]), b"") for n in range(5)]
+    members = [GroupMember(commit(puts=[b"%d" % n]), b"") for n in range(5)]
     first, second = halves(members)
     assert first + second == members
     assert len(first) == 2
@@ -225,13 +225,13 @@ def some_commit(draw: st.DrawFn) -> Commit:
     return commit(*compares, puts=puts, deletes=deletes, lease=draw(st.sampled_from([0, 0, 0, 9])) if puts else 0)
 
 
-def written_by(member: Member) -> set[bytes]:
+def written_by(member: GroupMember) -> set[bytes]:
     spans = [(put.key, put.key + b"\0") for put in member.commit.puts]
     spans += [(delete.key, delete.range_end or delete.key + b"\0") for delete in member.commit.deletes]
     return {key for key in (A, B, C, b"/d", b"/e") for start, end in spans if start <= key < end}
 
 
-def compared_by(member: Member) -> set[bytes]:
+def compared_by(member: GroupMember) -> set[bytes]:
     spans = [(compare.key, compare.range_end or compare.key + b"\0") for compare in member.commit.compares]
     return {key for key in (A, B, C, b"/d", b"/e") for start, end in spans if start <= key < end}
 
@@ -240,8 +240,8 @@ def compared_by(member: Member) -> set[bytes]:
 def test_every_request_obeys_the_rules(commits: list[Commit], finishing: list[int], max_members: int) -> None:
     plan = planner(max_members=max_members)
     members = offered(plan, *commits)
-    in_flight: list[Group[Member]] = []
-    sent: list[Member] = []
+    in_flight: list[Group[GroupMember]] = []
+    sent: list[GroupMember] = []
     turns = iter([*finishing, *[0] * 200])
     while len(sent) < len(members) or in_flight:
         group = plan.take()
@@ -263,11 +263,11 @@ def test_every_request_obeys_the_rules(commits: list[Commit], finishing: list[in
         assert writers == expected, f"plain writes of {key!r} keep their order"
 
 
-def is_plain(member: Member) -> bool:
+def is_plain(member: GroupMember) -> bool:
     return not member.commit.compares and not member.alone
 
 
-def check(group: Group[Member]) -> None:
+def check(group: Group[GroupMember]) -> None:
     assert group.members
     for one in group.members:
         assert len(group.members) == 1 or not any(put.lease for put in one.commit.puts)

@@ -15,7 +15,7 @@ from txnstore.access.lineage import Lineage, StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.records import Incarnation, encode
-from txnstore.store import Commit, Delete, KeyValue, Put, Watch
+from txnstore.store import Commit, Delete, KeyValue, Put, StoreWatch
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import TxnError
 
@@ -129,7 +129,7 @@ async def test_e8_a_member_that_still_reads_its_log_raises_no_alarm(
         await member.server.stop(None)
 
 
-async def exhausted(watch: Watch) -> None:
+async def exhausted(watch: StoreWatch) -> None:
     async for _ in watch:
         pass
 

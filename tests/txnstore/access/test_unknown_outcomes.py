@@ -23,15 +23,15 @@ from tests.txnstore.faulty_store import (
     record,
 )
 from txnstore import keys
-from txnstore.access.backend import Backend, Fence
+from txnstore.access.backend import Backend, RequestFence
 from txnstore.access.group_commit import COMPANY, COMPANY_S, GroupCommit
-from txnstore.access.grouping import Member
+from txnstore.access.grouping import GroupMember
 from txnstore.access.sending_fence import RENEW_S, TTL_S
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryBackend, MemoryStore
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Delete,
     Put,
     Read,
@@ -370,8 +370,8 @@ def test_e3_the_fence_of_who_works_stands_however_long_etcd_is_full() -> None:
 
 class BrokenBackend(MemoryBackend):
     async def commit(
-        self, members: Sequence[Member], *, repeated: bool, fence: Fence | None = None
-    ) -> list[CommitResult]:
+        self, members: Sequence[GroupMember], *, repeated: bool, fence: RequestFence | None = None
+    ) -> list[CommitVerdict]:
         raise ZeroDivisionError("a bug")
 
 

@@ -23,14 +23,14 @@ from txnstore.store import (
     Delete,
     EventKind,
     Put,
-    Watch,
+    StoreWatch,
 )
 
 
 class Follower:
     """Keeps a copy of a range by a watch alone."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: StoreWatch) -> None:
         self.watch = watch
         self.records: dict[bytes, bytes] = {}
         self.revision = 0

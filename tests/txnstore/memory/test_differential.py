@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from txnstore.access.backend import Backend, Reason, Refused, WatchStream
-from txnstore.access.grouping import Member
+from txnstore.access.grouping import GroupMember
 from txnstore.etcd.backend import EtcdBackend
-from txnstore.etcd.connection import Connection
+from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.settings import EtcdSettings
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryBackend
 from txnstore.store import (
     Commit,
-    CommitResult,
+    CommitVerdict,
     Compacted,
     Compare,
     Delete,
@@ -63,12 +63,12 @@ class Side:
         lease = self.leases.index(found.lease) + 1 if found.lease else 0
         return KeyValue(found.key, found.value, found.version, created, modified, lease)
 
-    def commit(self, commit: Commit) -> Member:
-        """A member as the wire has it, without the checks that `Member` makes of a commit."""
+    def commit(self, commit: Commit) -> GroupMember:
+        """A member as the wire has it, without the checks that `GroupMember` makes of a commit."""
         compares = [Compare(c.key, c.target, c.relation, self._number(c), c.range_end) for c in commit.compares]
         puts = [Put(put.key, put.value, self.lease(put.lease)) for put in commit.puts]
         mine = Commit(tuple(compares), tuple(puts), commit.deletes, commit.else_reads)
-        member = Member(Commit(), b"")
+        member = GroupMember(Commit(), b"")
         member.commit, member.wire = mine, self.backend.encode(mine)
         return member
 
@@ -80,9 +80,9 @@ class Side:
                 return self.lease(compare.value)
         return compare.value
 
-    def result(self, result: CommitResult) -> CommitResult:
+    def result(self, result: CommitVerdict) -> CommitVerdict:
         reads = tuple(tuple(self.record(record) for record in read) for read in result.reads)
-        return CommitResult(result.succeeded, self.relative(result.revision), reads, result.repeated)
+        return CommitVerdict(result.succeeded, self.relative(result.revision), reads, result.repeated)
 
     def event(self, event: Event) -> Event:
         return Event(event.kind, self.record(event.record))
@@ -159,7 +159,7 @@ class Run:
     async def write(self) -> None:
         commits = [self.chance.commit() for _ in range(self.chance.random.choice((1, 1, 2, 3, 5)))]
 
-        async def send(side: Side) -> list[CommitResult] | str:
+        async def send(side: Side) -> list[CommitVerdict] | str:
             try:
                 results = await side.backend.commit([side.commit(commit) for commit in commits], repeated=False)
             except Refused as refusal:
@@ -275,7 +275,7 @@ async def events_until(side: Side, stream: WatchStream, revision: int) -> list[E
 
 @pytest.fixture
 async def real(etcd_process: EmbeddedEtcd) -> AsyncIterator[EtcdBackend]:
-    connection = Connection(EtcdSettings(endpoints=(etcd_process.url,), development=True), SystemClock())
+    connection = EtcdConnection(EtcdSettings(endpoints=(etcd_process.url,), development=True), SystemClock())
     backend = EtcdBackend(connection, b"/differential")
     await backend.open()
     yield backend
@@ -289,7 +289,7 @@ async def default_sides(tmp_path: Path) -> AsyncIterator[tuple[Side, Side]]:
     process, memory = EmbeddedEtcd(command), MemoryBackend(MemoryEtcd(SystemClock(), max_txn_ops=128), "memory", None)
     await process.start()
     backend = EtcdBackend(
-        Connection(EtcdSettings(endpoints=(process.url,), development=True), SystemClock()), b"/limits"
+        EtcdConnection(EtcdSettings(endpoints=(process.url,), development=True), SystemClock()), b"/limits"
     )
     try:
         await backend.open()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import ABORTED, COMMITTED, NO_WRITER, OPEN, AbortedRecord, Header, Op, TxnName
-from txnstore.store import MAX_COMMIT_OPS, Commit, CommitResult, Delete, KeyValue, Put
+from txnstore.store import MAX_COMMIT_OPS, Commit, CommitVerdict, Delete, KeyValue, Put
 from txnstore.writes.collection_transitions import (
     MAX_COLLECTED,
     MAX_RUNS,
@@ -17,7 +17,7 @@ from txnstore.writes.collection_transitions import (
     Horizon,
     Leftover,
     Leftovers,
-    Outcomes,
+    OutcomeBitmap,
     batches_of,
     block_of,
     leftover_records,
@@ -32,7 +32,7 @@ from txnstore.writes.collection_transitions import (
     runs_of,
 )
 from txnstore.writes.op_transitions import Rewrite
-from txnstore.writes.transitions import Decision, decide
+from txnstore.writes.transitions import RecordedDecision, decide
 from txnwire.errors import DataCorrupt, NotOwner
 from txnwire.ids import TxnId
 
@@ -76,21 +76,21 @@ def test_a_batch_stays_within_one_block_and_every_limit(counters: list[int]) -> 
         assert len({block_of(counter) for counter in ids}) == 1
         assert len(runs_of(ids)) <= MAX_RUNS
         assert len(batch) <= MAX_COLLECTED
-        commit = plan_collect(5, Outcomes(1, block_of(ids[0])), batch, Horizon(), raise_to=9, touched_ms=1)
+        commit = plan_collect(5, OutcomeBitmap(1, block_of(ids[0])), batch, Horizon(), raise_to=9, touched_ms=1)
         assert len(commit.compares) <= MAX_COMMIT_OPS
         assert len(commit.puts) + len(commit.deletes) <= MAX_COMMIT_OPS
 
 
 def test_neighbours_cost_one_mutation_each_and_two_for_all() -> None:
     commit = plan_collect(
-        5, Outcomes(1, 0), [Collectable(n, True, n) for n in range(1, 301)], Horizon(), raise_to=300, touched_ms=1
+        5, OutcomeBitmap(1, 0), [Collectable(n, True, n) for n in range(1, 301)], Horizon(), raise_to=300, touched_ms=1
     )
     assert (len(commit.puts), len(commit.deletes), len(commit.compares)) == (2, 1, 5)
 
 
 @given(st.dictionaries(st.integers(4096, 8191), st.booleans(), max_size=60), st.booleans())
 def test_outcomes_survive_their_record(finals: dict[int, bool], known: bool) -> None:
-    block = Outcomes(1, 1).with_finals([Collectable(n, ok, 1) for n, ok in finals.items()], touched_ms=7)
+    block = OutcomeBitmap(1, 1).with_finals([Collectable(n, ok, 1) for n, ok in finals.items()], touched_ms=7)
     record = KeyValue(block.key, records.encode(block.record()), 1, 2, 9)
     again = read_outcomes(1, 1, record)
     assert again == block._replace(mod_revision=9)
@@ -103,7 +103,7 @@ def test_outcomes_survive_their_record(finals: dict[int, bool], known: bool) -> 
 def test_a_damaged_outcome_block_is_named(bitmap: str) -> None:
     value = b'{"v":1,"decided":"%s","committed":"%s","touched_ms":1}' % (bitmap.encode(), bitmap.encode())
     with pytest.raises(DataCorrupt, match="/txn-outcome/0001/"):
-        read_outcomes(1, 0, KeyValue(Outcomes(1, 0).key, value, 1, 2, 9))
+        read_outcomes(1, 0, KeyValue(OutcomeBitmap(1, 0).key, value, 1, 2, 9))
 
 
 # ---- on a store ----
@@ -113,14 +113,14 @@ async def test_collection_deletes_headers_sets_bits_and_raises_the_horizon(memor
     epoch = await put(memory_store, keys.tc(1))
     finals = [await finish(memory_store, counter) for counter in (5, 6, 7, 90)]
     top = max(one.revision for one in finals)
-    commit = plan_collect(epoch, Outcomes(1, 0), finals, Horizon(), raise_to=top, touched_ms=44)
+    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=top, touched_ms=44)
     result = await memory_store.commit(commit)
-    verdict = read_collect_verdict(commit, result, Outcomes(1, 0), Horizon())
+    verdict = read_collect_verdict(commit, result, OutcomeBitmap(1, 0), Horizon())
     assert verdict.applied
     assert present(memory_store, keys.TXN) == []
     assert verdict.horizon == Horizon(top, result.revision)
     assert verdict.horizon == read_horizon(memory_store.etcd.mvcc.get(keys.GC_HORIZON))
-    block = read_outcomes(1, 0, memory_store.etcd.mvcc.get(Outcomes(1, 0).key))
+    block = read_outcomes(1, 0, memory_store.etcd.mvcc.get(OutcomeBitmap(1, 0).key))
     assert block == verdict.outcomes
     assert [block.state_of(n) for n in (4, 5, 6, 7, 8, 90)] == [None, COMMITTED, COMMITTED, COMMITTED, None, COMMITTED]
 
@@ -137,19 +137,19 @@ async def test_e5_nothing_is_collected_while_an_op_remains_or_anything_else_is_n
         await put(memory_store, keys.txn(TxnId(1, 8)), records.encode(OPENED))
         finals.append(Collectable(8, True, 1))
     elif what == "outcomes":
-        await put(memory_store, Outcomes(1, 0).key, records.encode(Outcomes(1, 0).record()))
+        await put(memory_store, OutcomeBitmap(1, 0).key, records.encode(OutcomeBitmap(1, 0).record()))
     elif what == "horizon":
         await put(memory_store, keys.GC_HORIZON, b'{"v":1,"revision":3}')
     else:
         await memory_store.commit(Commit(deletes=(Delete(keys.tc(1)),)))
     before = present(memory_store, keys.TXN)
-    commit = plan_collect(epoch, Outcomes(1, 0), finals, Horizon(), raise_to=999, touched_ms=44)
+    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=999, touched_ms=44)
     result = await memory_store.commit(commit)
     if what == "owner":
         with pytest.raises(NotOwner):
-            read_collect_verdict(commit, result, Outcomes(1, 0), Horizon())
+            read_collect_verdict(commit, result, OutcomeBitmap(1, 0), Horizon())
     else:
-        verdict = read_collect_verdict(commit, result, Outcomes(1, 0), Horizon())
+        verdict = read_collect_verdict(commit, result, OutcomeBitmap(1, 0), Horizon())
         assert not verdict.applied
         assert verdict.horizon == Horizon(3, result.revision) if what == "horizon" else Horizon()
     assert present(memory_store, keys.TXN) == before
@@ -161,24 +161,24 @@ async def test_e5_an_op_of_a_neighbour_does_not_hold_a_run_up(memory_store: Memo
     finals = [await finish(memory_store, counter) for counter in (5, 6, 7)]
     for neighbour in (4, 8):
         await put(memory_store, keys.op(keys.write_ops(TxnId(1, neighbour), SEGMENT), 3, 1))
-    commit = plan_collect(epoch, Outcomes(1, 0), finals, Horizon(), raise_to=999, touched_ms=44)
+    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=999, touched_ms=44)
     assert (await memory_store.commit(commit)).succeeded
 
 
 async def test_a_repeated_collection_knows_its_own_landing(memory_store: MemoryStore) -> None:
     epoch = await put(memory_store, keys.tc(1))
     finals = [await finish(memory_store, 5)]
-    commit = plan_collect(epoch, Outcomes(1, 0), finals, Horizon(), raise_to=9, touched_ms=44)
+    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=44)
     assert (await memory_store.commit(commit)).succeeded
     again = await memory_store.commit(commit)
-    repeated = CommitResult(False, again.revision, again.reads, repeated=True)
-    assert read_collect_verdict(commit, repeated, Outcomes(1, 0), Horizon()).applied
+    repeated = CommitVerdict(False, again.revision, again.reads, repeated=True)
+    assert read_collect_verdict(commit, repeated, OutcomeBitmap(1, 0), Horizon()).applied
 
 
 async def test_a_block_touched_again_does_not_expire(memory_store: MemoryStore) -> None:
-    await put(memory_store, Outcomes(1, 0).key, records.encode(Outcomes(1, 0, touched_ms=5).record()))
-    seen = read_outcomes(1, 0, memory_store.etcd.mvcc.get(Outcomes(1, 0).key))
-    await put(memory_store, Outcomes(1, 0).key, records.encode(Outcomes(1, 0, touched_ms=9).record()))
+    await put(memory_store, OutcomeBitmap(1, 0).key, records.encode(OutcomeBitmap(1, 0, touched_ms=5).record()))
+    seen = read_outcomes(1, 0, memory_store.etcd.mvcc.get(OutcomeBitmap(1, 0).key))
+    await put(memory_store, OutcomeBitmap(1, 0).key, records.encode(OutcomeBitmap(1, 0, touched_ms=9).record()))
     assert not (await memory_store.commit(plan_expire_outcomes(seen))).succeeded
 
 
@@ -188,7 +188,7 @@ def test_a_name_record_takes_the_outcome_over_only_while_it_names_the_transactio
 ) -> None:
     key = keys.txn_name("job/1")
     record = None if named is None else KeyValue(key, records.encode(TxnName(v=1, txn_id=str(named))), 1, 2, 30)
-    rewrite = name_rewrite(record, TxnId(1, 5), Decision(COMMITTED, 8, None, ("0a",), "rows=3"), 55)
+    rewrite = name_rewrite(record, TxnId(1, 5), RecordedDecision(COMMITTED, 8, None, ("0a",), "rows=3"), 55)
     assert (rewrite is not None) == taken
     if rewrite is not None:
         assert rewrite.mod_revision == 30
@@ -201,10 +201,10 @@ async def test_a_name_record_is_rewritten_in_the_collection_s_own_transaction(me
     finals = [await finish(memory_store, 5)]
     key = keys.txn_name("job/1")
     stale = Rewrite(key, b"x", 12345)
-    refused = plan_collect(epoch, Outcomes(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=[stale])
+    refused = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=[stale])
     assert not (await memory_store.commit(refused)).succeeded
     fresh = Rewrite(key, b"x", 0)
-    commit = plan_collect(epoch, Outcomes(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=[fresh])
+    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=[fresh])
     assert (await memory_store.commit(commit)).succeeded
     assert present(memory_store, keys.TXN_NAME) == [key]
 
@@ -222,7 +222,7 @@ def op(kind: str, counter: int, writer: int | None = None, subscription: str = "
     return KeyValue(keys.op(prefix, 3, counter), value, 1, 2, 2)
 
 
-def leftovers_of(decision: Decision, ops: list[KeyValue], at_once: int = 10) -> list[Leftover]:
+def leftovers_of(decision: RecordedDecision, ops: list[KeyValue], at_once: int = 10) -> list[Leftover]:
     leftovers = Leftovers(decision)
     pages = [ops[at : at + at_once] for at in range(0, len(ops), at_once)]
     return [*(one for page in pages for one in leftovers.add(page)), *leftovers.rest()]
@@ -239,24 +239,24 @@ OPS = [op("ack", 1), op("write", 2, A), op("write", 3, B)]
 @pytest.mark.parametrize(
     ("decision", "expected"),
     [
-        (Decision(ABORTED, 8, "timeout"), Leftover(SEGMENT, True, (None,), ("s",), ())),
-        (Decision(COMMITTED, 8), Leftover(SEGMENT, True, (), (), ("s",))),
-        (Decision(COMMITTED, 8, None, (f"{A:016x}",)), Leftover(SEGMENT, True, (B,), (), ("s",))),
-        (Decision(COMMITTED, 8, None, ()), Leftover(SEGMENT, True, (A, B), (), ("s",))),
+        (RecordedDecision(ABORTED, 8, "timeout"), Leftover(SEGMENT, True, (None,), ("s",), ())),
+        (RecordedDecision(COMMITTED, 8), Leftover(SEGMENT, True, (), (), ("s",))),
+        (RecordedDecision(COMMITTED, 8, None, (f"{A:016x}",)), Leftover(SEGMENT, True, (B,), (), ("s",))),
+        (RecordedDecision(COMMITTED, 8, None, ()), Leftover(SEGMENT, True, (A, B), (), ("s",))),
     ],
 )
-def test_leftovers_are_sorted_by_what_may_go(decision: Decision, expected: Leftover) -> None:
+def test_leftovers_are_sorted_by_what_may_go(decision: RecordedDecision, expected: Leftover) -> None:
     assert leftovers_of(decision, OPS) == [expected]
 
 
 def test_a_write_that_names_no_writer_loses_alone_beside_the_winners() -> None:
     """Writer 0, as its entry says: a record of the whole transaction would hide what the winners wrote."""
-    decision = Decision(COMMITTED, 8, None, (f"{A:016x}",))
+    decision = RecordedDecision(COMMITTED, 8, None, (f"{A:016x}",))
     (leftover,) = leftovers_of(decision, [op("write", 1), op("write", 2, A)])
     assert leftover.aborted == (NO_WRITER,)
     (commit,) = plans(leftover)
     assert [put.key for put in commit.puts] == [keys.aborted(SEGMENT, TXN, NO_WRITER)]
-    (leftover,) = leftovers_of(Decision(COMMITTED, 8, None, (f"{NO_WRITER:016x}",)), [op("write", 1)])
+    (leftover,) = leftovers_of(RecordedDecision(COMMITTED, 8, None, (f"{NO_WRITER:016x}",)), [op("write", 1)])
     assert leftover.aborted == (), "a list may name it, as the owner of the segment would read it"
 
 
@@ -264,7 +264,7 @@ def test_a_write_whose_writer_cannot_be_read_is_corruption_that_names_its_key() 
     value = records.encode(Op(v=1, kind="write", segment=SEGMENT, writer="nobody"))
     record = KeyValue(keys.op(keys.write_ops(TXN, SEGMENT), 3, 1), value, 1, 2, 2)
     with pytest.raises(DataCorrupt, match="/txn-op/"):
-        leftovers_of(Decision(COMMITTED, 8, None, ()), [record])
+        leftovers_of(RecordedDecision(COMMITTED, 8, None, ()), [record])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([A, B])), max_size=40), st.integers(1, 10))
@@ -276,7 +276,7 @@ def test_leftovers_do_not_depend_on_where_a_page_of_ops_ends(writes: list[tuple[
         value = records.encode(Op(v=1, kind="write", segment=path, writer=f"{writer:016x}"))
         ops.append(KeyValue(keys.op(keys.write_ops(TXN, path), 3, counter), value, 1, 2, 2))
     ops.sort(key=lambda record: record.key)
-    decision = Decision(COMMITTED, 8, None, (f"{A:016x}",))
+    decision = RecordedDecision(COMMITTED, 8, None, (f"{A:016x}",))
     whole = leftovers_of(decision, ops, at_once=len(ops) + 1)
     assert leftovers_of(decision, ops, at_once) == whole
     lost = {f"public/default/t/0000-ffff-{segment}" for segment, writer in writes if writer == B}
@@ -301,7 +301,7 @@ async def test_leftovers_go_only_while_the_segment_has_no_owner(
 ) -> None:
     """▲ The absence of `/owner/<segment>` is compared; an aborted write becomes a record with null as it goes."""
     ops = await leave_ops(memory_store, state)
-    (leftover,) = leftovers_of(Decision(state, 8, "timeout"), ops)
+    (leftover,) = leftovers_of(RecordedDecision(state, 8, "timeout"), ops)
     if owned:
         await put(memory_store, keys.owner(SEGMENT))
     commits = plans(leftover)
@@ -333,7 +333,7 @@ async def test_leftovers_of_an_open_transaction_are_never_touched(memory_store: 
 async def test_s8_no_record_follows_a_segment_that_was_erased_meanwhile(memory_store: MemoryStore) -> None:
     """▲ The leftovers were read, then an owner came, erased the segment with its topic, and went."""
     ops = await leave_ops(memory_store, ABORTED)
-    (leftover,) = leftovers_of(Decision(ABORTED, 8, "timeout"), ops)
+    (leftover,) = leftovers_of(RecordedDecision(ABORTED, 8, "timeout"), ops)
     commits = plans(leftover)
     for prefix in (keys.TXN_OP, b"/idx/"):
         await memory_store.commit(Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),)))

@@ -6,7 +6,7 @@ import pytest
 
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Registration, TransactionKey
+from txnstore.records import ABORTED, COMMITTED, OPEN, Header, RegistrationRecord, TransactionKey
 from txnstore.store import Commit, KeyValue, Put
 from txnstore.writes.key_transitions import (
     UNUSED,
@@ -163,7 +163,7 @@ async def test_a_begin_while_another_is_open_or_under_a_lost_coordinator_id_is_r
 
 async def test_a_coordinator_id_is_given_up_only_by_whom_it_was_taken(memory_store: MemoryStore) -> None:
     lease = await memory_store.grant_lease(10)
-    taken = await memory_store.commit(plan_take_tcid(7, Registration(id="a", address="a:1"), lease.id))
+    taken = await memory_store.commit(plan_take_tcid(7, RegistrationRecord(id="a", address="a:1"), lease.id))
     assert not (await memory_store.commit(plan_give_up_tcid(7, taken.revision - 1))).succeeded
     assert await memory_store.get(keys.tc(7)) is not None
     assert (await memory_store.commit(plan_give_up_tcid(7, taken.revision))).succeeded

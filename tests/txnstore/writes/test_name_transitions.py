@@ -7,7 +7,7 @@ import pytest
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import ABORTED, COMMITTED, OPEN, Header, TxnName
-from txnstore.store import Commit, CommitResult, Delete, KeyValue, Put, created_at
+from txnstore.store import Commit, CommitVerdict, Delete, KeyValue, Put, created_at
 from txnstore.writes.name_transitions import (
     KEEP_MS,
     Expired,
@@ -19,7 +19,7 @@ from txnstore.writes.name_transitions import (
     read_begin_named_verdict,
     read_name,
 )
-from txnstore.writes.transitions import Decision, decide
+from txnstore.writes.transitions import RecordedDecision, decide
 from txnwire.errors import NotOwner, OutcomeUnknown
 from txnwire.ids import TxnId
 
@@ -48,9 +48,13 @@ def header(state: str, writers: list[str] | None = None) -> KeyValue:
         (None, None, NameState(None)),
         (named(FIRST), header(OPEN), NameState(FIRST)),
         (named(FIRST), header(ABORTED), NameState(None)),
-        (named(FIRST), header(COMMITTED, list(WRITERS)), NameState(FIRST, Decision(COMMITTED, 25, None, WRITERS))),
-        (named(FIRST, COMMITTED, list(WRITERS)), None, NameState(FIRST, Decision(COMMITTED, 0, None, WRITERS))),
-        (named(FIRST, COMMITTED), None, NameState(FIRST, Decision(COMMITTED, 0))),
+        (
+            named(FIRST),
+            header(COMMITTED, list(WRITERS)),
+            NameState(FIRST, RecordedDecision(COMMITTED, 25, None, WRITERS)),
+        ),
+        (named(FIRST, COMMITTED, list(WRITERS)), None, NameState(FIRST, RecordedDecision(COMMITTED, 0, None, WRITERS))),
+        (named(FIRST, COMMITTED), None, NameState(FIRST, RecordedDecision(COMMITTED, 0))),
         (named(FIRST, ABORTED), None, NameState(None)),
         (named(FIRST), None, OutcomeUnknown),
     ],
@@ -98,7 +102,7 @@ async def test_a_lost_begin_of_a_name_finds_itself(memory_store: MemoryStore) ->
     plan = plan_begin_named(FIRST, epoch, OPENED, NAME, None, Keep())
     await memory_store.commit(plan)
     again = await memory_store.commit(plan)
-    repeated = CommitResult(False, again.revision, again.reads, repeated=True)
+    repeated = CommitVerdict(False, again.revision, again.reads, repeated=True)
     assert read_begin_named_verdict(plan, repeated, FIRST, "aa")[:2] == (True, OPENED)
 
 

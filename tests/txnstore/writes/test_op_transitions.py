@@ -7,7 +7,7 @@ import pytest
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import ABORTED, COMMITTED, OPEN, AbortedRecord, Header, Op
-from txnstore.store import MAX_COMMIT_OPS, Commit, CommitResult, Delete, KeyValue, Put
+from txnstore.store import MAX_COMMIT_OPS, Commit, CommitVerdict, Delete, KeyValue, Put
 from txnstore.writes.op_transitions import (
     Rewrite,
     aborted_rewrite,
@@ -50,7 +50,7 @@ def present(store: MemoryStore, prefix: bytes) -> list[bytes]:
 
 async def write(
     store: MemoryStore, epoch: int, counter: int = 1, *, txn_id: TxnId = TXN, first: bool = True
-) -> CommitResult:
+) -> CommitVerdict:
     return await store.commit(plan_write_op(txn_id, SEGMENT, epoch, counter, WRITE, first_in_segment=first))
 
 
@@ -129,7 +129,7 @@ async def test_a_repeat_that_finds_its_own_key_has_succeeded_and_a_second_use_of
     assert (await memory_store.commit(commit)).succeeded
     again = await memory_store.commit(commit)
     assert not again.succeeded
-    read_op_verdict(commit, CommitResult(False, again.revision, again.reads, repeated=True), TXN)
+    read_op_verdict(commit, CommitVerdict(False, again.revision, again.reads, repeated=True), TXN)
     with pytest.raises(InternalError, match="twice"):
         read_op_verdict(commit, again, TXN)
 
@@ -141,7 +141,7 @@ async def test_a_repeat_that_landed_before_the_decision_is_a_success_after_it(me
     await memory_store.commit(commit)
     await end(memory_store, COMMITTED)
     again = await memory_store.commit(commit)
-    read_op_verdict(commit, CommitResult(False, again.revision, again.reads, repeated=True), TXN)
+    read_op_verdict(commit, CommitVerdict(False, again.revision, again.reads, repeated=True), TXN)
 
 
 # ---- clean-up ----
@@ -238,7 +238,7 @@ async def test_a_repeated_batch_is_recognized_by_its_values(
     at = await put(memory_store, key, value)
     batch = plan_clean_up(SEGMENT, epoch, rewrites=[Rewrite(key, b"mine", 0)])
     refused = await memory_store.commit(batch)
-    repeated = CommitResult(False, refused.revision, refused.reads, repeated=True)
+    repeated = CommitVerdict(False, refused.revision, refused.reads, repeated=True)
     assert (read_clean_up_verdict(batch, repeated) is None) == landed
     assert read_clean_up_verdict(batch, refused) is not None, "without a repeat the writer was somebody else"
     if landed:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from txnstore import keys, records
-from txnstore.records import ABORTED, COMMITTED, OPEN, Header, Registration, TxnSeq
-from txnstore.store import Commit, CommitResult, KeyValue
+from txnstore.records import ABORTED, COMMITTED, OPEN, Header, RegistrationRecord, TxnSeq
+from txnstore.store import Commit, CommitVerdict, KeyValue
 from txnstore.writes.transitions import (
     FIRST_SEQ,
     LEGAL,
-    Decision,
     Indexed,
+    RecordedDecision,
     check_end,
     decide,
     decision_of,
@@ -46,11 +46,11 @@ def header_record(header: Header, *, version: int, mod: int = 77) -> KeyValue:
     return record(keys.txn(TXN), records.encode(header), version=version, mod=mod)
 
 
-def refused(*reads: Sequence[KeyValue], repeated: bool = False) -> CommitResult:
-    return CommitResult(False, 90, tuple(tuple(one) for one in reads), repeated)
+def refused(*reads: Sequence[KeyValue], repeated: bool = False) -> CommitVerdict:
+    return CommitVerdict(False, 90, tuple(tuple(one) for one in reads), repeated)
 
 
-OK = CommitResult(True, 99)
+OK = CommitVerdict(True, 99)
 COMMITTED_HEADER = decide(OPENED, COMMITTED, finalized_ms=2_000, reason=None, writers=None)
 ABORTED_HEADER = decide(OPENED, ABORTED, finalized_ms=2_000, reason="timeout", writers=None)
 FENCED_HEADER = decide(OPENED, ABORTED, finalized_ms=2_000, reason="fenced", writers=None)
@@ -106,7 +106,7 @@ def test_begin_compares_absence_and_the_tcid_epoch() -> None:
                  repeated=True), InternalError),
     ],
 )  # fmt: skip
-def test_begin_verdicts(result: CommitResult, expected: Header | type[TxnError] | None) -> None:
+def test_begin_verdicts(result: CommitVerdict, expected: Header | type[TxnError] | None) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected):
             read_begin_verdict(result, TXN, "aa")
@@ -134,21 +134,25 @@ def test_a_sweep_s_end_compares_the_tcid_epoch_too() -> None:
 
 
 COMMIT_END = plan_end(TXN, COMMITTED_HEADER, deadline_key=False)
-MINE = Decision(COMMITTED, 77)
+MINE = RecordedDecision(COMMITTED, 77)
 
 
 @pytest.mark.parametrize(
     ("result", "decision", "mine"),
     [
-        (OK, Decision(COMMITTED, 99), True),
+        (OK, RecordedDecision(COMMITTED, 99), True),
         (refused([header_record(COMMITTED_HEADER, version=2)], repeated=True), MINE, True),
         (refused([header_record(COMMITTED_HEADER, version=2)]), MINE, False),
-        (refused([header_record(ABORTED_HEADER, version=2)]), Decision(ABORTED, 77, "timeout"), False),
-        (refused([header_record(ABORTED_HEADER, version=2)], repeated=True), Decision(ABORTED, 77, "timeout"), False),
+        (refused([header_record(ABORTED_HEADER, version=2)]), RecordedDecision(ABORTED, 77, "timeout"), False),
+        (
+            refused([header_record(ABORTED_HEADER, version=2)], repeated=True),
+            RecordedDecision(ABORTED, 77, "timeout"),
+            False,
+        ),
         (refused([]), None, False),
     ],
 )
-def test_d1_end_verdicts(result: CommitResult, decision: Decision | None, mine: bool) -> None:
+def test_d1_end_verdicts(result: CommitVerdict, decision: RecordedDecision | None, mine: bool) -> None:
     verdict = read_end_verdict(COMMIT_END, result, COMMITTED_HEADER)
     assert (verdict.decision, verdict.mine) == (decision, mine)
 
@@ -164,23 +168,23 @@ A, B = "000000000000000a", "000000000000000b"
 @pytest.mark.parametrize(
     ("decision", "state", "writers", "expected"),
     [
-        (Decision(COMMITTED, 7), COMMITTED, None, None),
-        (Decision(ABORTED, 7, "client"), ABORTED, None, None),
-        (Decision(ABORTED, 7, "client"), ABORTED, [A], None),
-        (Decision(COMMITTED, 7), ABORTED, None, InvalidTxnState),
-        (Decision(ABORTED, 7, "timeout"), COMMITTED, None, InvalidTxnState),
-        (Decision(ABORTED, 7, "fenced"), COMMITTED, None, ExpiredTransaction),
-        (Decision(ABORTED, 7, "fenced"), ABORTED, None, ExpiredTransaction),
-        (Decision(COMMITTED, 7, None, (A, B)), COMMITTED, [B, A], None),
-        (Decision(COMMITTED, 7, None, (A, B)), COMMITTED, [A], InvalidTxnState),
-        (Decision(COMMITTED, 7, None, (A,)), COMMITTED, None, InvalidTxnState),
-        (Decision(COMMITTED, 7), COMMITTED, [A], InvalidTxnState),
-        (Decision(COMMITTED, 7, None, ()), COMMITTED, [], None),
-        (Decision(COMMITTED, 7), COMMITTED, [], InvalidTxnState),
+        (RecordedDecision(COMMITTED, 7), COMMITTED, None, None),
+        (RecordedDecision(ABORTED, 7, "client"), ABORTED, None, None),
+        (RecordedDecision(ABORTED, 7, "client"), ABORTED, [A], None),
+        (RecordedDecision(COMMITTED, 7), ABORTED, None, InvalidTxnState),
+        (RecordedDecision(ABORTED, 7, "timeout"), COMMITTED, None, InvalidTxnState),
+        (RecordedDecision(ABORTED, 7, "fenced"), COMMITTED, None, ExpiredTransaction),
+        (RecordedDecision(ABORTED, 7, "fenced"), ABORTED, None, ExpiredTransaction),
+        (RecordedDecision(COMMITTED, 7, None, (A, B)), COMMITTED, [B, A], None),
+        (RecordedDecision(COMMITTED, 7, None, (A, B)), COMMITTED, [A], InvalidTxnState),
+        (RecordedDecision(COMMITTED, 7, None, (A,)), COMMITTED, None, InvalidTxnState),
+        (RecordedDecision(COMMITTED, 7), COMMITTED, [A], InvalidTxnState),
+        (RecordedDecision(COMMITTED, 7, None, ()), COMMITTED, [], None),
+        (RecordedDecision(COMMITTED, 7), COMMITTED, [], InvalidTxnState),
     ],
 )
 def test_d1_d2_the_same_decision_again_is_ok_and_every_other_is_refused_with_its_reason(
-    decision: Decision, state: str, writers: list[str] | None, expected: type[TxnError] | None
+    decision: RecordedDecision, state: str, writers: list[str] | None, expected: type[TxnError] | None
 ) -> None:
     if expected is None:
         assert check_end(TXN, decision, state, writers) is decision
@@ -194,7 +198,7 @@ def test_d1_d2_the_same_decision_again_is_ok_and_every_other_is_refused_with_its
 
 def test_the_decision_in_a_header_record() -> None:
     assert decision_of(header_record(OPENED, version=1)) is None
-    assert decision_of(header_record(FENCED_HEADER, version=2, mod=8)) == Decision(ABORTED, 8, "fenced")
+    assert decision_of(header_record(FENCED_HEADER, version=2, mod=8)) == RecordedDecision(ABORTED, 8, "fenced")
     with pytest.raises(DataCorrupt, match="/txn/0003"):
         decision_of(record(keys.txn(TXN), b"{}", version=2))
 
@@ -246,7 +250,7 @@ def test_the_mark_of_a_lost_tcid_is_not_moved(owner: list[KeyValue]) -> None:
         (refused([]), Indexed.DECIDED),
     ],
 )
-def test_late_index_verdicts(result: CommitResult, expected: Indexed) -> None:
+def test_late_index_verdicts(result: CommitVerdict, expected: Indexed) -> None:
     assert read_late_index_verdict(result) is expected
 
 
@@ -265,7 +269,7 @@ def test_late_index_is_for_open_transactions_of_owned_tcids_only() -> None:
         (refused([]), None),
     ],
 )
-def test_a_tcid_is_mine_only_if_its_lease_is_mine(result: CommitResult, expected: int | None) -> None:
+def test_a_tcid_is_mine_only_if_its_lease_is_mine(result: CommitVerdict, expected: int | None) -> None:
     assert read_take_verdict(result, lease_id=5) == expected
 
 
@@ -276,7 +280,7 @@ def test_every_header_plan_has_room_for_siblings() -> None:
         plan_seq(3, EPOCH, FIRST_SEQ, take=9),
         plan_late_index(TXN, EPOCH, 61_000),
         plan_drop_deadline(61_000, TXN),
-        plan_take_tcid(3, Registration(id="c", address="c:1"), 5),
+        plan_take_tcid(3, RegistrationRecord(id="c", address="c:1"), 5),
     ]
     for plan in plans:
         assert max(len(plan.compares), len(plan.puts) + len(plan.deletes), len(plan.else_reads)) <= 3

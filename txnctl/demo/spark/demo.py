@@ -15,15 +15,15 @@ from rich.progress import Progress as Bars
 
 import txnclient
 from txnctl.commands.asking import asking
-from txnctl.demo.changes import Progress
+from txnctl.demo.changes import JobProgress
 from txnctl.demo.flights import FLIGHTS, Flight, copy_data_files, read_flights
 from txnctl.demo.frame import BROKERS, Terminal, cluster_settings, in_folder, judged
 from txnctl.demo.load import batch_size, load
+from txnctl.demo.spark.demo_faults import SparkDemoFaults
 from txnctl.demo.spark.driver import SparkDriver
-from txnctl.demo.spark.happenings import SparkHappenings
 from txnctl.demo.spark.places import STATISTICS, Places, expect_spark
-from txnctl.demo.spark.summary import Course, print_next, print_summary
-from txnctl.demo.spark.totals import Findings
+from txnctl.demo.spark.summary import SparkDemoReport, print_next, print_summary
+from txnctl.demo.spark.totals import SparkDemoFindings
 from txnctl.demo.waits import Waits
 from txnctl.launch.dev import DevCluster
 from txnwire.errors import Timeout
@@ -43,7 +43,7 @@ class SparkDemoSettings:
     segments: int = 4
 
 
-class Increment(msgspec.Struct):
+class FlightIncrement(msgspec.Struct):
     """Of a message in the topic of statistics, what its flights count."""
 
     flights: int
@@ -58,9 +58,9 @@ class SparkDemo:
         self._terminal = Terminal(console)
         self._say = self._terminal.say
         self._flights: Sequence[Flight] = ()
-        self._progress = Progress(0)
+        self._progress = JobProgress(0)
         self._waits = Waits(time.monotonic)
-        self._happenings: SparkHappenings | None = None
+        self._faults: SparkDemoFaults | None = None
         self._worked_s = 0.0
 
     async def run(self) -> int:
@@ -68,7 +68,7 @@ class SparkDemo:
         self._places.make()
         copy_data_files(self._places.input, self._settings.flights)
         self._flights = list(read_flights(self._settings.flights))
-        self._progress = Progress(len(self._flights))
+        self._progress = JobProgress(len(self._flights))
         self._say(f"{len(self._flights):,} flights out of New York in 2013 are read from the data file")
         cluster = cluster_settings(self._folder)
         async with DevCluster(cluster) as running:
@@ -103,8 +103,8 @@ class SparkDemo:
         progress = self._progress
         loading = bars.add_task("flights loaded", total=progress.total)
         counting = bars.add_task("flights counted", total=progress.total)
-        happenings = SparkHappenings(client, cluster, driver, self._places, self._waits, self._say)
-        self._happenings = happenings
+        faults = SparkDemoFaults(client, cluster, driver, self._places, self._waits, self._say)
+        self._faults = faults
 
         def loaded(count: int) -> None:
             progress.loaded += count
@@ -114,7 +114,7 @@ class SparkDemo:
         async with asyncio.timeout(WORK_TIMEOUT_S), asyncio.TaskGroup() as group:
             failing = group.create_task(driver.wait_failed())
             group.create_task(load(client, self._flights, self._waits, loaded, shortest_s=SHORTEST_S))
-            happening = group.create_task(happenings.run(progress))
+            happening = group.create_task(faults.run(progress))
             await self._follow(client, lambda: bars.update(counting, completed=progress.done))
             await happening
             failing.cancel()
@@ -129,22 +129,24 @@ class SparkDemo:
                     there = f"{progress.done:,} of {progress.total:,} flights are counted"
                     raise Timeout(f"no new statistics became visible in {STALLED_AFTER_S:g} s; {there}")
                 for message in messages:
-                    progress.done += msgspec.json.decode(message.value, type=Increment).flights
+                    progress.done += msgspec.json.decode(message.value, type=FlightIncrement).flights
                 progress.moved.set()
                 on_progress()
 
-    async def _judge(self, url: str) -> Findings:
+    async def _judge(self, url: str) -> SparkDemoFindings:
         arguments = (url, str(self._folder), str(len(self._flights)))
         environment = {**os.environ, **self._places.environment()}
         module = "txnctl.demo.spark.verify"
-        return await judged(module, *arguments, answer=Findings, timeout_s=VERIFY_TIMEOUT_S, environment=environment)
+        return await judged(
+            module, *arguments, answer=SparkDemoFindings, timeout_s=VERIFY_TIMEOUT_S, environment=environment
+        )
 
-    def _course(self) -> Course:
-        return Course(
+    def _course(self) -> SparkDemoReport:
+        return SparkDemoReport(
             flights=len(self._flights),
             worked_s=self._worked_s,
-            back_after_s=0.0 if self._happenings is None else self._happenings.back_after_s,
-            pauses=() if self._happenings is None else self._happenings.pauses,
+            back_after_s=0.0 if self._faults is None else self._faults.back_after_s,
+            pauses=() if self._faults is None else self._faults.pauses,
             batch=batch_size(len(self._flights)),
             usual_batch_s=self._waits.usual_s(),
         )

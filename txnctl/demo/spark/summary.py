@@ -14,12 +14,12 @@ from rich.console import Console
 from txnctl.demo.changes import Pause
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.spark.places import STATISTICS
-from txnctl.demo.spark.totals import Findings
+from txnctl.demo.spark.totals import SparkDemoFindings
 from txnctl.demo.summary import called, loading_rows, print_commands, print_layout, print_rows, print_verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class SparkDemoReport:
     """What was measured while the job ran. `usual_batch_s`: median of the loaders' batches."""
 
     flights: int
@@ -30,7 +30,9 @@ class Course:
     usual_batch_s: float
 
 
-def print_summary(console: Console, course: Course, findings: Findings, layout: Mapping[str, Any]) -> None:
+def print_summary(
+    console: Console, course: SparkDemoReport, findings: SparkDemoFindings, layout: Mapping[str, Any]
+) -> None:
     print_layout(console, layout)
     print_rows(console, rows(course, findings))
     print_verdict(
@@ -43,7 +45,7 @@ def print_summary(console: Console, course: Course, findings: Findings, layout: 
     )
 
 
-def rows(course: Course, findings: Findings) -> Iterator[tuple[str, str]]:
+def rows(course: SparkDemoReport, findings: SparkDemoFindings) -> Iterator[tuple[str, str]]:
     rate = course.flights / max(course.worked_s, 1e-9)
     yield "flights", f"{course.flights:,}, {rate:,.0f}/s loaded and counted, the time without Spark included"
     yield (

@@ -20,7 +20,7 @@ Group = tuple[str, str, str]
 """Carrier, airline, airport."""
 
 
-class Totals(msgspec.Struct, frozen=True):
+class FlightTotals(msgspec.Struct, frozen=True):
     """As in `pyspark_txnstore.jobs.flight_statistics`, summed."""
 
     flights: int = 0
@@ -31,7 +31,7 @@ class Totals(msgspec.Struct, frozen=True):
     row_ids: int = 0
 
 
-class Findings(msgspec.Struct):
+class SparkDemoFindings(msgspec.Struct):
     """`increments`: rows in the topic, of so many `transactions`, which is the number of micro-batches that had any.
     `differences`: what is wrong, in words, a few of each kind; empty is the only good verdict."""
 
@@ -50,23 +50,25 @@ def input_differences(flights: int, messages: int, distinct: int) -> Iterator[st
         yield f"the flights' topic has {messages - distinct:,} flights more than once"
 
 
-def sum_differences(expected: Mapping[Group, Totals], found: Mapping[Group, Totals], where: str) -> Iterator[str]:
+def sum_differences(
+    expected: Mapping[Group, FlightTotals], found: Mapping[Group, FlightTotals], where: str
+) -> Iterator[str]:
     """`where`: the topic, or the Parquet files."""
     wrong = [group for group in sorted(expected.keys() | found.keys()) if expected.get(group) != found.get(group)]
     for group in wrong[:SHOWN]:
         carrier, airline, airport = group
         about = f"{airline} ({carrier}) to {airport}"
-        yield f"{where}: {about}: {_difference(expected.get(group, Totals()), found.get(group, Totals()))}"
+        yield f"{where}: {about}: {_difference(expected.get(group, FlightTotals()), found.get(group, FlightTotals()))}"
     if len(wrong) > SHOWN:
         yield f"{where}: … and {len(wrong) - SHOWN} more like that"
 
 
-def _difference(expected: Totals, found: Totals) -> str:
+def _difference(expected: FlightTotals, found: FlightTotals) -> str:
     surplus = found.flights - expected.flights
     if surplus:
         much = f"{abs(surplus):,} flight{'s' * (abs(surplus) != 1)} {'too many' if surplus > 0 else 'missing'}"
         return f"{much}: {found.flights:,}, the data file has {expected.flights:,}"
-    unequal = [name for name in Totals.__struct_fields__ if getattr(expected, name) != getattr(found, name)]
+    unequal = [name for name in FlightTotals.__struct_fields__ if getattr(expected, name) != getattr(found, name)]
     told = [f"{name} is {getattr(found, name):,}, of the data file {getattr(expected, name):,}" for name in unequal]
     return "as many flights, but " + ", ".join(told)
 

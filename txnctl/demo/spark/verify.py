@@ -18,9 +18,9 @@ from pyspark_txnstore.jobs.flight_statistics import GROUP, SUMS, flights_of, sta
 from txnctl.demo.flights import AIRLINES_FILE, FLIGHTS, FLIGHTS_FILE, PLANES_FILE
 from txnctl.demo.spark.places import STATISTICS, Places
 from txnctl.demo.spark.totals import (
-    Findings,
+    FlightTotals,
     Group,
-    Totals,
+    SparkDemoFindings,
     input_differences,
     sum_differences,
     transaction_differences,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MASTER = "local[2]"
 
 
-class Judge:
+class SparkDemoJudge:
     """`flights`: how many were loaded."""
 
     def __init__(self, spark: SparkSession, url: str, places: Places, flights: int) -> None:
@@ -41,12 +41,12 @@ class Judge:
         self._places = places
         self._flights = flights
 
-    def findings(self) -> Findings:
+    def findings(self) -> SparkDemoFindings:
         expected = self.expected()
         increments = statistics_of(self._topic(STATISTICS, "value,txn_id")).persist()
         kept = self._spark.read.parquet(str(self._places.parquet)).persist()
         topic_rows, parquet_rows = _rows_per_transaction(increments), _rows_per_transaction(kept)
-        found = Findings(
+        found = SparkDemoFindings(
             flights=sum(totals.flights for totals in expected.values()),
             groups=len(expected),
             increments=sum(topic_rows.values()),
@@ -64,7 +64,7 @@ class Judge:
         ]
         return found
 
-    def expected(self) -> Mapping[Group, Totals]:
+    def expected(self) -> Mapping[Group, FlightTotals]:
         """Of the data file, in SQL of its own: it shares nothing with the job but the names."""
         for name, file in (("flights", FLIGHTS_FILE), ("airlines", AIRLINES_FILE), ("planes", PLANES_FILE)):
             csv = self._spark.read.csv(str(self._places.input / file), header=True, nullValue="NA")
@@ -98,13 +98,13 @@ class Judge:
         return reader.option("topic", topic).option("columns", columns).load()
 
 
-def _summed(increments: DataFrame) -> Mapping[Group, Totals]:
+def _summed(increments: DataFrame) -> Mapping[Group, FlightTotals]:
     return _by_group(increments.groupBy(*GROUP).sum(*SUMS).toDF(*GROUP, *SUMS))
 
 
-def _by_group(totals: DataFrame) -> Mapping[Group, Totals]:
+def _by_group(totals: DataFrame) -> Mapping[Group, FlightTotals]:
     return {
-        (row["carrier"], row["airline"], row["airport"]): Totals(*(row[name] for name in SUMS))
+        (row["carrier"], row["airline"], row["airport"]): FlightTotals(*(row[name] for name in SUMS))
         for row in totals.select(*GROUP, *SUMS).collect()
     }
 
@@ -116,7 +116,7 @@ def _rows_per_transaction(increments: DataFrame) -> Mapping[str | None, int]:
 def main(url: str, folder: Path, flights: int) -> int:
     with spark_session("judge", MASTER) as spark:
         spark.sparkContext.setLogLevel("ERROR")
-        findings = Judge(spark, url, Places(folder), flights).findings()
+        findings = SparkDemoJudge(spark, url, Places(folder), flights).findings()
     sys.stdout.buffer.write(msgspec.json.encode(findings) + b"\n")
     return 1 if findings.differences else 0
 

@@ -17,7 +17,7 @@ import txnclient
 from tests.processes import process_cluster
 from tests.txnctl.command_line import start, txnctl
 from txnctl.demo.spark.places import STATISTICS, Places
-from txnctl.demo.spark.totals import Findings
+from txnctl.demo.spark.totals import SparkDemoFindings
 
 FLIGHTS = 3000
 TIMEOUT_S = 900.0
@@ -26,13 +26,13 @@ TIMEOUT_S = 900.0
 pytestmark = [pytest.mark.process, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 
-async def judge(url: str, folder: Path) -> tuple[int | None, Findings]:
+async def judge(url: str, folder: Path) -> tuple[int | None, SparkDemoFindings]:
     words = (sys.executable, "-m", "txnctl.demo.spark.verify", url, str(folder), str(FLIGHTS))
     process = await asyncio.create_subprocess_exec(
         *words, stdout=asyncio.subprocess.PIPE, env={**os.environ, **Places(folder).environment()}
     )
     out, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
-    return process.returncode, msgspec.json.decode(out, type=Findings)
+    return process.returncode, msgspec.json.decode(out, type=SparkDemoFindings)
 
 
 async def send_one_increment_again(url: str) -> None:

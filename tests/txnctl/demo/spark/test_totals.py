@@ -15,8 +15,8 @@ from txnctl.demo.flights import FLIGHTS_FILE, Flight, copy_data_files, read_flig
 from txnctl.demo.spark.driver import batch_under_way
 from txnctl.demo.spark.totals import (
     SHOWN,
+    FlightTotals,
     Group,
-    Totals,
     input_differences,
     sum_differences,
     transaction_differences,
@@ -25,12 +25,12 @@ from txnctl.demo.spark.totals import (
 ROWS = list(read_flights(400))
 
 
-def totals(flights: list[Flight]) -> Mapping[Group, Totals]:
-    found: dict[Group, Totals] = {}
+def totals(flights: list[Flight]) -> Mapping[Group, FlightTotals]:
+    found: dict[Group, FlightTotals] = {}
     for one in flights:
         group, late = (one.carrier, "an airline", one.dest), one.arr_delay
-        before = found.get(group, Totals())
-        found[group] = Totals(
+        before = found.get(group, FlightTotals())
+        found[group] = FlightTotals(
             flights=before.flights + 1,
             arrived=before.arrived + (late is not None),
             delayed=before.delayed + (late is not None and late > 0),
@@ -57,7 +57,10 @@ def test_one_flight_too_many_or_too_few_or_in_place_of_another_is_found(lost: in
 
 
 def test_as_many_flights_that_are_others_are_told_by_what_differs() -> None:
-    expected, found = {("UA", "United", "ORD"): Totals(2, row_ids=7)}, {("UA", "United", "ORD"): Totals(2, row_ids=8)}
+    expected, found = (
+        {("UA", "United", "ORD"): FlightTotals(2, row_ids=7)},
+        {("UA", "United", "ORD"): FlightTotals(2, row_ids=8)},
+    )
     (difference,) = sum_differences(expected, found, "the Parquet files")
     assert difference == (
         "the Parquet files: United (UA) to ORD: as many flights, but row_ids is 8, of the data file 7"
@@ -65,7 +68,7 @@ def test_as_many_flights_that_are_others_are_told_by_what_differs() -> None:
 
 
 def test_of_many_differences_a_few_are_told_and_how_many_more_there_are() -> None:
-    many = {("UA", "United", f"A{number}"): Totals(1) for number in range(SHOWN + 3)}
+    many = {("UA", "United", f"A{number}"): FlightTotals(1) for number in range(SHOWN + 3)}
     told = list(sum_differences(many, {}, "the topic"))
     assert (len(told), told[-1]) == (SHOWN + 1, "the topic: … and 3 more like that")
 

@@ -9,7 +9,7 @@ import time
 import txnclient
 from pyspark_txnstore.jobs.flights import STATISTICS_CHECKPOINT
 from txnctl.commands.asking import Asking, asking
-from txnctl.demo.changes import Changes, Pause, Progress, Say
+from txnctl.demo.changes import Changes, JobProgress, Pause, Say
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.spark.driver import SparkDriver, batch_under_way
 from txnctl.demo.spark.places import Places
@@ -22,7 +22,7 @@ KILL_DRIVER_COUNTED = 0.01
 OPEN_POLL_S = 0.005
 
 
-class SparkHappenings:
+class SparkDemoFaults:
     """`pauses`: what each change has cost the producers, in order. `back_after_s`: from the driver's SIGKILL to the
     next micro-batch that could be read."""
 
@@ -44,7 +44,7 @@ class SparkHappenings:
         self.pauses: list[Pause] = []
         self.back_after_s = 0.0
 
-    async def run(self, progress: Progress) -> None:
+    async def run(self, progress: JobProgress) -> None:
         async with asking(self._cluster.url) as admin:
             changes = Changes(self._client, self._cluster, admin, self._waits, self._say)
             self.pauses = changes.pauses
@@ -60,7 +60,7 @@ class SparkHappenings:
                     await changes.merge(upper)
                     await progress.reached(1.0, lambda: progress.done)
 
-    async def _kill_driver_and_wait(self, admin: Asking, progress: Progress) -> None:
+    async def _kill_driver_and_wait(self, admin: Asking, progress: JobProgress) -> None:
         await progress.reached(KILL_DRIVER_AT, lambda: progress.loaded)
         # Where everything is loaded before Spark has counted any, there may be one micro-batch only.
         await progress.reached(
@@ -71,7 +71,7 @@ class SparkHappenings:
         else:
             self._say("Spark has counted everything before it could be killed in a micro-batch: take more flights")
 
-    async def _is_in_transaction(self, admin: Asking, progress: Progress) -> bool:
+    async def _is_in_transaction(self, admin: Asking, progress: JobProgress) -> bool:
         """Returns once the transaction of a micro-batch is open: tasks have written in it, and nobody has committed.
         False if there will be none any more."""
         while progress.done < progress.total:
@@ -80,7 +80,7 @@ class SparkHappenings:
             await asyncio.sleep(OPEN_POLL_S)
         return False
 
-    def _kill_driver(self, progress: Progress) -> int | None:
+    def _kill_driver(self, progress: JobProgress) -> int | None:
         """Returns the micro-batch that it was in."""
         self._driver.kill()
         batch = batch_under_way(self._checkpoint)
@@ -91,7 +91,7 @@ class SparkHappenings:
         self._say("Spark is started again, from its checkpoint: 10 to 30 s until the next statistics")
         return batch
 
-    async def _come_back(self, progress: Progress, batch: int | None) -> None:
+    async def _come_back(self, progress: JobProgress, batch: int | None) -> None:
         began, before = time.monotonic(), progress.done
         while progress.done == before:
             progress.moved.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import txnclient
 from txnctl.commands.asking import Asking, asking
-from txnctl.demo.changes import Changes, Pause, Progress, Say
+from txnctl.demo.changes import Changes, JobProgress, Pause, Say
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.journal import BEGUN, read_journal
 from txnctl.demo.waits import Waits
@@ -22,7 +22,7 @@ WORKER = "worker-1"
 JOURNAL_POLL_S = 0.002
 
 
-class Happenings:
+class DemoFaults:
     """`pauses`: what each change has cost the producers, in order."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Happenings:
         self._say = say
         self.pauses: list[Pause] = []
 
-    async def run(self, progress: Progress) -> None:
+    async def run(self, progress: JobProgress) -> None:
         async with asking(self._cluster.url) as admin:
             changes = Changes(self._client, self._cluster, admin, self._waits, self._say)
             self.pauses = changes.pauses
@@ -56,7 +56,7 @@ class Happenings:
                 await changes.merge(upper)
                 await progress.reached(1.0, lambda: progress.done)
 
-    async def _kill_worker(self, admin: Asking, progress: Progress) -> txnclient.SegmentInfo:
+    async def _kill_worker(self, admin: Asking, progress: JobProgress) -> txnclient.SegmentInfo:
         """In the middle of a transaction, which the coordinator gives up once its client has been gone for a grace.
         Returns a segment that it was reading: until then nobody can be done with that."""
         described = await admin.ask("subscriptions.describe", topic=FLIGHTS, subscription=SUBSCRIPTION)
