@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants mutate scenarios sustained copy-test chaos docs bench bench-spark clean help
+.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants mutate scenarios sustained copy-test chaos docs wheels bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,6 +34,8 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing Python packages into $(VENV) (a minute or two the first time)"
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,demo,spark,connect]'
 	@# Spark looks for data sources in the folders of sys.path, where an editable install puts nothing.
+	@# Another distribution that has a package of one of our names: the client has to live beside it.
+	@$(BIN)/pip download -q --disable-pip-version-check --no-deps -d $(VENV)/beside 'segments==2.4.0'
 	@$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'txnstore-here.pth').write_text('$(CURDIR)\n')"
 	@touch $@
 
@@ -108,6 +110,9 @@ $(VENV)/site/bin/mkdocs: pyproject.toml
 docs: $(VENV)/site/bin/mkdocs  ## the documentation as a site, in build/site; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build -q
 	@echo "build/site/index.html"
+
+wheels: setup    ## the distributions, in dist: txnstore-client for programs and Spark jobs, txnstore for servers and txnctl
+	@$(BIN)/python tools/build_wheels.py dist
 
 scenarios: setup ## docs/scenarios.md from the ids in the tests, and what docs/testing.md counts
 	@$(BIN)/python tools/generate_scenarios.py

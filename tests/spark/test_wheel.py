@@ -1,27 +1,21 @@
-"""A cluster whose executors have the wheel and what it declares to need, and nothing of this repository."""
+"""A cluster whose executors have the client's wheel and what it declares to need, and nothing of this repository."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
-import tomllib
-import venv
 from pathlib import Path
 
 import pyspark
 import pytest
-from packaging.requirements import Requirement
 
 import txnclient.sync
-from tests.spark.service import REPOSITORY, Service
+from tests.bare_python import bare_python
+from tests.spark.service import Service
 from tests.spark.test_documentation import GUIDE
 from tests.test_documentation import blocks
+from tools.build_wheels import build
 
-BUILD_TIMEOUT_S = 120
 SUBMIT_TIMEOUT_S = 280
 
 WHERE = """
@@ -33,55 +27,6 @@ def where(_):
 for place in spark.sparkContext.range(4, numSlices=4).map(where).distinct().collect():
     print("from", *place)
 """
-
-
-def wheel(folder: Path) -> Path:
-    """Of this repository's packages, built elsewhere, for building leaves files behind."""
-    source = folder / "source"
-    source.mkdir()
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]:
-        name = pattern.removesuffix("*")
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "-w", str(folder), str(source)], check=True, timeout=BUILD_TIMEOUT_S)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-def needed(built: Path, extra: str) -> set[str]:
-    """Distributions that the wheel and its extra declare to need, and what those need."""
-    (described,) = importlib.metadata.distributions(path=[str(built)])
-    found: set[str] = set()
-    waiting = [(text, extra) for text in described.requires or ()]
-    while waiting:
-        text, of = waiting.pop()
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": of}):
-            continue
-        name = requirement.name.lower().replace("_", "-")
-        if name not in found:
-            found.add(name)
-            requires = importlib.metadata.requires(name) or ()
-            waiting += [(one, each) for one in requires for each in ("", *requirement.extras)]
-    return found
-
-
-def bare_python(folder: Path, built: Path) -> Path:
-    """A venv with the wheel, and with links to what it needs and no other package of this Python's."""
-    home = folder / "bare"
-    venv.create(home, with_pip=False)
-    python, purelib = home / "bin" / "python", Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]
-    subprocess.run([*command, str(built)], check=True, timeout=BUILD_TIMEOUT_S)
-    for name in needed(built, "spark"):
-        one = importlib.metadata.distribution(name)
-        for top in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
-            if not (purelib / top).exists():
-                (purelib / top).symlink_to(Path(str(one.locate_file(top))))
-    return python
 
 
 def spark_home(folder: Path) -> Path:
@@ -97,7 +42,7 @@ def spark_home(folder: Path) -> Path:
 def test_executors_that_have_the_wheel_alone_read_and_write_topics(
     service: Service, sync_client: txnclient.sync.Client, tmp_path: Path
 ) -> None:
-    python = bare_python(tmp_path, wheel(tmp_path))
+    python = bare_python(tmp_path / "bare", build("txnstore-client", tmp_path), extra="spark")
     program = blocks(GUIDE, "python")[0]
     program = program.replace("txn://127.0.0.1:6650", service.url).replace("checkpoints/", f"{tmp_path}/checkpoints/")
     (tmp_path / "elsewhere").mkdir()
