@@ -205,10 +205,6 @@ class Deletions:
             marked = record.create_revision
             await _end_of(self._go_on_subscription(key))
 
-    async def wait_subscription(self, key: GroupKey) -> None:
-        """Until one that is being deleted is gone."""
-        await _end_of(self._go_on_subscription(key))
-
     def _go_on_subscription(self, key: GroupKey) -> asyncio.Task[None]:
         what = "deletion of a subscription"
         return self._go_on(

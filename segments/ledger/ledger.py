@@ -33,12 +33,6 @@ class LedgerUnreadable(LedgerFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerStatistics:
-    entries: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Recovered:
     """What a fenced ledger holds, durably: entries 0 … `entries` - 1. A torn tail behind them has been cut off.
     `present`: whether it is there at all; one that was never created is not."""

@@ -49,7 +49,6 @@ class SubscriptionTable:
         self._segment = surroundings.segment
         self._topic = SegmentName.from_path(surroundings.segment).topic
         self._topic_path = self._topic.path
-        self._segment_id = SegmentName.from_path(surroundings.segment).segment_id
         self._epoch = surroundings.epoch
         self._ledgers = surroundings.ledgers
         self._dispatcher = surroundings.dispatcher

@@ -55,9 +55,6 @@ class Mvcc:
     def add_lease(self, lease: int) -> None:
         self._lease_keys[lease] = {}
 
-    def has_lease(self, lease: int) -> bool:
-        return lease in self._lease_keys
-
     def end_lease(self, lease: int) -> None:
         """Forget the lease and delete its keys, all at one revision and in key order."""
         keys = self._lease_keys.pop(lease)
