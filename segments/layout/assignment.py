@@ -1,4 +1,4 @@
-"""Which consumer of a stream subscription reads which segments: sticky, balanced, deterministic (DESIGN §8). Pure."""
+"""Assigns segments to the consumers of a stream subscription: sticky, balanced, deterministic (DESIGN §8). Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from segments.layout.topology import SEALED, Topology
 
 
 def consumer_id(name: str, incarnation: int) -> str:
-    """How a consumer stands in `/assignment` records: `name@incarnation` (16 hex digits)."""
+    """The consumer's id in `/assignment` records: `name@incarnation` (16 hex digits)."""
     return f"{name}@{incarnation:016x}"
 
 
@@ -26,7 +26,7 @@ def consumer_name(consumer: str) -> str:
 def undrained(topology: Topology, drained: Container[int] = ()) -> tuple[str, ...]:
     """Paths of the segments that a subscription has not drained, in id order.
 
-    ▲ Only what is sealed counts as drained: a layout that lags behind `drained` must not lose its active segments."""
+    ▲ Only sealed segments count as drained: a layout older than `drained` must not lose its active segments."""
     return tuple(
         topology.paths[entry.id]
         for entry in topology.segments.values()
@@ -35,8 +35,8 @@ def undrained(topology: Topology, drained: Container[int] = ()) -> tuple[str, ..
 
 
 def assignable(topology: Topology, drained: Container[int] = ()) -> tuple[str, ...]:
-    """Paths of the segments that may be read now, in id order: those the subscription has not drained yet but whose
-    ancestors it all has. A child is thus read only after its parents, which keeps order per key (DESIGN §8)."""
+    """Paths of the segments that may be read now, in id order: undrained segments whose ancestors are all drained.
+    A child is thus read only after its parents, which keeps order per key (DESIGN §8)."""
     behind: dict[int, None] = {}
     found = []
     for entry in topology.segments.values():  # parents before children
@@ -52,11 +52,11 @@ def assignable(topology: Topology, drained: Container[int] = ()) -> tuple[str, .
 def assign(
     consumers: Collection[str], segments: Sequence[str], previous: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """Share `segments` out to `consumers`, given who held what before.
+    """Distribute `segments` over `consumers`, starting from the `previous` assignment.
 
     Every segment has exactly one consumer (none if there are no consumers); counts differ by at most one; as few
-    segments move as that allows; the result depends on nothing but the arguments' contents. Consumers come out sorted,
-    their segments in the order of `segments`.
+    segments move as that allows; the result depends only on the arguments. Consumers are sorted, and each consumer's
+    segments follow the order of `segments`.
     """
     order = {segment: index for index, segment in enumerate(segments)}
     kept = _still_held(sorted(consumers), order, previous)
@@ -76,8 +76,8 @@ def assign(
 def _still_held(
     consumers: Sequence[str], order: Mapping[str, int], previous: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """What each consumer held before and could keep. A segment that two held (which no writer of ours makes) counts for
-    the first."""
+    """The segments that each consumer held before and may keep. If two consumers held one segment (no writer of ours
+    does that), the first keeps it."""
     taken: dict[str, None] = {}
     kept: dict[str, list[str]] = {}
     for consumer in consumers:
@@ -88,7 +88,7 @@ def _still_held(
 
 
 def _quotas(kept: Mapping[str, Sequence[str]], segments: int) -> dict[str, int]:
-    """How many each is to have. The larger shares go to those that hold most: each of them saves one move."""
+    """The number of segments for each consumer. Those that hold most get the larger shares: each saves one move."""
     if not kept:
         return {}
     share, larger = divmod(segments, len(kept))

@@ -1,11 +1,11 @@
-"""When a topic's segments are to be split or merged by themselves: a decision over load samples (PIP-483). Pure.
+"""Decides from load samples when to split or merge a topic's segments automatically (PIP-483). Pure.
 
     owners ── `/load/<segment>`, where it has changed by a quarter ──► controller ── `observe`, `decide` ──► one change
 
-Splits are fast, merges are lazy: a split follows the first sample above a threshold, a merge only a pair that has been
-cold for `merge_cooldown_s`. At most one change of a topic at a time, and after every change of its layout, whoever
-asked for it, splits wait `split_cooldown_s` and merges `merge_cooldown_s`. Between the two thresholds lies a gap that
-keeps what was merged from being split again. Defaults are PIP-483's; it is on unless a topic's policy says "off".
+Splits are fast, merges are slow: the first sample above a threshold causes a split, but a pair must be cold for
+`merge_cooldown_s` before it is merged. A topic has at most one change at a time. After every layout change, requested
+or automatic, splits wait `split_cooldown_s` and merges `merge_cooldown_s`. The gap between the two thresholds prevents
+a new split of merged segments. Defaults are PIP-483's; autoscale is on unless a topic's policy says "off".
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_THRESHOLD: Final = 1e15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """The policy of one topic. Rates are of one segment, of what comes in, a second. `min_segments`: None means as
-    many as the topic was created with, so that what was made wide ahead of its load is not merged while it idles."""
+    """The policy of one topic. Rates are incoming, per segment and second. `min_segments`: None means the number at
+    creation, so that a topic created wide ahead of its load is not merged while it idles."""
 
     split_messages_per_s: float = 10_000
     split_bytes_per_s: float = 50_000_000
@@ -43,8 +43,8 @@ _MAY_BE_ZERO: Final = ("merge_messages_per_s", "merge_bytes_per_s", "split_coold
 
 
 def parse_thresholds(policy: Any) -> Thresholds | None:
-    """What the policy `autoscale` of a topic means: None where it is "off", the defaults where there is none, and what
-    it does not name is as in the defaults. Raises `InvalidArgument` naming what is wrong."""
+    """Parse a topic's policy `autoscale`: None if it is "off"; thresholds it does not name have their defaults.
+    Raises `InvalidArgument` that names the fault."""
     if policy is None:
         return DEFAULTS
     if policy == OFF:
@@ -83,21 +83,21 @@ def _check(thresholds: Thresholds) -> None:
 
 
 class SegmentLoad(NamedTuple):
-    """What comes into one segment, a second."""
+    """The incoming rate of one segment."""
 
     messages_per_s: float
     bytes_per_s: float
 
 
 class Split(NamedTuple):
-    """Split the segment with this id in the middle of its range."""
+    """A decision: split the segment with this id in the middle of its range."""
 
     segment: int
     reason: str
 
 
 class Merge(NamedTuple):
-    """Merge these two neighbours."""
+    """A decision: merge these two neighbours."""
 
     lower: int
     upper: int
@@ -106,9 +106,9 @@ class Merge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is remembered of a topic from one look to the next. `changed_s`: when its layout was first seen as it is;
-    `cold_since_s`: active segments whose load is below both merge thresholds, by id, since when. By one clock that
-    never goes back."""
+    """What the controller remembers of a topic between two looks. `changed_s`: when it first saw the present layout;
+    `cold_since_s`: id of each active segment with a load below both merge thresholds → since when. Times are of one
+    monotonic clock."""
 
     epoch: int
     changed_s: float
@@ -118,8 +118,8 @@ class Watched:
 def observe(
     before: Watched | None, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Watched:
-    """After one look at a topic. `loads`: of active segments by id, as far as they are known. Who has just begun to
-    look takes the layout for new, so that whatever a predecessor did has its cooldown."""
+    """The state after one look at a topic. `loads`: known loads of active segments, by id. A new controller treats the
+    layout as new, so that its predecessor's last change gets its cooldown."""
     known = {} if before is None else before.cold_since_s
     cold = {
         entry.id: known.get(entry.id, now_s)
@@ -133,8 +133,8 @@ def observe(
 def decide(
     watched: Watched, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Split | Merge | None:
-    """The one change that is due, if any. Nothing while another change of the topic is under way. A segment that is
-    hot keeps all of its topic's from being merged: load moves."""
+    """The one change that is due, if any; None while another change of the topic is under way. One hot segment
+    prevents every merge in its topic: load moves."""
     if topology.record.changes or topology.deleting:
         return None
     if (hottest := _hottest(topology, loads, thresholds)) is None:
@@ -147,7 +147,7 @@ def decide(
 
 
 def _hottest(topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds) -> int | None:
-    """The id of the segment furthest above a split threshold; one with a single hash cannot be split."""
+    """The id of the segment furthest above a split threshold, except segments of a single hash."""
     found, heat = None, 1.0
     for entry in topology.active:
         load = loads.get(entry.id)
@@ -168,7 +168,7 @@ def _is_cold(load: SegmentLoad, thresholds: Thresholds) -> bool:
 def _merge(
     watched: Watched, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Merge | None:
-    """The coldest pair of neighbours that both have been cold for long enough."""
+    """Merges the coldest pair of neighbours that have both been cold for long enough."""
     least = topology.record.created_segments if thresholds.min_segments is None else thresholds.min_segments
     if len(topology.active) <= least or now_s - watched.changed_s < thresholds.merge_cooldown_s:
         return None

@@ -1,7 +1,7 @@
-"""What every role process knows of the cluster, from memory: topics, owners, coordinators, brokers, leaders,
-assignments, and which sealed segments a subscription has drained.
+"""Keeps a process's view of the cluster in memory: topics, owners, coordinators, brokers, leaders, assignments, and
+the sealed segments that each subscription has drained.
 
-One range read and one watch per prefix. The directory may lag behind etcd; whoever acts on it writes under a compare.
+One range read and one watch per prefix. The directory may lag behind etcd; writes that rely on it must compare.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CONTROLLER = "controller"
 
 _RETRY_S = 0.2
 APPLIED_AT_ONCE: Final = 100
-"""Records of a batch, parsed in one go."""
+"""Records of a batch that are parsed without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerInfo:
-    """Who owns a segment; `epoch` is the ownership epoch (the key's create revision)."""
+    """A segment's owner; `epoch` is the ownership epoch (the key's create revision)."""
 
     broker: str
     address: str
@@ -58,7 +58,7 @@ class OwnerInfo:
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
     """A registered broker, the coordinator of a TCID, the holder of an election; `epoch`: its key's create revision.
-    `leaving`: a broker that hands its segments over and claims none any more."""
+    `leaving`: the broker hands its segments over and claims no new ones."""
 
     id: str
     address: str
@@ -69,7 +69,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChange:
-    """What one batch changed: names behind the prefix, in order. Exactly one field is not empty."""
+    """Lists what one batch changed: names behind the prefix, in order. Exactly one field is not empty."""
 
     topics: tuple[str, ...] = ()
     """topic paths"""
@@ -118,8 +118,8 @@ class Directory:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def start(self, *, timeout_s: float = 30.0) -> None:
-        """Load everything once and follow it from there. Raises `Timeout` if the store does not answer in time: for
-        each kind of records as long."""
+        """Load everything once, then follow it. `timeout_s` applies to each kind of record. Raises `Timeout` if the
+        store does not answer in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -150,7 +150,7 @@ class Directory:
         await _apply(table, WatchBatch(found.revision, events, resync=True))
 
     async def _follow(self, field: str, table: FollowedTable[Any]) -> None:
-        """For ever: the watch itself goes on over lost connections; one that ends in an error is opened again."""
+        """Runs until the store closes. The watch survives lost connections; after an error it is opened again."""
         while True:
             watch = self._store.watch(table.prefix, keys.prefix_end(table.prefix), from_revision=table.revision + 1)
             try:
@@ -172,7 +172,7 @@ class Directory:
                 if name in table.entries or path in self._topics.entries:
                     self._layout_revisions[path] = max(self._layout_revisions.get(path, 0), revision)
                 else:
-                    self._layout_revisions.pop(path, None)  # the topic is gone, and this was its record, or an owner
+                    self._layout_revisions.pop(path, None)  # the topic was deleted: its record, or an owner's
         self._changed.set()
         self._changed = asyncio.Event()
         if changed:
@@ -188,10 +188,10 @@ class Directory:
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def add_listener(self, callback: Listener) -> Callable[[], None]:
-        """Call `callback` on the event loop soon after each change, in order; returns what ends that.
+        """Call `callback` on the event loop soon after each change, in order; returns a function that unregisters it.
 
-        By then the directory may already hold later changes, whose calls follow. An exception in it goes to the event
-        loop's exception handler and harms no other listener.
+        By then the directory may already hold later changes, whose calls follow. An exception in `callback` goes to
+        the event loop's exception handler and harms no other listener.
         """
         listener = self._next_listener
         self._next_listener += 1
@@ -199,8 +199,8 @@ class Directory:
         return lambda: self._listeners.pop(listener, None) and None
 
     async def wait_until(self, condition: Callable[[], T | None], *, timeout_s: float, what: str) -> T:
-        """The first result of `condition` that is neither None nor False; it is asked again after every change.
-        Raises `Timeout` that says `what` was waited for."""
+        """Return the first result of `condition` that is neither None nor False; evaluates it after every change.
+        Raises `Timeout`, whose message names `what`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while (result := condition()) is None or result is False:
@@ -210,9 +210,9 @@ class Directory:
             raise Timeout(f"waited {timeout_s} s for {what}") from error
 
     async def wait_revision(self, revision: int, *, prefix: bytes = keys.TOPIC, timeout_s: float = 10.0) -> None:
-        """Wait until a write of one's own at `revision`, of a key under `prefix`, is to be seen here.
+        """Wait until the directory has followed `prefix` up to `revision`, so that the caller sees its own write.
 
-        `revision` must be that of a change under `prefix`: a watch tells nothing of revisions that hold none. Raises
+        `revision` must be that of a change under `prefix`: the watch does not report other revisions. Raises
         `Timeout`.
         """
         table = next((table for table in self._tables.values() if table.prefix == prefix), None)
@@ -240,8 +240,9 @@ class Directory:
         return self._topics.get(path)
 
     async def fetch_topic(self, path: str, *, timeout_s: float = 10.0) -> Topology | None:
-        """As `topic`, but a topic unknown here is looked up in the store, so that one just created is never denied;
-        ▲ one that is being deleted as well, which may be another by now. Raises `StoreUnavailable`, `DataCorrupt`."""
+        """As `topic`, but reads an unknown topic from the store, so that a topic just created is always found. ▲ Also
+        reads one that is being deleted: a new topic may have its name by now. Raises `StoreUnavailable`,
+        `DataCorrupt`."""
         if (known := self.topic(path)) is not None and not known.deleting:
             return known
         record = await self._store.get(keys.topic(path), timeout_s=timeout_s)
@@ -250,7 +251,7 @@ class Directory:
         return self.topic(path)
 
     def topics(self) -> Mapping[str, Topology]:
-        """Topic path → layout, those that can be read."""
+        """Topic path → layout, without unreadable records."""
         return self._topics.entries
 
     def owner(self, segment: str) -> OwnerInfo | None:
@@ -265,7 +266,7 @@ class Directory:
         return {int(name, 16): self._coordinators.entries[name] for name in sorted(self._coordinators.entries)}
 
     def brokers(self) -> dict[str, MemberInfo]:
-        """The live brokers, those about to leave included, in order of their ids."""
+        """The live brokers, including leaving ones, in order of their ids."""
         return dict(sorted(self._brokers.entries.items()))
 
     def leader(self, what: str) -> MemberInfo | None:
@@ -276,26 +277,26 @@ class Directory:
         return self._assignments.get(f"{topic_path}/{subscription}")
 
     def drained(self, topic_path: str, subscription: str) -> Container[int]:
-        """Ids of the segments that a subscription has drained, as followed so far; it stays true to what is followed.
+        """Ids of the segments that a subscription has drained: a live view of the records followed so far.
 
-        ▲ It may lag behind a seek, or a subscription made anew: whoever serves what comes behind a drained segment asks
-        the store (`SubscriptionTable.attach`).
+        ▲ It may lag behind a seek, or a subscription created again: before serving the children of a drained segment,
+        the owner reads the store (`SubscriptionTable.attach`).
         """
         return _Drained(self._drained.entries, f"{topic_path}/{subscription}/")
 
     def layout_revision(self, path: str) -> int:
-        """Rises with every change of this topic's layout or its segments' owners that is seen here; of layouts of one
-        `topic_revision`, told by several processes, the one with the higher may be kept."""
+        """Rises with every change seen here of this topic's layout or its segments' owners. Among layouts of one
+        `topic_revision` from several processes, a client may keep the one with the highest."""
         return self._layout_revisions.get(path, min(self._topics.revision, self._owners.revision))
 
     def topic_revision(self, path: str) -> int:
-        """▲ Of the topic's record alone. What follows the owners may be far ahead of what follows the topics: by
-        `layout_revision`, an old layout with new owners would take the place of a new one, and whoever reads would take
-        the segments it lacks for gone, with all they hold (S7)."""
+        """The revision of the topic's record alone. ▲ The owners' watch may be far ahead of the topics' watch: by
+        `layout_revision`, an old layout with new owners would replace a new one, and a reader would treat the segments
+        that it lacks as gone, with all their messages (S7)."""
         return self._topics.as_of(path)
 
     def cluster_revision(self) -> int:
-        """As `layout_revision`, of coordinators, brokers and leaders."""
+        """As `layout_revision`, for coordinators, brokers and leaders."""
         return max(table.revision for table in (self._coordinators, self._brokers, self._leaders))
 
 
@@ -309,8 +310,8 @@ class _Drained(Container[int]):
 
 
 async def _apply(table: FollowedTable[Any], batch: WatchBatch) -> tuple[str, ...]:
-    """As `FollowedTable.apply`. ▲ Of a re-listing of many records others have their turns in between. What changes is
-    told at the end, at once: layouts with some of their new owners must not be told under the revision of all."""
+    """As `FollowedTable.apply`, but yields to other tasks during a long re-listing. ▲ Announces all changes together
+    at the end: a layout with only some of its new owners must not get the revision of all of them."""
     changed: dict[str, None] = {}
     async for part in in_turns(batch.events, APPLIED_AT_ONCE):
         changed |= dict.fromkeys(table.apply_part(part))

@@ -1,4 +1,4 @@
-"""One range of etcd kept in memory: what a watch's batches, its re-listings and single reads add up to. Pure."""
+"""Keeps one range of etcd in memory, from a watch's batches, its re-listings and single reads. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class FollowedTable(Generic[T]):
-    """Records under `prefix`, parsed, by name (the key behind the prefix). `revision` is the one followed so far.
+    """Holds the parsed records under `prefix` by name (the key behind the prefix), as of `revision`.
 
-    A record that does not parse is kept as its error: `get` raises it, `entries` leaves it out, the others live on.
+    A record that does not parse is kept as its error: `get` raises it, `entries` omits it, other records stay usable.
     """
 
     def __init__(self, prefix: bytes, parse: Callable[[KeyValue], T]) -> None:
@@ -34,23 +34,23 @@ class FollowedTable(Generic[T]):
         return self._broken
 
     def get(self, name: str) -> T | None:
-        """Raises `DataCorrupt` if the record stands there but cannot be read."""
+        """The record, or None. Raises `DataCorrupt` if it exists but cannot be read."""
         if name in self._broken:
             raise self._broken[name]
         return self._entries.get(name)
 
     def as_of(self, name: str) -> int:
-        """The mod revision of the record that stands there; where there is none, up to which there is none."""
+        """The mod revision of the record; if there is none, the revision up to which there is none."""
         return self._mod_revisions.get(name, self.revision)
 
     def apply(self, batch: WatchBatch) -> tuple[str, ...]:
-        """Take in one batch; returns the names that changed. Applying a batch twice changes nothing."""
+        """Apply one batch; returns the names that changed. Applying a batch twice changes nothing."""
         changed = dict.fromkeys(self.apply_part(batch.events))
         return self.apply_end(batch, changed)
 
     def apply_part(self, events: Iterable[Event]) -> tuple[str, ...]:
-        """Take in some events of a batch; returns the names that changed. ▲ `revision` stays until `apply_end`: what is
-        here by then is as old as that at least, and may be newer."""
+        """Apply some events of a batch; returns the names that changed. ▲ `revision` stays until `apply_end`: until
+        then the table holds at least all changes up to `revision`, and perhaps later ones."""
         changed: dict[str, None] = {}
         for event in events:
             if self._apply_event(event.kind, event.record):
@@ -58,7 +58,7 @@ class FollowedTable(Generic[T]):
         return tuple(changed)
 
     def apply_end(self, batch: WatchBatch, changed: dict[str, None]) -> tuple[str, ...]:
-        """All events of `batch` were taken in, which `changed` these names; returns all that have changed."""
+        """Finish `batch`, whose events are all applied and changed the names `changed`; returns all that changed."""
         if batch.resync:
             present = {self._name(event.record.key) for event in batch.events}
             for name, mod_revision in list(self._mod_revisions.items()):
@@ -69,10 +69,10 @@ class FollowedTable(Generic[T]):
         return tuple(changed)
 
     def learn(self, record: KeyValue) -> bool:
-        """Take in a record that a linearizable read found; returns whether it was news.
+        """Apply a record that a linearizable read found; returns whether it changed the table.
 
-        Only what lies beyond the followed revision counts: at or below it the watch has told all there is, so a
-        record that is missing here has been deleted since it was read.
+        Ignores records at or below the followed revision: the watch has reported all of those, so a record that is
+        missing here has been deleted since it was read.
         """
         return record.mod_revision > self.revision and self._apply_event(EventKind.PUT, record)
 

@@ -1,8 +1,8 @@
-"""Whether what this process knows of the cluster can still be relied on: when its metadata store was last heard.
+"""Tells whether this process's view of the cluster is still reliable, by its last answer from the metadata store.
 
-A process that is cut off from the store goes on answering from memory, as it should for a while. Once that has lasted
-as long as a lease, another broker may serve every segment that it names, so it says that its view is stale. ▲ A client
-that relied on it would be refused by owners of former times for as long as the cut lasts.
+A process that is cut off from the store answers from memory, as it should for a while. After one lease time, another
+broker may serve every segment that it names, so it marks its view as stale. ▲ A client that relied on the view would
+be refused by former owners for as long as the cut lasts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Freshness:
-    """`run` asks the store; `stale` is as of its latest question. Listeners are told of every change."""
+    """Asks the store regularly (`run`) and calls its listeners whenever `stale` changes."""
 
     def __init__(self, store: MetadataStore, clock: Clock, *, lease_ttl_s: float) -> None:
         self._store = store
@@ -37,15 +37,15 @@ class Freshness:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the store was last heard."""
+        """Seconds since the store last answered, counted from the request."""
         return self._clock.monotonic() - self._heard_at
 
     def add_listener(self, callback: Callable[[], None]) -> None:
         self._listeners.append(callback)
 
     async def run(self) -> None:
-        """For ever. A linearizable read: a watch that stands still looks like one that has nothing to tell, and a
-        member of etcd that is cut off from its peers answers all other reads."""
+        """Runs for ever. Uses a linearizable read: a stuck watch looks like an idle one, and an etcd member that is
+        cut off from its peers still answers all other reads."""
         while True:
             asked_at = self._clock.monotonic()
             try:

@@ -1,4 +1,4 @@
-"""Who and where: the cluster and the layouts of topics, answered, then pushed on every change. Any role serves it."""
+"""Serves the state of the cluster and the layouts of topics, and pushes every change. Every role serves it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ log = structlog.get_logger(__name__)
 MAX_TOPICS_PER_CONNECTION = 10_000
 
 TOPICS_AT_ONCE = 1000
-"""Named in one turn of the loop."""
+"""Topic names that one turn of the event loop handles."""
 
 _COALESCE_S = 0.005
-"""Changes that come within this time (a broker that claims all its segments) leave as one push."""
+"""Changes within this time (a broker that claims all its segments) are sent as one push."""
 
 _BUSY_S = 0.1
 _BUSY_BYTES = 1 << 20
-"""A peer with more than this unsent is pushed nothing new until it has read; it then gets the newest state at once."""
+"""A peer with more unsent bytes gets no push until it has read; then it gets the newest state at once."""
 
 
 class LayoutService:
-    """Handlers of `WatchCluster`, `WatchLayout` and `ListTopics`. `close()` ends the pushes."""
+    """Handles `WatchCluster`, `WatchLayout` and `ListTopics`. `close()` ends the pushes."""
 
     def __init__(self, directory: Directory, store: MetadataStore, freshness: Freshness) -> None:
         self._directory = directory
@@ -82,7 +82,7 @@ class LayoutService:
         return pb.Command(cluster=self._cluster())
 
     async def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
-        """A topic that does not exist is watched too: its creation is pushed."""
+        """Also watches a topic that does not exist: its creation is pushed."""
         topic = TopicName.parse(command.watch_layout.topic)
         watched = self._topics_of.setdefault(peer, {})
         if topic.path not in watched and len(watched) >= MAX_TOPICS_PER_CONNECTION:
@@ -93,8 +93,8 @@ class LayoutService:
         return self._layout_command(topic.path)
 
     async def _list_topics(self, peer: Peer, command: pb.Command) -> pb.Command:
-        """Full names (`topic://…`) in order, straight from the store: a topic just created is among them. One that is
-        being deleted is not, as far as is known here."""
+        """Full names (`topic://…`) in order, read from the store, so that a topic just created is among them. Omits
+        topics that the directory knows as being deleted."""
         prefix = keys.TOPIC + _listing_prefix(command.list_topics.prefix).encode()
         names: list[str] = []
         async for page in in_pages(
@@ -118,7 +118,7 @@ class LayoutService:
             self._push_in(_COALESCE_S)
 
     def _freshness_changed(self) -> None:
-        """Whoever follows the cluster here is told, though nothing of it has changed that is known."""
+        """Pushes to all watchers of the cluster, although no record of it has changed."""
         self._stale_cluster.update(self._cluster_watchers)
         if self._stale_cluster:
             self._push_in(_COALESCE_S)
@@ -134,7 +134,7 @@ class LayoutService:
         for path, watchers in topics.items():
             try:
                 busy = _push_to(watchers, partial(self._layout_command, path))
-            except DataCorrupt as error:  # whoever asks anew is told; those who watch keep the last good layout
+            except DataCorrupt as error:  # a new request gets the error; watchers keep the last good layout
                 log.error("layout_unreadable", error=str(error))
                 continue
             if busy:
@@ -142,7 +142,7 @@ class LayoutService:
         if self._stale_cluster or self._stale_topics:
             self._push_in(_BUSY_S)
 
-    # ---- what is told -----------------------------------------------------------------------------------------------
+    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def _cluster(self) -> pb.Cluster:
         leader = self._directory.leader(CONTROLLER)
@@ -192,7 +192,7 @@ class LayoutService:
 
 
 def _push_to(peers: Mapping[Peer, None], build: Callable[[], pb.Command]) -> dict[Peer, None]:
-    """Push one command to all `peers`; returns those that have too much unsent already."""
+    """Push one command to all `peers`; returns, without a push to them, those with too many unsent bytes."""
     busy: dict[Peer, None] = {}
     command: pb.Command | None = None
     for peer in peers:
@@ -205,7 +205,7 @@ def _push_to(peers: Mapping[Peer, None], build: Callable[[], pb.Command]) -> dic
 
 
 def _listing_prefix(text: str) -> str:
-    """`tenant/`, `tenant/namespace/` or empty; raises `InvalidArgument`."""
+    """Check that `text` is `tenant/`, `tenant/namespace/` or empty; raises `InvalidArgument`."""
     parts = text.split("/")
     if parts[-1] or len(parts) > 3:
         raise InvalidArgument(f"listing prefix {text!r}: expected nothing, tenant/ or tenant/namespace/")

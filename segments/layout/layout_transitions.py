@@ -1,11 +1,10 @@
-"""Splits and merges: every change of a topic's record, in steps; each may be the last before a crash (DESIGN §8). Pure.
+"""Plans splits and merges in steps, with a crash possible after each (DESIGN §8). Pure.
 
     intent in `/topic` ─► each parent's owner writes its seal into `/ledger/<segment>` ─► one CAS of `/topic`
            └─────────► given up: the intent goes ─► the owners of what was sealed undo it
 
-▲ The intent comes first. It is where racing requests meet, what a successor of the controller goes on from, and what
-makes a seal: an owner seals for a change that `/topic` tells of, and for no other; so of a change that was given up no
-late request can seal anything.
+▲ The intent comes first: racing requests meet there, and a new controller continues from it. An owner seals only for a
+change that `/topic` names, so a late request of a change that was given up can seal nothing.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from txnwire.names import TopicName
 SPLIT: Final = "split"
 MERGE: Final = "merge"
 MAX_SEGMENTS: Final = 4096
-"""Of a topic, sealed ones included: bounds its record to some 0.5 MB, which every change of the layout rewrites."""
+"""Segments of a topic, including sealed ones: bounds its record, which every layout change rewrites, to some 0.5 MB."""
 PATHS_BYTES: Final = 750_000
-"""Of the paths of all segments of a topic, which one record may have to name: an assignment, a subscription's start."""
+"""Bytes of all segment paths of a topic: one record (an assignment, a subscription's start) may name them all."""
 DRAINED_AT_ONCE: Final = MAX_COMMIT_OPS - 8
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody asks for. `parents`: segment ids, of a merge in any order; `at`: the first hash of a split's upper
-    child, None for the middle."""
+    """A requested split or merge. `parents`: segment ids, for a merge in any order; `at`: the first hash of a split's
+    upper child, None for the middle."""
 
     kind: str
     parents: tuple[int, ...]
@@ -56,8 +55,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LayoutChanged:
-    """A change that stands: the layout's epoch now, paths of what was sealed and of what took its place, in hash
-    order."""
+    """A change that is done: the layout's epoch now, and the paths of the sealed parents and of their children, in
+    hash order."""
 
     epoch: int
     parents: tuple[str, ...]
@@ -65,8 +64,8 @@ class LayoutChanged:
 
 
 class Seal(NamedTuple):
-    """What a parent's owner answers: the last entry it will ever have (`EARLIEST` for none), the mod revision of its
-    `/ledger` record, the owner's epoch."""
+    """The answer of a parent's owner: the parent's last entry (`EARLIEST` for none), the mod revision of its `/ledger`
+    record, the owner's epoch."""
 
     end: Position
     ledger_revision: int
@@ -74,12 +73,12 @@ class Seal(NamedTuple):
 
 
 def most_segments(topic: TopicName) -> int:
-    """Of a topic, sealed ones included: fewer with long names, so that a record that names them all can be stored."""
+    """The most segments of a topic, including sealed ones. Long names allow fewer: one record must hold them all."""
     return min(MAX_SEGMENTS, PATHS_BYTES // (len(topic.path) + len("/0000-ffff-") + 24))
 
 
 def read_topology(record: KeyValue) -> Topology:
-    """Of a topic's record as read from the store. Raises `DataCorrupt`."""
+    """Parse a topic's record from the store. Raises `DataCorrupt`."""
     topic = TopicName.from_path(record.key[len(keys.TOPIC) :].decode())
     return Topology(topic, records.decode(TopicRecord, record.value, key=record.key))
 
@@ -88,7 +87,7 @@ def read_topology(record: KeyValue) -> Topology:
 
 
 def normalize(topology: Topology, wanted: Wanted) -> Wanted:
-    """Parents in hash order, the middle as the hash it is: the same request is an equal value. Raises
+    """Put the parents in hash order and resolve the middle to its hash, so that equal requests compare equal. Raises
     `InvalidArgument`."""
     if wanted.kind == SPLIT:
         [parent] = [topology.entry(segment_id) for segment_id in wanted.parents]
@@ -101,8 +100,8 @@ def normalize(topology: Topology, wanted: Wanted) -> Wanted:
 
 
 def find_done(topology: Topology, wanted: Wanted) -> LayoutChanged | None:
-    """What was asked for, if it stands already: a request whose answer was lost may be repeated. `wanted` as from
-    `normalize`."""
+    """The result of the requested change, if it is done already: a client may repeat a request whose answer was lost.
+    `wanted` comes from `normalize`."""
     parents = [topology.entry(segment_id) for segment_id in wanted.parents]
     made = {tuple(parent.children) for parent in parents}
     if any(parent.state != SEALED for parent in parents) or len(made) != 1:
@@ -116,7 +115,7 @@ def find_done(topology: Topology, wanted: Wanted) -> LayoutChanged | None:
 
 
 def find_joined(topology: Topology, wanted: Wanted) -> LayoutChange | None:
-    """The same change, under way already."""
+    """The same change, if it is under way already."""
     for change in topology.record.changes:
         if (change.kind, tuple(change.parents), change.at) == (wanted.kind, wanted.parents, wanted.at):
             return change
@@ -126,15 +125,15 @@ def find_joined(topology: Topology, wanted: Wanted) -> LayoutChange | None:
 def plan_intent(
     record: KeyValue, wanted: Wanted, *, change_id: str, still_held: Compare, now_ms: int
 ) -> tuple[LayoutChange, Commit]:
-    """Put the intent into the topic's record. `wanted` as from `normalize`, neither done nor under way.
+    """Put the intent into the topic's record. `wanted` comes from `normalize`, and is neither done nor under way.
 
-    Raises `InvalidArgument` for what this layout cannot do, `NotAllowed` where another change of one of the segments is
-    under way, `TopicNotFound` for a topic that is being deleted, `DataCorrupt`."""
+    Raises `InvalidArgument` if this layout does not allow the change, `NotAllowed` for too many segments or if another
+    change of one of them is under way, `TopicNotFound` for a topic that is being deleted, `DataCorrupt`."""
     topology = read_topology(record)
     if topology.deleting:
         raise TopicNotFound(f"{topology.topic} is being deleted")
     most, to_come = most_segments(topology.topic), 2 * len(topology.record.changes)
-    # ▲ What is under way counts as made: many changes at once would else make a record that no store takes.
+    # ▲ Count changes under way as done: else many concurrent changes make a record too large for the store.
     if len(topology.segments) + to_come + 2 > most:
         raise NotAllowed(
             f"{topology.topic} has {len(topology.segments)} segments, sealed ones included, {to_come} to come, of "
@@ -147,7 +146,7 @@ def plan_intent(
                 raise NotAllowed(
                     f"a {change.kind} of {topology.paths[parent]} is under way: wait for it, then look at the layout"
                 )
-    _apply(topology, wanted.kind, wanted.parents, wanted.at)  # raises for what cannot be
+    _apply(topology, wanted.kind, wanted.parents, wanted.at)  # raises if this layout does not allow it
     intent = LayoutChange(id=change_id, kind=wanted.kind, parents=list(wanted.parents), at=wanted.at, since_ms=now_ms)
     changes = [*topology.record.changes, intent]
     return intent, _rewrite(record, msgspec.structs.replace(topology.record, changes=changes), still_held)
@@ -169,11 +168,11 @@ def read_sealed(record: KeyValue | None, change_id: str) -> int | None:
 
 
 def plan_layout(record: KeyValue, change: LayoutChange, seals: Mapping[int, int], *, still_held: Compare) -> Commit:
-    """The one write by which the parents are sealed for good and their children stand. `seals`: parent's id → the mod
+    """The one write that seals the parents for ever and creates their children. `seals`: parent's id → the mod
     revision of its `/ledger` record, in which it is sealed for this change. Raises `DataCorrupt`.
 
-    ▲ The intent stands in the record that is compared, and each parent's seal is as it was seen: what no longer stands
-    can make no layout.
+    ▲ The write compares the record that holds the intent, and each parent's seal: an intent given up, or a seal undone
+    meanwhile, must not change the layout.
     """
     topology = read_topology(record)
     layout = _apply(topology, change.kind, tuple(change.parents), change.at).record
@@ -184,12 +183,12 @@ def plan_layout(record: KeyValue, change: LayoutChange, seals: Mapping[int, int]
 
 
 def find_result(topology: Topology, change: LayoutChange) -> LayoutChanged | None:
-    """What the change has made, once it stands."""
+    """The result of the change, once it is done."""
     return find_done(topology, Wanted(change.kind, tuple(change.parents), change.at))
 
 
 def plan_give_up(record: KeyValue, change_id: str, *, still_held: Compare) -> Commit:
-    """Take the intent out of the topic's record; what was sealed for it is then undone by its owners."""
+    """Remove the intent from the topic's record; the owners then undo the seals made for it."""
     topology = read_topology(record)
     changes = [change for change in topology.record.changes if change.id != change_id]
     return _rewrite(record, msgspec.structs.replace(topology.record, changes=changes), still_held)
@@ -199,8 +198,8 @@ def plan_give_up(record: KeyValue, change_id: str, *, still_held: Compare) -> Co
 
 
 def find_candidates(topology: Topology, forgotten: Collection[int] = ()) -> list[int]:
-    """Sealed segments that may be forgotten if their owners have forgotten everything of them: all their parents have
-    gone, are going, or are among `forgotten`. From the roots on: what is read in the order of the graph stays whole."""
+    """Sealed segments that may be pruned once their owners have nothing left of them: each parent is gone, being
+    pruned, or in `forgotten`. Prunes from the roots on, so that a reader in graph order misses nothing in between."""
     gone = (*topology.record.pruning, *forgotten)
     return [
         one.id
@@ -212,9 +211,9 @@ def find_candidates(topology: Topology, forgotten: Collection[int] = ()) -> list
 def plan_prune(
     record: KeyValue, forgotten: Sequence[int], *, still_held: Compare, never_used: Collection[int] = ()
 ) -> Commit:
-    """Mark segments that are forgotten: from now on nobody serves them, and whoever owns them next erases them. As in
-    a deletion, ▲ the mark is what a successor of anybody goes on from. `never_used`: those of them that never held an
-    entry; ▲ of the others a reader that goes on from an old snapshot has to hear (`lost_id`). Raises `InvalidArgument`,
+    """Mark segments as being pruned: from now on no broker serves them, and their next owner erases them. ▲ As in a
+    deletion, a successor continues from the mark. `never_used`: the segments among them that never held an entry;
+    ▲ the others set `lost_id`, for readers that continue from an old snapshot. Raises `InvalidArgument`,
     `DataCorrupt`."""
     topology = read_topology(record)
     pruning = list(topology.record.pruning)
@@ -227,8 +226,8 @@ def plan_prune(
 
 
 def plan_pruned(record: KeyValue, segment_id: int, *, still_held: Compare) -> Commit:
-    """Take a segment that was erased out of the graph. ▲ That nothing of it is left, and that nobody owns it who could
-    write more, is compared in the same transaction."""
+    """Remove an erased segment from the graph. ▲ The same etcd transaction compares that no record of it is left, and
+    that it has no owner who could write more."""
     topology = read_topology(record)
     path = topology.paths[segment_id]
     commit = _rewrite(record, topology.prune(segment_id).record, still_held)
@@ -240,16 +239,16 @@ def plan_pruned(record: KeyValue, segment_id: int, *, still_held: Compare) -> Co
 
 
 def find_pruned(topology: Topology) -> list[int]:
-    """Segments that have left the graph, and may have drained records left."""
+    """Segments that have left the graph but may still have drained records."""
     return [one for one in topology.record.pruning if one not in topology.segments]
 
 
 def plan_forget_drained(
     record: KeyValue, pruned: Sequence[int], drained: Sequence[bytes], *, still_held: Compare
 ) -> Commit:
-    """Delete the last records of pruned segments; `drained`: all of their keys that are left, at most
-    `DRAINED_AT_ONCE`. ▲ Not in one with `plan_pruned`: whoever followed the deletion first, and the graph after it,
-    would take what is behind an undrained segment from its consumers."""
+    """Delete the last records of pruned segments; `drained`: all of their remaining keys, at most `DRAINED_AT_ONCE`.
+    ▲ Not together with `plan_pruned`: a process that saw the deletion before the new graph would treat the segment as
+    undrained, and take its children from their consumers."""
     topology = read_topology(record)
     left = [one for one in topology.record.pruning if one not in pruned]
     commit = _rewrite(record, msgspec.structs.replace(topology.record, pruning=left), still_held)

@@ -1,4 +1,4 @@
-"""What the store holds of a topic's subscriptions, for listings and the command line."""
+"""Reads a topic's subscriptions from the store, for listings and the command line."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import SubscriptionNotFound
 
 AT_ONCE: Final = 100
-"""Subscriptions read in one go: an assignment of a topic with thousands of segments is hundreds of KB."""
+"""Subscriptions per read: the assignment of a topic with thousands of segments takes hundreds of KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """`assignment` is None where no consumer has joined yet. Positions and backlogs are the segment owners' to tell."""
+    """One subscription's records; `assignment` is None before a consumer joins. Segment owners know the positions and
+    backlogs."""
 
     name: str
     record: SubscriptionRecord
     assignment: AssignmentRecord | None
 
     def consumers_of_segments(self) -> dict[str, str]:
-        """The consumer id (`name@incarnation`) that each segment is assigned to, by the segment's path."""
+        """Segment path → id (`name@incarnation`) of the consumer that the segment is assigned to."""
         consumers = self.assignment.consumers if self.assignment else {}
         return {segment: consumer for consumer, held in reversed(consumers.items()) for segment in held}
 
 
 async def list_subscriptions(store: MetadataStore, topic_path: str) -> list[SubscriptionInfo]:
-    """Every subscription of a topic, by name, each with its assignment as they stood together. Raises
+    """Every subscription of a topic, by name, each with its assignment of the same revision. Raises
     `StoreUnavailable`, `DataCorrupt`."""
     prefix = keys.subscriptions(topic_path)
     infos: list[SubscriptionInfo] = []
@@ -41,7 +42,7 @@ async def list_subscriptions(store: MetadataStore, topic_path: str) -> list[Subs
         ]
         _, found = await store.get_many(wanted)
         for name, record, assignment in zip(names, found[::2], found[1::2], strict=True):
-            if record is not None:  # deleted since
+            if record is not None:  # None: deleted since
                 infos.append(_info(name, record, assignment))
     return infos
 

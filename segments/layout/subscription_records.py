@@ -1,4 +1,4 @@
-"""Creating subscriptions: where they start, and the one conditional write with its verdict (DESIGN §8). Pure."""
+"""Plans the creation of subscriptions: their start, and the one conditional write (DESIGN §8). Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def subscription_type(wire: int) -> str:
 
 
 def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
-    """The `start` of a subscription's record, from the wire: the first field that is set counts, none means earliest.
+    """Convert the wire's start into the `start` of a subscription's record: the first set field counts, none means
+    earliest.
 
     `{"kind": "earliest"}`, `{"kind": "latest"}`, `{"kind": "timestamp", "timestamp_ms": n}` or `{"kind": "message_id",
     "segment": path, "ledger_id": n, "entry_id": n, "index": n, "after": bool}`, with `"ancestors"`, the ids of the
@@ -73,9 +74,9 @@ def plan_subscription(
     topic: KeyValue,
     created_ms: int,
 ) -> Commit:
-    """Put the subscription's record if there is none. `positions`: what "latest" or a time came out as, by segment
-    path. `topic`: its topic's record, compared as unchanged: ▲ a topic that is deleted meanwhile would leave it behind,
-    for the next topic of the name."""
+    """Put the subscription's record if there is none. `positions`: segment path → where "latest" or a time lies there.
+    `topic`: the topic's record, compared as unchanged: ▲ if the topic is deleted meanwhile, the subscription would
+    stay behind, for the next topic of the name."""
     key = keys.subscription(topic_path, name)
     record = SubscriptionRecord(
         type=type,
@@ -91,7 +92,7 @@ def plan_subscription(
 
 
 def check_type(subscription: tuple[str, str], type: str, asked: str) -> None:
-    """Raises `InvalidArgument` if a subscription (topic path, name) has another `type` than it is joined with."""
+    """Raises `InvalidArgument` if a subscription (topic path, name) is of another `type` than the consumer `asked`."""
     if type != asked:
         raise other_type(subscription, type, asked)
 

@@ -1,4 +1,4 @@
-"""Creating and changing topics: names, policies, the conditional writes with their verdicts (DESIGN §8). Pure."""
+"""Plans the creation and change of topics: policies, conditional writes and their verdicts (DESIGN §8). Pure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ TRIM_UNDRAINED: Final = "trim_undrained"
 AUTOSCALE: Final = "autoscale"
 
 MAX_LIMIT: Final = 1 << 53
-"""Beyond it numbers are not the same in every JSON reader."""
+"""JSON readers may round larger numbers."""
 
 _LIMITS = (RETENTION_MS, RETENTION_BYTES)
 _POLICIES = (*_LIMITS, TRIM_UNDRAINED, AUTOSCALE)
 
 
 def parse_policies(text: str) -> dict[str, Any]:
-    """Policies from one JSON object; an empty text means none, a null value leaves its policy out.
+    """Parse policies from one JSON object; an empty text means none, and a null value omits its policy.
 
-    `retention_ms`, `retention_bytes`: positive integers. `trim_undrained`: whether retention takes also what a
-    subscription has not consumed. `autoscale`: "off" or an object of thresholds (`segments.layout.autoscale`). Raises
-    `InvalidArgument` naming the policy and what was expected.
+    `retention_ms`, `retention_bytes`: positive integers. `trim_undrained`: whether retention also trims messages that a
+    subscription has not acked. `autoscale`: "off" or an object of thresholds (`segments.layout.autoscale`). Raises
+    `InvalidArgument` that names the policy and what was expected.
     """
     return {name: value for name, value in parse_changes(text).items() if value is not None}
 
 
 def parse_changes(text: str) -> dict[str, Any]:
-    """As `parse_policies`; null values, which take a policy away, are kept."""
+    """As `parse_policies`, but keeps null values, which remove a policy."""
     try:
         policies = msgspec.json.decode(text) if text else {}
     except msgspec.DecodeError as error:
@@ -75,9 +75,8 @@ def plan_create(
     still_held: Compare,
     created_ms: int,
 ) -> Commit:
-    """Put the topic's record if there is none. ▲ Its segment ids begin where those of deleted topics end (`ids`: the
-    record of `keys.SEGMENT_IDS`, compared as unchanged). Raises `InvalidArgument` for an impossible number of
-    segments."""
+    """Put the topic's record if there is none. ▲ Its segment ids begin after those of deleted topics (`ids`: the record
+    of `keys.SEGMENT_IDS`, compared as unchanged). Raises `InvalidArgument` for an impossible number of segments."""
     key = keys.topic(topic.path)
     record = create_record(segments, policies=policies, created_ms=created_ms, first_segment_id=segment_id_floor(ids))
     return Commit(
@@ -88,8 +87,8 @@ def plan_create(
 
 
 class Created(Enum):
-    """What became of a creation. `DELETING`: an earlier topic of the name is still being deleted. `AGAIN`: a topic was
-    deleted meanwhile, plan with the ids of now. `NOT_LEADING`: the election was lost."""
+    """The outcome of a creation. `DELETING`: an earlier topic of the name is still being deleted. `AGAIN`: a topic was
+    deleted meanwhile; plan again with the present ids. `NOT_LEADING`: this process is no longer the controller."""
 
     DONE = "done"
     DELETING = "deleting"
@@ -100,10 +99,10 @@ class Created(Enum):
 def read_created(
     topic: TopicName, segments: int, policies: Mapping[str, Any], commit: Commit, result: CommitVerdict
 ) -> Created:
-    """`DONE`: the topic stands as asked for, made by this write, or there before with the same shape.
+    """Interpret the verdict. `DONE`: this write created the topic, or it existed before with the same shape.
 
     Raises `TopicExists` for another shape. "The same shape" is the same number of segments at creation, and equal
-    values of the policies that are named in the request; so it stays the same over splits and merges.
+    values of the policies that the request names; splits and merges do not change it.
     """
     if result.succeeded:
         return Created.DONE
@@ -124,8 +123,8 @@ def read_created(
 
 
 def plan_policies(record: KeyValue, changes: Mapping[str, Any], *, still_held: Compare) -> Commit | None:
-    """Change the policies that `changes` names, None takes one away; None if nothing changes. Raises `TopicNotFound`
-    for a topic that is being deleted, `DataCorrupt`."""
+    """Change the policies that `changes` names; a value of None removes one. Returns None if nothing changes. Raises
+    `TopicNotFound` for a topic that is being deleted, `DataCorrupt`."""
     topic = decode(TopicRecord, record.value, key=record.key)
     if topic.deleting_ms:
         raise TopicNotFound(f"{record.key.decode()} is being deleted")

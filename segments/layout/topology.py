@@ -1,8 +1,8 @@
 """The segment DAG of one topic (DESIGN §8; PIP-471, "Scalable topics"). Pure.
 
 The active leaves of the DAG tile the hash space 0000–ffff exactly, at every layout epoch. A split seals one parent and
-makes its children, a merge seals two adjacent parents and makes their child; ids count up and are never used twice, so
-a parent's id is always below its children's and the graph cannot have a cycle.
+creates two children; a merge seals two adjacent parents and creates one child. Ids count up and are never reused, so a
+parent's id is always below its children's and the graph cannot have a cycle.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MAX_SEGMENTS_AT_CREATION = 256
 
 
 class Topology:
-    """One layout of one topic, immutable and valid: it cannot be made from a record that breaks a rule of the DAG.
+    """Represents one layout of one topic, immutable and valid: the constructor checks all rules of the DAG.
 
-    Attributes: `topic`, `record` (what stands in etcd), `segments` (id → entry, in id order), `active` (the active
-    entries in hash order), `life` (the create revision of what stands in etcd, 0 where that was not asked for: another
-    topic of the same name has another).
+    Attributes: `topic`, `record` (the etcd record), `segments` (id → entry, in id order), `active` (the active entries
+    in hash order), `life` (the create revision of the etcd record, which tells topics of one name apart; 0 if not
+    given).
     """
 
     def __init__(self, topic: TopicName, record: TopicRecord, *, life: int = 0) -> None:
-        """Raises `DataCorrupt` naming the topic and the rule that `record` breaks."""
+        """Raises `DataCorrupt` that names the topic and the rule that `record` breaks."""
         self.topic = topic
         self.record = record
         self.life = life
@@ -53,11 +53,11 @@ class Topology:
 
     @property
     def deleting(self) -> bool:
-        """Whether it is being deleted: for everybody but those who do it, it is gone."""
+        """Whether the topic is being deleted: only the processes that delete it still use it."""
         return self.record.deleting_ms != 0
 
     def is_going(self, segment_id: int) -> bool:
-        """Whether a segment is being erased: with its topic, or by itself, as there is nothing left to know of it."""
+        """Whether a segment is being erased: with its topic, or pruned alone because nothing of it is left."""
         return self.deleting or segment_id in self.record.pruning
 
     @property
@@ -90,16 +90,16 @@ class Topology:
         return entry
 
     def is_of_earlier_life(self, segment_id: int) -> bool:
-        """Whether it was a segment of a deleted topic of this name: no id is used twice."""
+        """Whether the segment belonged to a deleted topic of this name: ids are never reused."""
         return segment_id < self.record.first_segment_id
 
     def is_pruned(self, segment_id: int) -> bool:
-        """Whether it was a segment of this topic, or, where the record does not tell, of an earlier one."""
+        """Whether it was a segment of this topic or, if the record does not tell, of an earlier one of this name."""
         unused = segment_id >= self.record.next_segment_id or segment_id in self.segments
         return not unused and not self.is_of_earlier_life(segment_id)
 
     def check_has(self, path: str) -> None:
-        """Raises `InvalidArgument` that says whose segment it is, if it is none of this layout."""
+        """Raises `InvalidArgument` if the segment is not in this layout; the message says where it belonged."""
         named = SegmentName.from_path(path)
         segment_id = named.segment_id
         if self.paths.get(segment_id) == path:
@@ -119,11 +119,11 @@ class Topology:
         )
 
     def ancestors(self, segment_id: int) -> tuple[int, ...]:
-        """Ids of everything `segment_id` came from, in id order: each stands behind its own ancestors."""
+        """Ids of all ancestors of `segment_id`, in id order: each comes after its own ancestors."""
         return self._reach(segment_id, "parents")
 
     def descendants(self, segment_id: int) -> tuple[int, ...]:
-        """Ids of everything that came from `segment_id`, in id order."""
+        """Ids of all descendants of `segment_id`, in id order."""
         return self._reach(segment_id, "children")
 
     def _reach(self, segment_id: int, edges: str) -> tuple[int, ...]:
@@ -186,8 +186,8 @@ class Topology:
         return Topology(self.topic, record, life=self.life)
 
     def prune(self, segment_id: int) -> Topology:
-        """The layout without a sealed segment that has no parents (any more); the epoch stays, as nobody who sends or
-        reads has to do anything. Raises `InvalidArgument` for any other."""
+        """The layout without a sealed segment that has no parents left. The epoch stays: producers and consumers need
+        not react. Raises `InvalidArgument` for any other segment."""
         entry = self.entry(segment_id)
         if entry.state != SEALED or entry.parents:
             raise InvalidArgument(
@@ -204,7 +204,7 @@ class Topology:
 def create_record(
     segments: int, *, policies: Mapping[str, Any], created_ms: int, first_segment_id: int = 0
 ) -> TopicRecord:
-    """The first layout of a topic: `segments` active ones of equal width (give or take one hash), ids from
+    """The first layout of a topic: `segments` active ones whose widths differ by at most one hash, with ids from
     `first_segment_id`.
 
     Raises `InvalidArgument` outside 1..`MAX_SEGMENTS_AT_CREATION`.
@@ -222,7 +222,7 @@ def create_record(
         created_ms=created_ms,
         created_segments=segments,
         first_segment_id=first_segment_id,
-        lost_id=first_segment_id - 1,  # those of a deleted topic of this name
+        lost_id=first_segment_id - 1,  # segments of a deleted topic of this name
     )
 
 
@@ -239,7 +239,7 @@ def _by_range(entry: SegmentEntry) -> tuple[int, int]:
 
 
 def _find_flaw(record: TopicRecord, segments: Mapping[int, SegmentEntry], active: Sequence[SegmentEntry]) -> str | None:
-    """What is wrong with a layout, or None."""
+    """The rule that a layout breaks, or None."""
     if len(segments) != len(record.segments):
         return "two segments have one id"
     for entry in segments.values():
@@ -272,7 +272,7 @@ def _find_entry_flaw(entry: SegmentEntry, next_id: int, segments: Mapping[int, S
 
 
 def _find_gap(entries: Sequence[SegmentEntry], lo: int, hi: int) -> str | None:
-    """Whether `entries`, in hash order, follow one another without gap or overlap and hold all of `lo`..`hi`."""
+    """Where `entries`, in hash order, leave a gap in `lo`..`hi` or overlap; None if they tile it."""
     if not entries or entries[0].lo > lo or entries[-1].hi < hi:
         return f"{lo:04x}-{hi:04x} is not held whole"
     for lower, upper in pairwise(entries):

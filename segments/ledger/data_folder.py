@@ -1,8 +1,8 @@
-"""All brokers of a cluster keep their ledgers in one place; one that was pointed elsewhere is refused at its start.
+"""Checks at the start of a broker that it uses the cluster's data folder, which all brokers share.
 
-▲ Taking a segment over in the wrong place would lose data without a word: a ledger that is listed and not there counts
-as one whose creator died before it made it. So the place carries a mark, and etcd (`/data-folder`) says which one.
-A disk that is not mounted has none; a copy of the folder has the same: no copy may be served beside its original.
+▲ Taking a segment over in the wrong folder would silently lose data: a listed ledger without a file counts as one
+whose creator died before creating it. So the folder carries a mark, and `/data-folder` in etcd names that mark. An
+unmounted disk has no mark; a copy of the folder has the same one, so never serve a copy beside its original.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from txnwire.ports import Random
 async def expect_shared_folder(
     store: MetadataStore, ledgers: LedgerStore, random: Random, *, broker_id: str, claim: bool = True
 ) -> None:
-    """Raises `NotAllowed` where this cluster's ledgers are elsewhere; `StoreUnavailable`, `LedgerFailed`.
+    """Raises `NotAllowed` if this cluster's ledgers are elsewhere; `StoreUnavailable`, `LedgerFailed`.
 
-    The first broker of a cluster decides; of several at once, one of them. Without `claim` nothing is decided yet."""
+    The first broker of a cluster sets the folder; among concurrent ones, one wins. Without `claim` it sets nothing."""
     found = await store.get(keys.DATA_FOLDER)
     if found is None and not claim:
         return

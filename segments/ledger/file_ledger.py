@@ -1,7 +1,7 @@
-"""`FileLedgerStore`: ledgers as append-only files, one copy on one disk (DESIGN §7, "Ledger").
+"""`FileLedgerStore`: keeps ledgers as append-only files, one copy on one disk (DESIGN §7, "Ledger").
 
-Formats and scanning are `ledger_format`'s, durable file operations `ledger_files`', appending `file_ledger_writer`'s.
-A small pool of threads writes, syncs and reads; the jobs of several segments run side by side in it.
+`ledger_format` encodes and scans, `ledger_files` does the durable file operations, `file_ledger_writer` appends. A
+small pool of threads writes, syncs and reads; it runs the jobs of several segments concurrently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FileLedgerStatistics:
-    """Since the store was opened. `sync_seconds` is the sum over `syncs` (encode, write and fdatasync)."""
+    """Counts since the store was opened. `sync_seconds` is the sum over `syncs` (encode, write and fdatasync)."""
 
     syncs: int
     sync_seconds: float
@@ -44,7 +44,7 @@ class FileLedgerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _EndedLedger:
-    """An open ledger file of which this process is not the writer, and what is known of its insides."""
+    """An open ledger file that this process does not write, with the result of its scan."""
 
     file: OpenFile
     paths: LedgerPaths
@@ -69,9 +69,9 @@ def _scan_ledger(paths: LedgerPaths, segment: str, bound: int | None) -> _EndedL
     try:
         size = os.fstat(fd).st_size
         found = ledger_format.scan(reader_of(fd), size, opened, str(paths.ledger), bound=bound)
-        os.fdatasync(fd)  # ▲ what was read is made durable before anybody counts on it
+        os.fdatasync(fd)  # ▲ make durable what was read, before anyone relies on it
     except OSError:
-        forget_unwritten(fd)  # ▲ or whoever tries it again would count what is not on the disk
+        forget_unwritten(fd)  # ▲ else the next try would count entries that are not on the disk
         os.close(fd)
         raise
     except BaseException:
@@ -81,9 +81,9 @@ def _scan_ledger(paths: LedgerPaths, segment: str, bound: int | None) -> _EndedL
 
 
 def _fence_and_scan(paths: LedgerPaths, segment: str, end: int | None) -> _EndedLedger | None:
-    """In a thread: fence, then count. None for a ledger that was never created: its creator, should it still live,
-    finds the fence. The count is kept beside the ledger, so that fencing again tells the same. `end`: how many entries
-    it has, if a writer in this process had a failed sync and could not record that."""
+    """In a thread: fence, then count. None for a ledger that was never created; a creator that still lives finds the
+    fence. Keeps the count beside the ledger, so that a second fencing gives the same. `end`: its number of entries, if
+    a writer in this process had a failed sync and could not record it."""
     ledger_files.create_fence(paths)
     bound = ledger_files.read_count(paths) if end is None else ledger_files.create_count(paths, end)
     try:
@@ -99,7 +99,7 @@ def _fence_and_scan(paths: LedgerPaths, segment: str, end: int | None) -> _Ended
         raise
     if counted == ledger.found.entries:
         return ledger
-    ledger.file.release()  # ▲ somebody else has counted meanwhile: that count stands
+    ledger.file.release()  # ▲ another process counted first: its count stands
     return _scan_ledger(paths, segment, counted)
 
 
@@ -113,14 +113,14 @@ def _load_ledger(paths: LedgerPaths, segment: str, last: int) -> _EndedLedger:
         except DataCorrupt:
             if counted is None or counted <= last + 1:
                 raise
-            return _scan_ledger(paths, segment, None)  # less is asked for, and may be whole
+            return _scan_ledger(paths, segment, None)  # the caller needs fewer entries, which may be whole
     fd, opened = _open_ledger(paths, segment)
     return _EndedLedger(OpenFile(fd), paths, opened.marker, footer.found)
 
 
 def _look_at_ledger(paths: LedgerPaths, segment: str) -> Recovered | None:
-    """In a thread: what of a ledger is there, whatever was counted in it. A file that is as long as its footer says is
-    taken for whole."""
+    """In a thread: what a ledger's file holds, ignoring any recorded count. Trusts the footer if the file is as long as
+    it says."""
     try:
         fd, opened = _open_ledger(paths, segment)
     except FileNotFoundError:
@@ -152,8 +152,8 @@ def _load_sidecar(paths: LedgerPaths) -> bytes | None:
 
 
 def _in_folder(root: Path, mark: str | None, job: Callable[[], T]) -> T:
-    """In a thread: `job`, in the folder that is known. ▲ Asked before, so that nothing is made at a bare mount point,
-    and again where nothing was found."""
+    """In a thread: run `job` in the marked folder. ▲ Checks the mark before, so that no job creates a file at a bare
+    mount point, and again if `job` finds nothing."""
     ledger_files.expect_folder(root, mark)
     try:
         found = job()
@@ -176,7 +176,7 @@ def _discard_result(discard: Callable[[T], None] | None, future: asyncio.Future[
 
 
 class FileLedgerStore:
-    """See `segments.ledger.ledger.LedgerStore`. Ledgers stand below `<data_dir>/ledgers`; see
+    """Implements `segments.ledger.ledger.LedgerStore` with files below `<data_dir>/ledgers`; see
     `ledger_files.LedgerPaths`."""
 
     def __init__(self, data_dir: str | os.PathLike[str], *, threads: int = THREADS) -> None:
@@ -188,9 +188,9 @@ class FileLedgerStore:
         self._writers: dict[FileLedgerWriter, None] = {}
         self._ended: OrderedDict[tuple[str, int], _EndedLedger] = OrderedDict()
         self._ends: dict[tuple[str, int], int] = {}
-        """Of ledgers whose writer could not record where they end."""
+        """Number of entries of ledgers whose writer could not record where they end."""
         self._mark: str | None = None
-        """What the folder is marked with, once that is known."""
+        """The folder's mark, once known."""
         self._syncs = 0
         self._sync_seconds = 0.0
         self._slowest = 0.0
@@ -219,16 +219,16 @@ class FileLedgerStore:
         return future
 
     async def run(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
-        """`job` in a thread, backed by the reserve; its `OSError` becomes `LedgerFailed` that says `what` failed. A job
-        cannot be stopped: where the caller is cancelled, `discard` takes what it will have opened."""
+        """Run `job` in a thread, backed by the reserve; its `OSError` becomes `LedgerFailed` that says `what` failed. A
+        job cannot be stopped: if the caller is cancelled, `discard` gets the job's result and closes it."""
         return await self._result(self.submit(self._reserve.backed(job)), what, discard)
 
     async def _work(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
-        """`run` for a job that goes by names: in the folder that is known, or `LedgerFailed`."""
+        """`run` for a job that uses file names: it runs in the marked folder, else `LedgerFailed`."""
         return await self.run(partial(_in_folder, self._root, self._mark, job), what, discard=discard)
 
     async def _look(self, job: Callable[[], T], what: str, discard: Callable[[T], None] | None = None) -> T:
-        """`_work` for a job that only reads: `LedgerUnreadable`."""
+        """`_work` for a job that only reads: fails with `LedgerUnreadable`, and never uses the reserve."""
         looking = self.submit(partial(_in_folder, self._root, self._mark, job))
         return await self._result(looking, what, discard, LedgerUnreadable)
 
@@ -271,7 +271,7 @@ class FileLedgerStore:
         def create() -> tuple[int, str | None]:
             fd = ledger_files.create_file(paths.ledger, data)
             if (fenced := fenced_by(fd, paths)) is not None:
-                paths.ledger.unlink(missing_ok=True)  # nobody lists it any more, or counts on its being there
+                paths.ledger.unlink(missing_ok=True)  # no ledger list names it any more
             return fd, fenced
 
         try:
@@ -390,7 +390,7 @@ class FileLedgerStore:
         return await self._work(write, f"writing {paths.sidecar}")
 
     async def present(self, segment: str) -> Sequence[int]:
-        """Ids of the ledgers of a segment whose own files stand, rising: for a repair."""
+        """For a repair: ids of a segment's ledgers whose `.ledger` files exist, rising."""
         return await self._work(partial(ledger_files.present_ledgers, self._root, segment), f"listing {segment}")
 
     async def look_at(self, segment: str, ledger_id: int) -> Recovered | None:
@@ -398,12 +398,12 @@ class FileLedgerStore:
         return await self._look(partial(_look_at_ledger, paths, segment), f"reading {paths.ledger}")
 
     async def counted(self, segment: str, ledger_id: int) -> int:
-        """For a repair: how many entries whoever fenced a ledger has counted in it; 0 where nobody has."""
+        """For a repair: the recorded number of entries of a fenced ledger; 0 if there is none."""
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         return await self._look(partial(ledger_files.read_count, paths), f"reading {paths.count}") or 0
 
     async def cut(self, segment: str, ledger_id: int, entries: int) -> None:
-        """▲ For a repair, and only while no broker serves: a count stands for everybody else."""
+        """▲ For a repair, and only while no broker serves: every other process relies on the first count."""
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         await self._work(partial(ledger_files.replace_count, paths, entries), f"shortening {paths.ledger}")
 
@@ -413,12 +413,12 @@ class FileLedgerStore:
         await self._work(partial(ledger_files.discard_footer, paths), f"deleting {paths.footer}")
 
     async def discard_sidecar(self, segment: str, ledger_id: int) -> None:
-        """▲ For a repair, and only while no broker serves: sidecars are immutable to everybody else."""
+        """▲ For a repair, and only while no broker serves: every other process treats sidecars as immutable."""
         paths = ledger_files.paths_of(self._root, segment, ledger_id)
         await self._work(partial(ledger_files.discard_sidecar, paths), f"deleting {paths.sidecar}")
 
     async def set_aside(self, segment: str, folder: str) -> Path:
-        """For a repair: move all of a segment into `<data_dir>/set-aside/<folder>`, whole; returns where to."""
+        """For a repair: move the whole segment into `<data_dir>/set-aside/<folder>`; returns its new path."""
         to = self._root.parent / "set-aside" / folder
         for key in [key for key in self._ended if key[0] == segment]:
             self._let_go(key)

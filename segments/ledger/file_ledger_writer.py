@@ -1,6 +1,6 @@
-"""The open ledger of one segment in a file: appends gather, one job in a thread writes, syncs and looks at the fence.
+"""Writes the open ledger of one segment: gathers appends; one job in a thread writes, syncs and checks the fence.
 
-Part of `file_ledger`. All state belongs to the event loop's thread; a job gets what it needs and returns what it did.
+Part of `file_ledger`. All state belongs to the event loop's thread; a job gets its input and returns what it did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class WriterHost(Protocol):
-    """What a writer needs of its store."""
+    """The part of the ledger store that a writer needs."""
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]: ...
     async def run(self, job: Callable[[], T], what: str) -> T: ...
@@ -39,7 +39,7 @@ class WriterHost(Protocol):
 
 
 class _Round(NamedTuple):
-    """What one job did. `fenced`: why nothing of it may be acked, or None."""
+    """The result of one job. `fenced`: the reason why its entries must not be acked, or None."""
 
     starts: list[tuple[int, int]]
     written: int
@@ -48,7 +48,7 @@ class _Round(NamedTuple):
 
 
 def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths: LedgerPaths) -> _Round:
-    """In a thread: write, sync, ▲ then look at the fence, before anybody hears of it."""
+    """In a thread: write, sync, ▲ then check the fence, before any entry is acked."""
     begin = time.perf_counter()
     encoded = groups()
     if encoded.data:
@@ -62,13 +62,13 @@ def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths
             raise
     fenced = fenced_by(fd, paths)
     if fenced is None:
-        ledger_files.expect_in_place(fd, paths)  # ▲ where the file has been moved, nobody sees the fence here
+        ledger_files.expect_in_place(fd, paths)  # ▲ a fence is not seen here after the file was moved
     return _Round(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced)
 
 
 def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
-    """Why this ledger is no longer ours, or None. ▲ In this order: `delete_ledger` unlinks the ledger before it takes
-    the fence away, so a writer that wakes up late cannot fall between the two."""
+    """Why this ledger is no longer ours, or None. ▲ In this order: `delete_ledger` unlinks the ledger before it removes
+    the fence, so a writer that wakes up late always finds one of the two."""
     if paths.fence.exists():
         return f"{paths.fence} exists: another owner has taken the ledger over"
     if os.fstat(fd).st_nlink == 0:
@@ -77,22 +77,22 @@ def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
 
 
 class EndNotRecorded(OSError):
-    """A sync has failed, and the disk does not take either at which entry the ledger ends."""
+    """A sync failed, and the ledger's end could not be written to the disk either."""
 
 
 def forget_unwritten(fd: int) -> None:
-    """After a failed sync: let the kernel drop what it holds of the file, so that a successor reads what is on the
-    disk. It need not do so (and keeps what it may yet write), therefore the ledger's end is recorded as well."""
+    """After a failed sync: ask the kernel to drop the file's cached pages, so that a successor reads what is on the
+    disk. The kernel may ignore this (and keeps dirty pages), so the caller records the ledger's end as well."""
     with suppress(OSError):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _fence_own_failure(fd: int, paths: LedgerPaths, confirmed: int) -> bool:
-    """▲ A failed sync is never retried, not by a successor's sync either: the kernel may have dropped what it could
-    not write and report success the next time. So the ledger ends, here and now, at what was acknowledged. False
-    where the disk does not take that: ▲ then the owner records it in `/ledger`."""
+    """▲ Never retry a failed sync, nor let a successor's sync do so: the kernel may have dropped the unwritten pages
+    and report success the next time. So the ledger ends now, at its last acknowledged entry. Returns False if the disk
+    cannot store that: ▲ then the owner records it in `/ledger`."""
     try:
-        ledger_files.expect_in_place(fd, paths)  # nothing is made at a bare mount point
+        ledger_files.expect_in_place(fd, paths)  # create no file at a bare mount point
         ledger_files.create_count(paths, confirmed)
         ledger_files.create_fence(paths)
     except (OSError, DataCorrupt):
@@ -101,7 +101,7 @@ def _fence_own_failure(fd: int, paths: LedgerPaths, confirmed: int) -> bool:
 
 
 class FileLedgerWriter:
-    """See `segments.ledger.ledger.LedgerWriter`. Made by `FileLedgerStore.create`."""
+    """Implements `segments.ledger.ledger.LedgerWriter`. `FileLedgerStore.create` makes it."""
 
     def __init__(self, store: WriterHost, file: OpenFile, paths: LedgerPaths, opened: OpenedHeader) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""What etcd knows of a segment's ledgers that their files must bear out before anybody is served from them. Pure.
+"""Checks a segment's ledger files against what etcd knows of them, before the segment is served. Pure.
 
-A data folder that has gone, or is older than etcd, holds less than was acknowledged. ▲ Nothing of that is taken for the
-end of a segment: transactions would be read by halves, and what is missing would be forgotten for good.
+A data folder that is gone, or older than etcd, holds less than was acknowledged. ▲ Never take that for the end of a
+segment: readers would see parts of transactions, and the missing entries would be forgotten for ever.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ REPAIR: Final = (
 
 
 def expect_made(segment: str, ledger_id: int, found: Recovered, made: int | None) -> None:
-    """`made`: the ledger whose file was surely made, as `/ledger` says. Raises `DataCorrupt` where it is not there."""
+    """`made`: the ledger whose file certainly exists, by `/ledger`. Raises `DataCorrupt` if it is not there."""
     if not found.present and made == ledger_id:
         raise DataCorrupt(f"{segment}: the file of ledger {ledger_id} was made and is not there: {REPAIR}")
 
 
 def expect_whole(segment: str, info: LedgerInfo, found: Recovered | None) -> None:
-    """Raises `DataCorrupt` where a closed ledger has fewer entries than it was closed with."""
+    """Raises `DataCorrupt` if a closed ledger has fewer entries than it was closed with."""
     entries = 0 if found is None else found.entries
     if entries < (info.closed_length or 0):
         raise DataCorrupt(
@@ -37,8 +37,8 @@ def expect_whole(segment: str, info: LedgerInfo, found: Recovered | None) -> Non
 
 
 def lies_beyond(position: Position, ledgers: Sequence[LedgerInfo]) -> str | None:
-    """Why no entry stands at `position`, or before it in its ledger; None where one does, or did until it was trimmed.
-    Of a ledger that is not closed nobody knows."""
+    """Why the ledgers never held an entry at `position`; None if they hold it, or held it before a trim. Also None in
+    a ledger that is not closed, whose length is unknown."""
     last = ledgers[-1].ledger_id if ledgers else 0
     if position.entry_id < 0:
         return None
@@ -51,7 +51,7 @@ def lies_beyond(position: Position, ledgers: Sequence[LedgerInfo]) -> str | None
 
 
 def expect_within(segment: str, what: str, position: Position, ledgers: Sequence[LedgerInfo]) -> None:
-    """Raises `DataCorrupt` where `what`, a record in etcd, names an entry that the ledgers do not have."""
+    """Raises `DataCorrupt` if `what`, a record in etcd, names an entry that the ledgers do not have."""
     why = lies_beyond(position, ledgers)
     if why is not None:
         raise DataCorrupt(f"{segment}: {what} is at {position.ledger_id}:{position.entry_id}, but {why}: {REPAIR}")

@@ -1,6 +1,6 @@
-"""Blocking file operations of the file ledger: durable creation and replacement, path layout. Run in its threads.
+"""Blocking file operations of the file ledger, run in its threads: durable creation and replacement, path layout.
 
-Everything here raises plain `OSError`; the store turns it into `LedgerFailed` with the ledger named.
+Everything here raises plain `OSError`; the store turns it into `LedgerFailed` that names the ledger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txnwire.names import SegmentName
 
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
-    """`<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,sidecar,fence,count}`."""
+    """Names `<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,sidecar,fence,count}`."""
 
     directory: Path
     ledger_id: int
@@ -47,7 +47,7 @@ class LedgerPaths:
 
 
 def paths_of(root: Path, segment: str, ledger_id: int) -> LedgerPaths:
-    """Raises `InvalidArgument` for a malformed segment path or ledger id: nothing outside `root` is ever named."""
+    """Raises `InvalidArgument` for a malformed segment path or ledger id, so that no path lies outside `root`."""
     name = SegmentName.from_path(segment)
     if ledger_id < 0:
         raise InvalidArgument(f"ledger id {ledger_id} of {segment}: 0 or more expected")
@@ -55,8 +55,8 @@ def paths_of(root: Path, segment: str, ledger_id: int) -> LedgerPaths:
 
 
 def list_ledgers(root: Path) -> list[tuple[str, int]]:
-    """Every (segment path, ledger id) with a ledger, footer or sidecar, sorted. A fence alone is the trace of one that
-    was never created, or whose deletion was cut short."""
+    """Every (segment path, ledger id) with a ledger, footer or sidecar, sorted. A fence alone remains of a ledger that
+    was never created, or whose deletion was interrupted."""
     return sorted(dict.fromkeys(_ledgers_below(root)))
 
 
@@ -68,33 +68,33 @@ def _ledgers_below(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def present_ledgers(root: Path, segment: str) -> list[int]:
-    """Ids of the ledgers of a segment whose own files stand, rising."""
+    """Ids of a segment's ledgers whose `.ledger` files exist, rising."""
     directory = paths_of(root, segment, 0).directory
     stems = [path.stem for path in directory.glob("*.ledger")]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def discard_sidecar(paths: LedgerPaths) -> None:
-    """For a repair alone: of a sidecar that nobody has listed nothing has been believed yet."""
+    """Only for a repair: no process has yet relied on a sidecar that is not listed."""
     paths.sidecar.unlink(missing_ok=True)
     if paths.directory.is_dir():
         sync_directory(paths.directory)
 
 
 class FolderGone(OSError):
-    """The data folder was here and is not any more: its disk is not mounted, or it was moved."""
+    """The data folder is no longer here: its disk is not mounted, or it was moved."""
 
 
 def expect_folder(root: Path, mark: str | None) -> None:
-    """▲ What is not found in a folder that has gone was not "never made". `mark`: what it is marked with, as far as is
-    known. Raises `FolderGone`."""
+    """▲ A file missing from a lost folder must not count as never created. `mark`: the folder's mark, None if not
+    known yet. Raises `FolderGone`."""
     if mark is not None and (found := read_mark(root)) != mark:
         now = "has no mark" if found is None else f"is another one ({found})"
         raise FolderGone(f"the data folder {root} (marked {mark}) is not there any more: what is there {now}")
 
 
 def expect_in_place(fd: int, paths: LedgerPaths) -> None:
-    """Raises `FolderGone` where the name of an open ledger does not lead to it any more."""
+    """Raises `FolderGone` if the path of an open ledger no longer leads to it."""
     mine = os.fstat(fd)
     try:
         named = paths.ledger.stat()
@@ -105,7 +105,7 @@ def expect_in_place(fd: int, paths: LedgerPaths) -> None:
 
 
 def set_aside(root: Path, segment: str, to: Path) -> Path:
-    """Move a segment's folder below `to`, out of reach of everybody; returns where it stands. Repeatable."""
+    """Move a segment's folder below `to`, which no process reads; returns its new path. Repeatable."""
     directory = paths_of(root, segment, 0).directory
     target = to.joinpath(*directory.parts[-4:])
     if directory.is_dir():
@@ -117,8 +117,8 @@ def set_aside(root: Path, segment: str, to: Path) -> Path:
 
 
 class OpenFile:
-    """A file descriptor shared by jobs in threads: closed when the last one has ended, never under a running one.
-    Used from the event loop's thread only."""
+    """Shares a file descriptor between jobs in threads: after `release`, closes it when the last job has ended. Use it
+    only from the event loop's thread."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -161,15 +161,15 @@ def sync_directory(path: Path) -> None:
 def make_directories(path: Path) -> None:
     """Create `path` and its missing parents, each durable in its own parent (▲ §7: directories are synced too).
 
-    ▲ One that is there is synced into its parent all the same: whoever made it may not have come to that yet, and a
-    power failure would take all that we put into it. Its parent needs no more: that was durable before it was made."""
+    ▲ Also syncs the parent of an existing directory: its creator may not have done so yet, and a power failure would
+    lose all files we put into it. The parent itself was durable before the directory was created."""
     if not path.is_dir():
         make_directories(path.parent)
         path.mkdir(exist_ok=True)
     try:
         sync_directory(path.parent)
     except PermissionError:
-        return  # above the data folder: no process of ours can have made something there
+        return  # above the data folder: no process of ours can create anything there
 
 
 def write_all(fd: int, data: bytes, offset: int) -> None:
@@ -181,7 +181,7 @@ def write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def _open_temporary(target: Path) -> tuple[int, Path]:
-    """A new file beside `target`. Never one that somebody else may have open: names are tried until one is free."""
+    """Create a new file beside `target`; tries names until one is free, as another process may have one open."""
     number = 0
     while True:
         path = target.with_name(f"{target.name}.tmp-{number}")
@@ -192,7 +192,7 @@ def _open_temporary(target: Path) -> tuple[int, Path]:
 
 
 def create_file(target: Path, data: bytes) -> int:
-    """Create `target` with `data`, whole and durable the moment it has its name, and return it open.
+    """Create `target` with `data` and return it open; it is whole and synced before it gets its name.
     Raises `FileExistsError` if it is there already."""
     make_directories(target.parent)
     fd, temporary = _open_temporary(target)
@@ -211,7 +211,7 @@ def create_file(target: Path, data: bytes) -> int:
 
 
 def create_once(target: Path, data: bytes) -> bool:
-    """Create `target` with `data`, durable; False where it was there before, and is durable from now on."""
+    """Create `target` with `data`, durably. Returns False if it was there before; it is durable then too."""
     if not target.exists():
         try:
             os.close(create_file(target, data))
@@ -219,12 +219,12 @@ def create_once(target: Path, data: bytes) -> bool:
             pass
         else:
             return True
-    sync_directory(target.parent)  # ▲ whoever gave it its name may have died before this
+    sync_directory(target.parent)  # ▲ its creator may have died before this sync
     return False
 
 
 def replace_file(target: Path, data: bytes) -> None:
-    """Put `data` at `target`, atomically and durably, whether or not it was there."""
+    """Create or replace `target` with `data`, atomically and durably."""
     make_directories(target.parent)
     fd, temporary = _open_temporary(target)
     try:
@@ -244,7 +244,7 @@ FOLDER_MARK = "folder-id"
 
 
 def mark_folder(root: Path, mark: str | None) -> str | None:
-    """What the folder is marked with; `mark` from now on where it was not. Whoever marks it first counts."""
+    """Mark the folder with `mark` unless it has a mark or `mark` is None; returns its mark. The first mark wins."""
     path = root / FOLDER_MARK
     if mark is not None:
         create_once(path, f"{mark}\n".encode())
@@ -259,23 +259,23 @@ def read_mark(root: Path) -> str | None:
 
 
 class FenceFile(msgspec.Struct, frozen=True):
-    """The fence file, and the file with the count of a fenced ledger. `entries`: how many the ledger holds. (Fences of
-    former versions have it; by now it has a file of its own.)"""
+    """The content of the fence file, and of the count file of a fenced ledger. `entries`: how many the ledger holds.
+    (Former versions kept it in the fence file.)"""
 
     v: int = 1
     entries: int | None = None
 
 
 def create_fence(paths: LedgerPaths) -> None:
-    """Durable when it returns, whoever wrote it."""
+    """The fence is durable when this returns, whichever process wrote it."""
     create_once(paths.fence, _encode_fence(FenceFile()))
 
 
 def create_count(paths: LedgerPaths, entries: int) -> int:
-    """How many entries the ledger holds, for good, durably.
+    """Record durably and for ever how many entries the ledger holds; returns the recorded count.
 
-    ▲ The first count stands: it may be in etcd, and be read, already. One that comes later counted a shorter ledger,
-    or a longer one, and takes over what it finds."""
+    ▲ The first count stands: etcd may hold it, and readers use it, already. A later caller, which may have counted a
+    shorter or a longer ledger, adopts it."""
     create_once(paths.count, _encode_fence(FenceFile(entries=entries)))
     counted = read_count(paths)
     if counted is None:
@@ -284,13 +284,13 @@ def create_count(paths: LedgerPaths, entries: int) -> int:
 
 
 def replace_count(paths: LedgerPaths, entries: int) -> None:
-    """For a repair alone: of a ledger that has lost what was counted in it."""
+    """Only for a repair of a ledger that has lost counted entries."""
     replace_file(paths.count, _encode_fence(FenceFile(entries=entries)))
     create_fence(paths)
 
 
 def discard_footer(paths: LedgerPaths) -> None:
-    """For a repair alone: of a ledger that has lost what its footer covers."""
+    """Only for a repair of a ledger that has lost entries its footer covers."""
     paths.footer.unlink(missing_ok=True)
     if paths.directory.is_dir():
         sync_directory(paths.directory)
@@ -301,8 +301,7 @@ def _encode_fence(fence: FenceFile) -> bytes:
 
 
 def read_count(paths: LedgerPaths) -> int | None:
-    """How many entries the ledger holds, once somebody has counted. Raises `DataCorrupt` for a file that does not
-    parse."""
+    """The recorded number of entries, or None. Raises `DataCorrupt` for a file that does not parse."""
     for path in (paths.count, paths.fence):
         fence = _read_fence(path)
         if fence is not None and fence.entries is not None:
@@ -325,8 +324,8 @@ def _read_fence(path: Path) -> FenceFile | None:
 
 
 def delete_ledger(paths: LedgerPaths) -> None:
-    """▲ The ledger goes before its fence: a writer that wakes up late finds either the fence or its file unlinked.
-    Of a ledger that was never created the fence stays for ever: its creator may still come."""
+    """▲ Deletes the ledger before its fence: a writer that wakes up late finds either the fence or its file unlinked.
+    The fence of a ledger that was never created stays for ever: its creator may still come."""
     if not paths.directory.is_dir():
         return
     created = paths.ledger.exists() or _was_counted(paths)
@@ -338,13 +337,13 @@ def delete_ledger(paths: LedgerPaths) -> None:
     paths.sidecar.unlink(missing_ok=True)
     if created:
         paths.fence.unlink(missing_ok=True)
-        paths.count.unlink(missing_ok=True)  # last: it says that the ledger was there, should this be cut short
+        paths.count.unlink(missing_ok=True)  # last: after a crash it shows that the ledger existed
     sync_directory(paths.directory)
 
 
 def _was_counted(paths: LedgerPaths) -> bool:
-    """A count is no use once what was counted is gone; a deletion was cut short before it. A fence that is damaged is
-    kept: it still fences."""
+    """Whether a count remains of a ledger that an interrupted deletion has removed; it may go too. A damaged fence
+    gives False and stays: it still fences."""
     try:
         return read_count(paths) is not None
     except DataCorrupt:
@@ -352,8 +351,8 @@ def _was_counted(paths: LedgerPaths) -> bool:
 
 
 def delete_segment(root: Path, segment: str) -> None:
-    """Every ledger there is, then its folder and its topic's, where they hold nothing any more. A fence that
-    `delete_ledger` leaves stays. Other topics' folders are let alone: somebody may be about to use them."""
+    """Delete every ledger there is, then the folders of the segment and its topic if empty. Keeps a fence that
+    `delete_ledger` keeps. Leaves the folders above: another process may be about to use them."""
     directory = paths_of(root, segment, 0).directory
     if not directory.is_dir():
         return
@@ -364,8 +363,8 @@ def delete_segment(root: Path, segment: str) -> None:
         try:
             empty.rmdir()
         except OSError:
-            return  # it holds something, or another segment's deletion was quicker
+            return  # not empty, or another segment's deletion was quicker
         try:
             sync_directory(empty.parent)
         except FileNotFoundError:
-            return  # another segment's deletion has removed that, too, and made it durable
+            return  # another segment's deletion removed that too, durably

@@ -1,4 +1,4 @@
-"""The bytes of a ledger file and of its footer: encoding, scanning, judging damage. Pure; the I/O is `file_ledger`'s.
+"""Encodes ledger files, footers and sidecars, scans them and judges damage. Pure; `file_ledger` does the I/O.
 
 A ledger file is a header and then *groups*, one per write and sync (DESIGN §7, "group fdatasync"):
 
@@ -7,8 +7,8 @@ A ledger file is a header and then *groups*, one per write and sync (DESIGN §7,
     group    marker u32 | first entry id u32 | entries u32 | body length u32 | confirmed u32 | body crc32c u32
              | header crc32c u32 | body: the length of each entry u32 …, the entries
 
-All numbers are little endian. `marker` is derived from the header's checksum, so a group belongs to one ledger alone.
-`confirmed` is the number of entries that were acknowledged when the group was written: it tells damage below an
+All numbers are little endian. `marker` is derived from the header's checksum, so a group belongs to only one ledger.
+`confirmed` is the number of entries acknowledged when the group was written: it distinguishes damage below an
 acknowledged entry from a group whose sync never finished. Ids in groups are contiguous from 0.
 
 A footer file is "TXNF" | version u16 | closed u16 | ledger id u64 | entries u64 | bytes u64 | end offset u64
@@ -32,7 +32,7 @@ from txnwire.errors import DataCorrupt
 FORMAT_VERSION = 1
 INDEX_STRIDE_BYTES = 32 * 1024
 MAX_GROUP_BYTES = 1024 * 1024
-"""A group is closed beyond this; one larger entry is a group of its own."""
+"""The largest group; a larger entry is a group of its own."""
 SECTOR_BYTES = 512
 
 _LEDGER_MAGIC = b"TXNL"
@@ -45,7 +45,7 @@ _SIDECAR = struct.Struct("<4sHHQQ")
 _CRC = struct.Struct("<I")
 
 ReadAt = Callable[[int, int], bytes]
-"""(offset, length) → the bytes there, fewer only at the end of the file."""
+"""(offset, length) → the bytes there; fewer only at the end of the file."""
 
 
 def _crc(data: bytes) -> int:
@@ -59,7 +59,7 @@ class LedgerHeader(NamedTuple):
 
 
 class OpenedHeader(NamedTuple):
-    """A header as found in a file: `size` is the offset of the first group, `marker` opens each of them."""
+    """A header read from a file: `size` is the offset of the first group, `marker` starts each group."""
 
     header: LedgerHeader
     size: int
@@ -67,7 +67,8 @@ class OpenedHeader(NamedTuple):
 
 
 def _marker(header_crc: int) -> int:
-    """Its first byte on disk is never 0, so that it cannot begin in a sector that was never written."""
+    """The marker of a ledger's groups. Its first byte is never 0, so it cannot begin in a sector that was never
+    written."""
     return header_crc | 1
 
 
@@ -80,8 +81,8 @@ def encode_header(header: LedgerHeader) -> bytes:
 
 
 def decode_header(read_at: ReadAt, where: str) -> OpenedHeader:
-    """Raises `DataCorrupt` naming `where` and the wrong part. A ledger file appears under its name with its header
-    whole and synced, so one that is short or damaged is never the trace of a crash."""
+    """Raises `DataCorrupt` that names `where` and the wrong part. A ledger file gets its name only after its header is
+    synced, so a crash never leaves a short or damaged header."""
     fixed = read_at(0, _HEADER.size)
     if len(fixed) < _HEADER.size:
         raise DataCorrupt(
@@ -108,7 +109,7 @@ def decode_header(read_at: ReadAt, where: str) -> OpenedHeader:
 
 
 def expect_header(found: OpenedHeader, segment: str, ledger_id: int, where: str) -> OpenedHeader:
-    """Raises `DataCorrupt` where the file names another ledger than its path does."""
+    """Raises `DataCorrupt` if the file names another ledger than its path does."""
     header = found.header
     if (header.segment, header.ledger_id) != (segment, ledger_id):
         raise DataCorrupt(
@@ -130,7 +131,7 @@ class GroupHeader(NamedTuple):
 
 @dataclass(slots=True)
 class SparseIndex:
-    """Where groups begin, one point per `INDEX_STRIDE_BYTES` of file."""
+    """Maps entry ids to group offsets, one point per `INDEX_STRIDE_BYTES` of file."""
 
     firsts: array[int] = field(default_factory=lambda: array("I"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
@@ -152,7 +153,7 @@ class EncodedGroups(NamedTuple):
 
 
 def encode_groups(marker: int, first: int, entries: Sequence[bytes], confirmed: int) -> EncodedGroups:
-    """`entries` with ids from `first` as groups of at most `MAX_GROUP_BYTES`; `confirmed` entries are acknowledged."""
+    """Encode `entries`, with ids from `first`, in groups of up to `MAX_GROUP_BYTES`; `confirmed` are acknowledged."""
     parts: list[bytes] = []
     starts: list[tuple[int, int]] = []
     offset, begin = 0, 0
@@ -185,7 +186,7 @@ def _encode_group(marker: int, first: int, entries: Sequence[bytes], confirmed: 
 
 
 def _group_header(raw: bytes, marker: int) -> GroupHeader | None:
-    """None where these are not the 28 bytes that open a group of this ledger."""
+    """None unless `raw` is the 28 bytes that start a group of this ledger."""
     if len(raw) < _GROUP.size:
         return None
     found = GroupHeader._make(_GROUP.unpack(raw))
@@ -204,7 +205,7 @@ def _split(group: GroupHeader, body: bytes) -> list[bytes]:
 
 
 class Window:
-    """Sequential small reads served from large ones."""
+    """Serves sequential small reads from large ones."""
 
     def __init__(self, read_at: ReadAt, chunk_bytes: int = 1024 * 1024) -> None:
         self._read_at = read_at
@@ -222,8 +223,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class LedgerScan:
-    """What a ledger file holds: `entries` whole entries of `bytes` together, up to file offset `end`.
-    `torn`: why what follows was cut off, None where nothing follows."""
+    """The content of a ledger file: `entries` whole entries of `bytes` in total, up to file offset `end`.
+    `torn`: why the rest was cut off, None if there is no rest."""
 
     entries: int
     bytes: int
@@ -235,7 +236,7 @@ class LedgerScan:
 def scan(read_at: ReadAt, size: int, opened: OpenedHeader, where: str, *, bound: int | None = None) -> LedgerScan:
     """Validate every group from the start up to file offset `size`, or up to `bound` entries.
 
-    A group whose sync never finished ends it: too short, or with sectors that never reached the disk. Any other
+    Stops at a group whose sync never finished: too short, or with sectors that never reached the disk. Any other
     damage, and any damage below an entry known to be acknowledged, raises `DataCorrupt` with file and offset.
     """
     window = Window(read_at)
@@ -264,8 +265,8 @@ def scan(read_at: ReadAt, size: int, opened: OpenedHeader, where: str, *, bound:
 def _judge_damage(
     window: Window, size: int, opened: OpenedHeader, where: str, offset: int, entries: int, group: GroupHeader | None
 ) -> str:
-    """Why the damage at `offset` may be cut off, or `DataCorrupt`. Sectors of an unsynced group reach the disk in any
-    order, so whole groups may stand behind a torn one: only what they say was confirmed makes it corruption."""
+    """Why the damage at `offset` may be cut off; raises `DataCorrupt` if it may not. Sectors of an unsynced group reach
+    the disk in any order, so whole groups may follow a torn one: only their `confirmed` proves corruption."""
     later_at, confirmed = _later_groups(window, offset + 1, size, opened.marker, entries)
     what = "group header" if group is None else "checksum of a group"
     if confirmed > entries:
@@ -286,7 +287,7 @@ def _judge_damage(
 
 
 def _later_groups(window: Window, offset: int, size: int, marker: int, above: int) -> tuple[int, int]:
-    """Offset of the nearest group header behind `offset` (`size` if there is none), and the most that any confirms."""
+    """Offset of the next group header from `offset` on (`size` if none), and the highest `confirmed` of all."""
     needle = _CRC.pack(marker)
     nearest, confirmed = size, 0
     step = 1024 * 1024
@@ -302,9 +303,9 @@ def _later_groups(window: Window, offset: int, size: int, marker: int, above: in
 
 
 def _has_unwritten_sector(window: Window, begin: int, end: int) -> bool:
-    """Whether any sector's part of [begin, end) is all zeros: file systems show so what never reached the disk.
-    ▲ L5: also a part of a few bytes. Entries may end with zeros of their own, so a bit that flips in just such a last
-    group is taken for that; but a power failure that leaves them is far likelier, and would cost the whole segment."""
+    """Whether any sector's part of [begin, end) is all zeros: so file systems show a sector that never reached the
+    disk. ▲ L5: a part of a few bytes counts too. If entries end with zeros, a flipped bit in such a last group is
+    misjudged; but a power failure with such a part is far likelier, and would cost the whole segment."""
     while begin < end:
         boundary = min(end, (begin // SECTOR_BYTES + 1) * SECTOR_BYTES)
         if not any(window.at(begin, boundary - begin)):
@@ -318,7 +319,7 @@ def read_entries(
 ) -> list[tuple[int, bytes]]:
     """Entries `first` … `last` from the group at `offset` on, as many as fit in `max_bytes`, at least one.
 
-    Every entry asked for is an acknowledged one: whatever is missing or damaged raises `DataCorrupt`.
+    Every requested entry was acknowledged, so a missing or damaged one raises `DataCorrupt`.
     """
     window = Window(read_at, chunk_bytes=min(1024 * 1024, max(2 * INDEX_STRIDE_BYTES, max_bytes)))
     found: list[tuple[int, bytes]] = []
@@ -346,8 +347,8 @@ def read_entries(
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The caller's payload (the cumulative dedup snapshot) and what a reader wants to know of a ledger that has ended.
-    `found` is None for a checkpoint beside one that has not."""
+    """Holds the caller's payload (the cumulative dedup snapshot), and for readers the scan of a closed ledger. `found`
+    is None in a checkpoint of an open ledger."""
 
     ledger_id: int
     payload: bytes
@@ -367,7 +368,7 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 def decode_footer(data: bytes, ledger_id: int, where: str) -> Footer:
-    """Raises `DataCorrupt` naming `where` and the wrong part."""
+    """Raises `DataCorrupt` that names `where` and the wrong part."""
     if len(data) < _FOOTER.size + _CRC.size:
         raise DataCorrupt(f"{where}: the footer is truncated: {len(data)} bytes, at least {_FOOTER.size + 4} expected")
     magic, version, closed, found_id, entries, total, end, points, payload_bytes = _FOOTER.unpack_from(data)
@@ -398,7 +399,7 @@ def encode_sidecar(ledger_id: int, payload: bytes) -> bytes:
 
 
 def decode_sidecar(data: bytes, ledger_id: int, where: str) -> bytes:
-    """The payload. Raises `DataCorrupt` naming `where` and the wrong part."""
+    """The payload. Raises `DataCorrupt` that names `where` and the wrong part."""
     if len(data) < _SIDECAR.size + _CRC.size:
         raise DataCorrupt(
             f"{where}: the sidecar is truncated: {len(data)} bytes, at least {_SIDECAR.size + 4} expected"

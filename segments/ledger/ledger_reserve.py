@@ -1,7 +1,7 @@
-"""A file that only takes room, given up where the disk has none left: what fencing, closing and opening a ledger and
-trimming need is a few blocks, and without them nothing could be taken over, read or deleted on a full disk.
+"""Reserves disk space with a file that is deleted when the disk is full. Fencing, closing, opening and trimming a
+ledger need a few blocks; without them a full disk would prevent every takeover, read and deletion.
 
-One for all brokers of a data folder. ▲ Appends never get it: they would fill it at once.
+All brokers of a data folder share one. ▲ Appends never use it: they would fill it at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reserve:
-    """`<data folder>/reserve`. Everything here runs in threads of the ledger store."""
+    """Keeps the file `<data folder>/reserve`. All methods run in threads of the ledger store."""
 
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / NAME
 
     def keep(self, size: int) -> None:
-        """Make it as large as it should be, if it is not. Raises `OSError`, also where the folder is not there; what is
-        half made takes no room then."""
+        """Allocate the file unless it is large enough. Raises `OSError`, also if the folder is not there; deletes a
+        partly allocated file then."""
         size = min(size, MOST_BYTES)
         try:
             if self._path.stat().st_size >= size:
@@ -48,7 +48,7 @@ class Reserve:
             os.close(fd)
 
     def give_up(self) -> bool:
-        """Whether there was one. Of several at once each may try again: the room is for all of them."""
+        """Delete the file; returns whether it existed."""
         try:
             self._path.unlink()
         except FileNotFoundError:
@@ -57,8 +57,8 @@ class Reserve:
         return True
 
     def backed(self, job: Callable[[], T]) -> Callable[[], T]:
-        """`job`, tried once more with the reserve where there was no room: jobs that write a whole small file, which
-        is not there unless all of it is."""
+        """Wrap `job`: on a full disk, give up the reserve and run it once more. Only for jobs that write a small file
+        atomically."""
 
         def work() -> T:
             try:

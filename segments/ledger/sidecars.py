@@ -1,8 +1,8 @@
-"""What of a closed ledger was aborted, as a file beside it instead of records in etcd (DESIGN §6, last lines). Pure.
+"""Encodes a closed ledger's aborted records as a file beside it instead of in etcd (DESIGN §6, last lines). Pure.
 
 The sidecar of ledger L holds the aborted records whose highest position lies in L, or below it and in no earlier
-sidecar. Entries of such a transaction may stand in earlier ledgers too; those are trimmed before L is, so whatever is
-kept is covered by the sidecars of what is kept.
+sidecar. Such a transaction may have entries in earlier ledgers too; those are trimmed before L, so the sidecars of the
+kept ledgers cover all kept entries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def encode_sidecar(ledger_id: int, aborted: Mapping[AbortedKey, Position]) -> by
 
 
 def decode_sidecar(data: bytes, ledger_id: int, where: str) -> dict[AbortedKey, Position]:
-    """Raises `DataCorrupt` naming `where`."""
+    """Raises `DataCorrupt` that names `where`."""
     try:
         found = _decode(data)
     except msgspec.DecodeError as error:
