@@ -1,5 +1,5 @@
-"""One segment's log: its list of ledgers, the way of a send into them, deduplication, caching, retention and erasing.
+"""Keeps one segment's log: its ledger list, the path of a send, deduplication, caching, retention and erasing.
 
-Decides in which order entries become durable and are told. Imports `layout` and `ledger`.
-Begin with `pipeline`, which every send passes, then `ledgers` (the log as one sequence over many ledgers).
+Decides in which order entries become durable and visible. Imports `layout` and `ledger`.
+Begin with `pipeline`, which handles every send, then `ledgers` (the log as one sequence over many ledgers).
 """

@@ -1,7 +1,7 @@
-"""The end of a segment's log: append in order, sync what has gathered, check the fence, and only then tell anybody.
+"""Appends to a segment's log: in order, one sync for all gathered entries, a fence check, and only then the acks.
 
-One loop per segment; one sync serves whatever was appended while the last one ran. It also closes a full ledger and
-goes on in the next, and renews the dedup snapshot beside the open one.
+One loop per segment; one sync serves all entries appended during the previous sync. The loop also rolls a full ledger,
+and renews the dedup snapshot beside the open one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ log = structlog.get_logger(__name__)
 
 
 class Appender:
-    """`settled` is told of every entry that is stored, so that its bytes count no more."""
+    """Appends, syncs and acks the entries of one segment. Calls `settled` for every stored entry, so that its bytes no
+    longer count as in flight."""
 
     def __init__(
         self,
@@ -65,9 +66,9 @@ class Appender:
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.stored = 0
-        """Entries since this broker owns the segment."""
+        """Entries stored since this broker owns the segment."""
         self.stored_messages = self.stored_bytes = 0
-        """The same in messages and bytes."""
+        """The same, in messages and bytes."""
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ class Appender:
         self._task.add_done_callback(self._ended)
 
     def stop(self) -> list[Item]:
-        """Ack nothing more; returns what was appended and is not acked, for whoever waits."""
+        """Ack nothing more; returns the entries that were appended but not acked, so that the caller answers them."""
         self._stopped = True
         asked, self._asked = self._asked, []
         for _, done in asked:
@@ -97,7 +98,7 @@ class Appender:
     # ---- append -----------------------------------------------------------------------------------------------------
 
     def advance(self, line: ProducerLine) -> None:
-        """Append what is ready at the head of a producer's line."""
+        """Append the ready entries at the head of a producer's line."""
         items = line.items
         while items and items[0].ready:
             if self._rolling:
@@ -151,7 +152,7 @@ class Appender:
         self._confirm(batch)
 
     def _confirm(self, batch: list[Item]) -> None:
-        """▲ Only here, behind the sync and the fence check, does anybody hear of an entry (L5)."""
+        """▲ Only here, after the sync and the fence check, does an entry become visible or acked (L5)."""
         now_s, measures = self._clock.monotonic(), self._measures
         messages_before, bytes_before = measures.messages_stored, measures.bytes_stored
         self._buffer.confirmed(batch[-1].position)
@@ -173,15 +174,15 @@ class Appender:
         self._checkpoint_due -= len(batch)
         self._events.confirmed()
 
-    # ---- what housekeeping asks for ---------------------------------------------------------------------------------
+    # ---- requests of housekeeping -----------------------------------------------------------------------------------
 
     async def roll(self) -> None:
-        """Close the open ledger, unless it is empty, and go on in the next. Raises `NotOwner` where it ends first."""
+        """Close the open ledger unless it is empty, and open the next. Raises `NotOwner` if the segment stops first."""
         await self._ask(self._roll_if_filled)
 
     async def checkpoint(self) -> None:
-        """Renew the dedup snapshot beside the open ledger. Raises `NotOwner` where the segment stops first,
-        `LedgerFailed` where it could not be written: the one before stands, and nothing else has changed."""
+        """Renew the dedup snapshot beside the open ledger. Raises `NotOwner` if the segment stops first, `LedgerFailed`
+        if the write fails: the previous snapshot stands, and nothing else has changed."""
         failures: list[LedgerFailed] = []
 
         async def work() -> None:
@@ -195,7 +196,7 @@ class Appender:
             raise failures[0]
 
     async def _ask(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Done by the loop, between two syncs."""
+        """Let the loop run `work` between two syncs, and wait for it."""
         if self._stopped:
             raise self._over()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -204,7 +205,7 @@ class Appender:
         await done
 
     async def _do_asked(self) -> None:
-        while self._asked:  # ▲ one by one: where one fails, `stop` answers the rest
+        while self._asked:  # ▲ one by one: if one fails, `stop` answers the rest
             work, done = self._asked.pop(0)
             try:
                 await work()
@@ -217,7 +218,7 @@ class Appender:
     def _refuse(self, done: asyncio.Future[None]) -> None:
         if not done.done():
             done.set_exception(self._over())
-            done.exception()  # whoever waited may be gone
+            done.exception()  # the waiting caller may be gone
 
     def _over(self) -> NotOwner:
         return NotOwner(f"{self._segment} is over here, look up the owner again")
@@ -227,8 +228,8 @@ class Appender:
             await self._roll()
 
     async def seal(self, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> None:
-        """See `SegmentLog.seal`; whether it was sealed is seen there: a segment that is handed over at the moment
-        is not. Nothing may be in flight, nor come."""
+        """See `SegmentLog.seal`; the caller reads there whether it was sealed: a segment being handed over is not.
+        Nothing may be in flight or arrive meanwhile."""
 
         async def work() -> None:
             if self._ledgers.writer is None:
@@ -249,7 +250,7 @@ class Appender:
     async def _checkpoint(self) -> None:
         writer = self._ledgers.writer
         if self._ledgers.sealed:
-            return  # since it was asked for; its footer says all that a checkpoint could
+            return  # sealed meanwhile; its footer holds all that a checkpoint could
         if writer is None:
             raise self._over()
         self._checkpoint_due = self._settings.checkpoint_entries
@@ -267,7 +268,7 @@ class Appender:
         elif self._checkpoint_due <= 0:
             try:
                 await self._checkpoint()
-            except LedgerFailed as error:  # the one before stands: a successor reads a little more
+            except LedgerFailed as error:  # the previous one stands: a successor scans a little more
                 log.warning("checkpoint_failed", segment=self._segment, error=str(error))
 
     async def _roll(self) -> None:
@@ -283,13 +284,13 @@ class Appender:
             self.advance(line)
 
     def footer(self) -> bytes:
-        """For the open ledger, with everything stored so far. Nothing may be between append and ack."""
+        """The footer of the open ledger, covering all stored entries. Nothing may be between append and ack."""
         writer = self._writer()
         snapshot = self._dedup.snapshot(self._clock.monotonic())
         return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, snapshot)
 
     async def _footer_in_turns(self) -> bytes:
-        """The same, by the loop, which stores nothing meanwhile."""
+        """As `footer`, with yields; only the loop calls it, so nothing is stored meanwhile."""
         writer = self._writer()
         snapshot = await snapshot_in_turns(self._dedup, self._clock.monotonic())
         return self._ledgers.footer(writer.ledger_id, writer.last_confirmed + 1, snapshot)

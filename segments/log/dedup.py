@@ -1,8 +1,8 @@
-"""Deduplication and order of sends in one segment, as a pure core (DESIGN §7, "Dedup and order").
+"""Deduplicates and orders the sends to one segment, as a pure core (DESIGN §7, "Dedup and order").
 
 A producer is (name, random incarnation). Its entries form a chain: each send names its predecessor's last sequence id
-here, and is admitted only right behind it ▲. So what is stored of a producer is always a prefix of what it sent, a
-failure fails all behind it (L8), and a sequence id at or below the last stored one is surely a repeat.
+here, and is admitted only directly after it ▲. So the stored entries of a producer are always a prefix of its sends, a
+failure fails all later ones (L8), and a sequence id at or below the last stored one is certainly a repeat.
 
     admit ──► Entry in flight ──► stored        acked, in order
                     └──────────► failed         with all behind it
@@ -33,8 +33,8 @@ class DedupVerdict(Enum):
 
 
 class InFlight(Generic[WaiterT]):
-    """An admitted entry that is not stored yet. `waiters`: everyone to be answered with its outcome, in order (the
-    first send and its repeats). `failed`: it, or one before it, failed; it must not be appended."""
+    """An admitted entry that is not stored yet. `waiters`: the first send and its repeats, in order, which all get its
+    outcome. `failed`: it, or one before it, failed; it must not be appended."""
 
     __slots__ = ("failed", "first", "last", "previous", "producer", "waiters")
 
@@ -48,7 +48,7 @@ class InFlight(Generic[WaiterT]):
 
 
 class Admission(NamedTuple, Generic[WaiterT]):
-    """`entry` for NEW and ATTACHED. `position` for STORED: None where it is not known any more."""
+    """The answer to a send. `entry` for NEW and ATTACHED. `position` for STORED: None if it is no longer known."""
 
     verdict: DedupVerdict
     entry: InFlight[WaiterT] | None = None
@@ -56,7 +56,7 @@ class Admission(NamedTuple, Generic[WaiterT]):
 
 
 class Connected(NamedTuple):
-    """`token` names this connection of the producer in `admit`; `fenced` is the one it has taken the place of."""
+    """A new connection. `token` names it in `admit`; `fenced` is the token of the connection that it replaced."""
 
     token: int
     last_sequence_id: int
@@ -71,8 +71,8 @@ class DedupStatistics:
 
 
 class _Producer(Generic[WaiterT]):
-    """`first`, `last`, `position`: the last stored entry. `tail`: last sequence id of the last admitted one. `chain`:
-    what is admitted and not stored, by first sequence id, in order."""
+    """The state of one producer. `first`, `last`, `position`: the last stored entry. `tail`: last sequence id of the
+    last admitted one. `chain`: admitted entries that are not stored, by first sequence id, in order."""
 
     __slots__ = ("active_s", "chain", "first", "incarnation", "last", "name", "position", "tail", "token")
 
@@ -108,7 +108,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Snapshot).decode
 
 PART_PRODUCERS: Final = 2000
-"""In one part of a snapshot: two milliseconds."""
+"""Producers in one part of a snapshot, which takes two milliseconds."""
 EXPIRED_AT_ONCE: Final = 1000
 
 
@@ -117,13 +117,14 @@ def join_parts(parts: Iterable[bytes]) -> bytes:
 
 
 class Dedup(Generic[WaiterT]):
-    """`idle_s`: how long a producer without a connection is remembered. Times are monotonic seconds."""
+    """Admits, repeats or refuses the sends of one segment. `idle_s`: how long it remembers a producer without a
+    connection. Times are monotonic seconds."""
 
     def __init__(self, *, idle_s: float) -> None:
         self._idle_s = idle_s
         self._producers: dict[tuple[str, int], _Producer[WaiterT]] = {}
         self._idling: OrderedDict[tuple[str, int], _Producer[WaiterT]] = OrderedDict()
-        """Those without a connection, in the order of their last activity."""
+        """Producers without a connection, in the order of their last activity."""
         self._connected: dict[str, _Producer[WaiterT]] = {}
         self._by_token: dict[int, _Producer[WaiterT]] = {}
         self._last_token = 0
@@ -146,7 +147,7 @@ class Dedup(Generic[WaiterT]):
         return Connected(producer.token, producer.last, fenced)
 
     def disconnect(self, token: int, now_s: float) -> None:
-        """Entries in flight go on. Idempotent."""
+        """Close a connection; its entries in flight continue. Idempotent."""
         producer = self._by_token.get(token)
         if producer is not None:
             self._release(producer, now_s)
@@ -168,15 +169,15 @@ class Dedup(Generic[WaiterT]):
     # ---- sends
 
     def knows(self, token: int, sequence_id: int) -> bool:
-        """Whether an entry with these ids would be a repeat of one that is stored or on its way."""
+        """Whether an entry with this id would repeat one that is stored or in flight."""
         producer = self._by_token.get(token)
         return producer is not None and sequence_id <= producer.tail
 
     def admit(
         self, token: int, sequence_id: int, count: int, previous_sequence_id: int, waiter: WaiterT
     ) -> Admission[WaiterT]:
-        """Raises `ProducerFenced`; `SequenceGap` where the predecessor is not the last one here; `InvalidArgument`
-        where the ids are impossible, or overlap with an entry of another extent (same id, other content)."""
+        """Raises `ProducerFenced`; `SequenceGap` if the predecessor is not the last entry here; `InvalidArgument` if
+        the ids are impossible, or partly overlap another entry (same id, other content)."""
         producer = self._by_token.get(token)
         if producer is None:
             raise ProducerFenced("a newer producer of the same name has connected, or this one was closed")
@@ -189,8 +190,8 @@ class Dedup(Generic[WaiterT]):
         if sequence_id <= producer.tail:
             return self._repeat(producer, sequence_id, last, waiter)
         if previous_sequence_id != producer.tail:
-            # ▲ Only right behind the entry it names: otherwise its predecessor, failed or lost on the way, would look
-            # stored once this one is, and a resend of it would be dropped as a repeat (L8).
+            # ▲ Only directly after the entry it names: otherwise a predecessor that failed or was lost would look
+            # stored once this entry is, and a resend of it would be dropped as a repeat (L8).
             raise SequenceGap(
                 f"{producer}: entry {sequence_id} names {previous_sequence_id} as its predecessor, but the last one "
                 f"here is {producer.tail}: send again from there"
@@ -208,12 +209,12 @@ class Dedup(Generic[WaiterT]):
             raise InvalidArgument(
                 f"{producer}: sequence ids {first}…{last} overlap with an entry of other ids: same id, other content"
             )
-        # ▲ Not stored yet: to answer now, either way, would be a guess. It shares the first one's outcome (L9).
+        # ▲ Not stored yet: any answer now would be a guess. The repeat shares the first send's outcome (L9).
         entry.waiters.append(waiter)
         return Admission(DedupVerdict.ATTACHED, entry)
 
     def stored(self, entry: InFlight[WaiterT], position: Position, now_s: float) -> Sequence[WaiterT]:
-        """Durable. Called in order per producer. Returns who is to be acked."""
+        """Record that `entry` is durable, in order per producer. Returns the waiters to ack."""
         producer = entry.producer
         if entry.failed or entry.previous != producer.last:
             raise InternalError(f"{producer}: entry {entry.first} was stored out of order, behind {producer.last}")
@@ -223,8 +224,8 @@ class Dedup(Generic[WaiterT]):
         return entry.waiters
 
     def failed(self, entry: InFlight[WaiterT]) -> Sequence[InFlight[WaiterT]]:
-        """▲ It and everything admitted behind it have failed: returned in order, marked `failed`, for their waiters.
-        Nothing if it has failed already."""
+        """▲ Fail `entry` and all entries admitted after it: marks them `failed` and returns them in order, so that the
+        caller answers their waiters. Empty if `entry` has failed already."""
         if entry.failed:
             return ()
         producer = entry.producer
@@ -236,7 +237,7 @@ class Dedup(Generic[WaiterT]):
         return behind
 
     def last_sequence_id(self, name: str, incarnation: int) -> int:
-        """Of the last stored entry, -1 for none."""
+        """Last sequence id of the producer's last stored entry, -1 for none."""
         producer = self._producers.get((name, incarnation))
         return NOTHING_STORED if producer is None else producer.last
 
@@ -245,7 +246,7 @@ class Dedup(Generic[WaiterT]):
     def replay(
         self, name: str, incarnation: int, sequence_id: int, count: int, position: Position, now_s: float
     ) -> None:
-        """An entry found in the ledger tail, in order. What the snapshot covers already changes nothing."""
+        """Apply an entry found in the ledger tail, in order. Entries that the snapshot covers change nothing."""
         producer = self._producers.get((name, incarnation))
         if producer is None:
             producer = self._producers[name, incarnation] = _Producer(name, incarnation, now_s)
@@ -253,16 +254,16 @@ class Dedup(Generic[WaiterT]):
         if last > producer.last:
             producer.first, producer.last, producer.position = sequence_id, last, position
             producer.tail = last
-            # ▲ Idle since this entry, not since the snapshot: forgotten early, a resend of it would be stored twice.
+            # ▲ Idle since this entry, not since the snapshot: if forgotten early, its resend would be stored twice.
             self._active(producer, now_s)
 
     def snapshot(self, now_s: float) -> bytes:
-        """Of everything stored so far, for a ledger's footer: one-line JSON with `"v":1`. Idle times go on in whoever
-        restores it, so the time in between does not count. O(producers): see `snapshot_parts`."""
+        """Encode the state of all stored entries for a ledger's footer: one-line JSON with `"v":1`. Idle times continue
+        after `restore`, so the time in between does not count. O(producers): see `snapshot_parts`."""
         return join_parts(self.snapshot_parts(now_s))
 
     def snapshot_parts(self, now_s: float) -> Iterator[bytes]:
-        """The same in parts, for `join_parts`, each made when it is asked for. Nothing may be stored meanwhile."""
+        """The same in parts, for `join_parts`, each encoded on demand. Nothing may be stored meanwhile."""
         stored = [one for one in self._producers.values() if one.position is not None]
         for at in range(0, len(stored), PART_PRODUCERS):
             yield _encode([self._stored_row(one, now_s) for one in stored[at : at + PART_PRODUCERS]])[1:-1]
@@ -293,7 +294,7 @@ class Dedup(Generic[WaiterT]):
             if now_s - producer.active_s <= self._idle_s:
                 break
             if producer.chain:
-                self._active(producer, now_s)  # something of it is on its way
+                self._active(producer, now_s)  # it has entries in flight
                 continue
             del self._idling[key]
             del self._producers[key]

@@ -1,5 +1,5 @@
-"""What is done to all producers of a segment, a part at a time: of a hundred thousand it takes a tenth of a second, and
-others have their turns of the event loop in between."""
+"""Snapshots and expires all producers of a segment in parts, and yields to other tasks in between: a hundred thousand
+producers take a tenth of a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def snapshot_in_turns(dedup: Dedup[SendReply], now_s: float) -> bytes:
 
 
 async def forget_in_turns(dedup: Dedup[SendReply], clock: Clock) -> None:
-    """Producers that have been idle for so long. What is left after so many is left to the next time."""
+    """Forget idle producers (`Dedup.expire`), at most `PARTS_A_ROUND` parts per call; the next call continues."""
     for _ in range(PARTS_A_ROUND):
         if not dedup.expire(clock.monotonic()):
             return

@@ -1,8 +1,7 @@
-"""What is left of a segment, or of one subscription in it, is erased by the segment's owner (DESIGN §5, S8, P9).
+"""Erases a segment, or one subscription in it, as the segment's owner (DESIGN §5, S8, P9).
 
-▲ Always under an ownership epoch of its own, taken after the segment was stopped: whatever was in flight under the one
-before is refused by its compare, so nothing appears behind the eraser's back. Every step may be the last before a
-crash; the next owner does all of it again.
+▲ Erases only under a new ownership epoch, claimed after the segment stopped: late writes of the previous epoch then
+fail their compare, so no record appears after it was erased. A crash may follow any step; the next owner repeats all.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ log = structlog.get_logger(__name__)
 
 
 class SegmentGone(TopicNotFound):
-    """The topic stands, without this segment."""
+    """The topic exists, but without this segment."""
 
 
 class TopicFound(NamedTuple):
-    """The topic of a segment, straight from the store. `going`: the segment is to be erased, with its topic
-    (`deleting`) or by itself."""
+    """The topic of a segment, read from the store. `going`: the segment is to be erased, with its topic (`deleting`) or
+    alone."""
 
     record: KeyValue
     deleting: bool
@@ -54,14 +53,14 @@ class TopicFound(NamedTuple):
 
 
 def why_gone(path: str, topology: Topology) -> TxnError:
-    """What those are told who use a segment that is to be erased."""
+    """The error for users of a segment that is to be erased."""
     if topology.deleting:
         return TopicNotFound(f"{topology.topic} is being deleted")
     return NotOwner(f"{path} is sealed and empty, and is being forgotten: look up the layout again")
 
 
 async def find_topic(store: MetadataStore, segment: str) -> TopicFound:
-    """Raises `TopicNotFound` where it does not exist, or has no such segment (any more); `DataCorrupt`."""
+    """Raises `TopicNotFound` if the topic does not exist, or has no such segment (any more); `DataCorrupt`."""
     topic = SegmentName.from_path(segment).topic
     found = await store.get(keys.topic(topic.path))
     if found is None:
@@ -75,21 +74,21 @@ async def find_topic(store: MetadataStore, segment: str) -> TopicFound:
 
 @lru_cache(maxsize=16)
 def _layout(topic: TopicName, record: bytes) -> Topology:
-    """Read once for all of a topic's segments that are taken over in a row: each would cost as much as there are
-    segments. Raises `DataCorrupt`."""
+    """Parse the record once for all segments of a topic that are taken over in a row: each parse is O(segments).
+    Raises `DataCorrupt`."""
     return Topology(topic, records.decode(TopicRecord, record, key=keys.topic(topic.path)))
 
 
 async def anything_left(store: MetadataStore, segment: str) -> bool:
-    """Whether a segment of a topic that is being deleted has something to erase. Whoever owns one lists its ledger
-    before anything else, and the list is the last to go."""
+    """Whether a segment of a topic that is being deleted has something to erase. An owner writes the ledger list before
+    anything else, and deletes it last."""
     return await store.get(keys.ledger(segment)) is not None
 
 
 async def erase_segment(store: MetadataStore, ledgers: LedgerStore, segment: str, epoch: int) -> None:
-    """Delete the files and every record of a segment whose topic is being deleted, the ownership key last.
+    """Delete the files and every record of a segment that is to be erased, the ownership key last.
 
-    ▲ Files first: `/ledger` is what a successor knows them by. Raises `NotOwner`, `LedgerFailed`, `StoreUnavailable`,
+    ▲ Files first: a successor finds them only by `/ledger`. Raises `NotOwner`, `LedgerFailed`, `StoreUnavailable`,
     `OutcomeUnknown`.
     """
     await _fence(store, ledgers, segment, epoch)
@@ -104,18 +103,18 @@ async def erase_segment(store: MetadataStore, ledgers: LedgerStore, segment: str
 
 
 async def erase_subscription(store: MetadataStore, segment: str, epoch: int, subscription: str) -> None:
-    """Delete what one subscription has left in a segment: acks in transactions, then its cursor. The owner has stopped
-    it before, and waited for its own writes. Raises as `erase_segment`."""
+    """Delete the records of one subscription in a segment: acks in transactions, then its cursor. The owner has stopped
+    it before, and waited for its writes. Raises as `erase_segment`."""
     await _erase(store, segment, epoch, keys.acks_by_segment_subscription(segment, subscription), _acked)
     await _erase(store, segment, epoch, keys.cursor_blocks(segment, subscription), _plain)
 
 
 async def _fence(store: MetadataStore, ledgers: LedgerStore, segment: str, epoch: int) -> None:
-    """Fence what is listed as open, and list it as closed.
+    """Fence the ledgers that are listed as open, and list them as closed.
 
-    ▲ Such a ledger may not have been created yet: its creator may still come, and must find the fence, which outlives
-    the deletion. ▲ Listed as closed before any file goes, so that whoever erases again, after a crash, does not take
-    what is deleted for what was never created. Whatever is damaged in it does not matter any more.
+    ▲ Such a ledger may not exist yet: its creator may still come, and must find the fence, which outlives the deletion.
+    ▲ List them as closed before deleting any file: else, after a crash, the next eraser would treat a deleted ledger as
+    never created. Damage in them no longer matters.
     """
     key = keys.ledger(segment)
     found = await store.get(key)
@@ -147,8 +146,8 @@ async def _fence_one(ledgers: LedgerStore, segment: str, ledger_id: int) -> None
 
 
 async def _delete_older(ledgers: LedgerStore, segment: str, below: int) -> None:
-    """A full disk takes no fence. ▲ What is older than the open ledger is closed, and listed so: it needs none, and its
-    files make room for this one."""
+    """Make room for a fence on a full disk. ▲ Ledgers older than the open one are closed, and listed so: they need no
+    fence and may be deleted first."""
     for path, ledger_id in await ledgers.list():
         if path == segment and ledger_id < below:
             await ledgers.delete(segment, ledger_id)
@@ -157,7 +156,7 @@ async def _delete_older(ledgers: LedgerStore, segment: str, below: int) -> None:
 async def _erase(
     store: MetadataStore, segment: str, epoch: int, prefix: bytes, read: Callable[[list[KeyValue]], SegmentRemains]
 ) -> None:
-    """Page by page, until the range is empty."""
+    """Erase page by page, until the range is empty."""
     while True:
         found = await store.range(prefix, keys.prefix_end(prefix), keys_only=True, limit=KEYS_AT_ONCE)
         remains = read(list(found.records))
@@ -168,8 +167,8 @@ async def _erase(
 
 
 async def _commit(store: MetadataStore, commit: Commit) -> None:
-    """▲ Until its fate is definite, however long that takes: a deletion that is given up goes on being repeated, and
-    may find the cursor of a subscription made anew under the same name and ownership."""
+    """▲ Waits until the outcome is definite, however long that takes: a deletion given up is still retried, and could
+    delete the cursor of a subscription created again under the same name and ownership."""
     check_owned(commit, await store.commit(commit, timeout_s=math.inf))
 
 

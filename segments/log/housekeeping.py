@@ -1,7 +1,7 @@
-"""Looking after what a segment keeps: aborted sidecars, rolling by age, trimming, and what a crash has cut short.
+"""Maintains a segment's ledgers: writes aborted sidecars, rolls by age, trims, and finishes interrupted trims.
 
-One round of one segment is a sequence of steps of which each may be the last before a crash, or before the segment is
-lost; the next owner's rounds begin with what is half done. Source: DESIGN §6 ("sidecar"), §8 ("Retention").
+A round of one segment is a sequence of steps; a crash, or the loss of the segment, may follow each. The next owner's
+rounds begin with the unfinished steps. Source: DESIGN §6 ("sidecar"), §8 ("Retention").
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ log = structlog.get_logger(__name__)
 RECORDS_AT_ONCE: Final = MAX_COMMIT_OPS - clean_up_ops()
 NAMES_AT_ONCE: Final = 1000
 LISTS_AT_ONCE: Final = 50
-"""Ledger lists: the head of one may be 20 KB."""
+"""Ledger lists per read: the head of one may take 20 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepingStatistics:
-    """Since this broker owns the segment. `skipped_entries`: trimmed before a reader or consumer had read them."""
+    """Counts since this broker owns the segment. `skipped_entries`: trimmed before a reader or consumer read them."""
 
     trimmed_ledgers: int = 0
     trimmed_bytes: int = 0
@@ -67,14 +67,14 @@ class KeepingStatistics:
 
 
 class KeptSegment(Protocol):
-    """What of a segment housekeeping works on."""
+    """The part of a segment that housekeeping uses."""
 
     path: str
     epoch: int
     ledgers: SegmentLog
     buffer: TransactionBuffer
     cursors_held: asyncio.Lock
-    """Held by whoever moves a cursor back, and by whoever takes what every cursor has passed."""
+    """Held while a cursor moves back, and while entries that every cursor has passed are removed."""
 
     def check(self) -> None: ...
     def lost(self, error: TxnError) -> None: ...
@@ -84,23 +84,23 @@ class KeptSegment(Protocol):
 
     async def roll(self) -> None: ...
     async def checkpoint(self) -> None:
-        """What is known of producers goes beside the newest ledger; of a sealed segment beside an empty one."""
+        """Write the producers' dedup snapshot beside the newest ledger; for a sealed segment, beside an empty one."""
 
     async def drained(self) -> Position | None:
-        """The last position that every subscription of the topic is done with; None where there is none."""
+        """The last position up to which every subscription of the topic is done; None if there is no subscription."""
 
     def unread_below(self, below: Position) -> int:
-        """How many entries before `below` readers and consumers have yet to read, summed over them."""
+        """How many entries before `below` are still unread, summed over readers and consumers."""
 
     def follow_trim(self) -> None:
-        """Cursors go on at the first position kept."""
+        """Move cursors up to the first position kept."""
 
     @property
     def open_bytes(self) -> int: ...
 
 
 class Housekeeping:
-    """Of one segment."""
+    """Runs the maintenance rounds of one segment."""
 
     def __init__(self, store: MetadataStore, clock: Clock, settings: BrokerSettings, segment: KeptSegment) -> None:
         self._store = store
@@ -118,22 +118,22 @@ class Housekeeping:
         )
 
     async def keep(self, retention: Retention) -> None:
-        """One round. Raises what kept it from its end; the next one goes on from there."""
+        """Run one round. Raises the error that stopped it; the next round continues from there."""
         await self._finish_trim()
         try:
             await self._move_to_sidecar()
         except LedgerFailed as error:
-            # ▲ No room for a sidecar must not keep what makes room from going: its records stay in etcd meanwhile.
+            # ▲ A full disk without room for a sidecar must not prevent the trim: its records stay in etcd meanwhile.
             log.warning("sidecar_not_written", segment=self._segment.path, error=str(error))
         await self._roll(retention)
         await self._trim(await self._with_share_left(retention))
 
     async def _with_share_left(self, retention: Retention) -> Retention:
-        """▲ A sealed segment has what those behind it leave of the share of its hash range (`share_left`)."""
+        """▲ A sealed segment keeps what its descendants leave of the share of its hash range (`share_left`)."""
         if retention.bytes_kept is None or not self._ledgers.ended:
             return retention
         segment = SegmentName.from_path(self._segment.path)
-        # ▲ Not the lists of the whole topic: each of its sealed segments would read those of all the others.
+        # ▲ Do not read the lists of the whole topic: every sealed segment would read those of all the others.
         prefix, later = keys.ledger(segment.topic.path) + b"/", dict[bytes, SegmentName]()
         async for page in in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=NAMES_AT_ONCE, keys_only=True):
             names = {one.key: SegmentName.from_path(one.key[len(keys.LEDGER) :].decode()) for one in page}
@@ -150,8 +150,8 @@ class Housekeeping:
         return retention._replace(bytes_kept=share_left(retention.bytes_kept, segment, others))
 
     async def forgotten(self, producers: int) -> bool:
-        """See `Segment.forgotten`; `producers`: how many are remembered here, which wall-clock time ends too, as in
-        `expired`: what is remembered begins its idle time anew with every owner."""
+        """See `Segment.forgotten`. `producers`: how many are remembered here. Wall-clock age ends that too, as in
+        `expired`: under every new owner their idle times start again."""
         record = self._ledgers.record
         now_ms = self._clock.wall_ms()
         ages = ages_ms(record.ledgers, now_ms=now_ms, known_ms=self._known_ms())
@@ -168,9 +168,9 @@ class Housekeeping:
     # ---- sidecars ---------------------------------------------------------------------------------------------------
 
     async def _move_to_sidecar(self) -> None:
-        """Aborted records of what is closed and decided leave etcd for a file beside the last such ledger.
+        """Move the aborted records of closed, decided ledgers from etcd to a file beside the last such ledger.
 
-        ▲ Only then: an entry of a transaction that is still open, or whose record is not durable yet, is in no set.
+        ▲ Only decided ledgers: an open transaction, or one whose aborted record is not durable yet, is in no sidecar.
         """
         last = next(
             (
@@ -187,14 +187,14 @@ class Housekeeping:
             return
         written: Mapping[AbortedKey, Position]
         if last.aborted:
-            written = await self._ledgers.load_sidecar(last)  # listed, but a crash may have left its records in etcd
+            written = await self._ledgers.load_sidecar(last)  # listed; after a crash its records may still be in etcd
         else:
             written = await self._ledgers.add_sidecar(last.ledger_id, aborted)
             self._sidecars += 1
         await self._forget(last.ledger_id, written)
 
     async def _forget(self, ledger_id: int, written: Mapping[AbortedKey, Position]) -> None:
-        """▲ Synced and listed: now their records may leave etcd."""
+        """▲ Only after the sidecar is synced and listed: delete its records from etcd."""
         in_store = self._buffer.durable(self._ledgers.last_confirmed)
         going = {key: position for key, position in written.items() if key in in_store}
         await self._delete_records(list(going))
@@ -227,8 +227,8 @@ class Housekeeping:
 
     async def _trim(self, retention: Retention) -> None:
         if self._ledgers.sealed and not self._ledgers.ended:
-            # ▲ The seal may yet be taken back, or its layout be late: there is no place for another footer, and the
-            # newest one stands beside a ledger that is closed, so that time, or a stepped clock, would take it.
+            # ▲ The seal may yet be undone, or its layout be late: no further footer can be written, and the newest is
+            # beside a closed ledger, which time, or a stepped clock, would trim.
             return
         if self._ledgers.ended and self._ledgers.record.ledgers:
             every = self._expired(retention, last_sealed_ms=-1)
@@ -240,15 +240,15 @@ class Housekeeping:
         kept = first_kept(self._ledgers.record, going, bound=await self._bound(retention))
         if kept is None:
             return
-        # ▲ What is known of producers stands beside the ledgers: before the newest footer goes there is another one.
+        # ▲ Footers hold the producers' dedup state: write another one before the newest is deleted.
         kept = await self._with_new_footer(kept)
         if await self._trim_below(kept, going, retention):
             await self._finish_trim()
 
     async def _trim_below(self, kept: int, going: list[LedgerInfo], retention: Retention) -> bool:
-        """Whether anything before the ledger `kept` went. ▲ A footer takes as long as the disk does: a subscription may
-        have been sought back meanwhile, and its messages would be gone behind the answer. So what is drained is looked
-        at again, and no cursor goes back until what is trimmed is known."""
+        """Trim before the ledger `kept`; returns whether anything was trimmed. ▲ A seek may have moved a cursor back
+        while the footer was written, and its messages would go after the seek was answered. So check again what is
+        drained, and let no cursor move back before the trim is recorded."""
         async with self._segment.cursors_held:
             self._segment.check()
             now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))
@@ -263,22 +263,23 @@ class Housekeeping:
         return True
 
     async def _bound(self, retention: Retention) -> Position:
-        """Nothing behind it may go."""
+        """The last position that may be trimmed."""
         bound = self._buffer.watermark
         if not retention.undrained and (drained := await self._segment.drained()) is not None:
             bound = min(bound, drained)
         return bound
 
     async def _keep_footer(self) -> None:
-        """Beside an empty ledger, so that the last one with entries may go. Where there is no room, the others may."""
+        """Write the footer beside an empty ledger, so that the last ledger with entries may go. If the disk is full,
+        only the others go."""
         try:
             await self._segment.checkpoint()
         except LedgerFailed as error:
             log.warning("footer_not_kept", segment=self._segment.path, error=str(error))
 
     async def _with_new_footer(self, kept: int) -> int:
-        """The ledger that is the first to be kept, `kept` where a new footer stands. Where none could be written, on a
-        full disk say, ▲ the newest that stands goes not; raises why where nothing else may go."""
+        """Write a new footer; returns the first ledger to keep, `kept` if the footer is written. If it fails, for
+        example on a full disk, ▲ keeps the newest existing footer; raises the error if nothing else may go."""
         try:
             await self._segment.checkpoint()
         except LedgerFailed as error:
@@ -307,10 +308,10 @@ class Housekeeping:
         )
 
     async def _finish_trim(self) -> None:
-        """What is trimmed is read no more; its files go, then its aborted records, then its place in the list.
+        """Delete the aborted records of trimmed ledgers, then their files, then their rows in the list.
 
-        ▲ R3: an aborted record lives until its data is trimmed. In steps, as a large ledger's records do not fit into
-        one etcd transaction; recovery loads what is left of them, which is harmless.
+        ▲ R3: an aborted record lives until its data is trimmed. Deletes in steps, as a large ledger's records do not
+        fit into one etcd transaction; recovery loads the remaining ones, which is harmless.
         """
         below = self._ledgers.trimmed_below
         if below is None:
@@ -336,7 +337,7 @@ class HousekeptSegment(Protocol):
 
 
 class Housekeeper:
-    """The rounds of all segments of a broker, one after the other, in one task."""
+    """Runs the rounds of all segments of a broker, one after the other, in one task."""
 
     def __init__(
         self, directory: Directory, settings: BrokerSettings, segments: Callable[[], Mapping[str, HousekeptSegment]]
@@ -354,7 +355,7 @@ class Housekeeper:
         self._task = restarted(self._run_until_closing, name="housekeeping")
 
     async def close(self, *, timeout_s: float) -> None:
-        """End after the segment that is being looked after; what takes longer is cut short, as by a crash."""
+        """Finish the current segment's round, then stop; after `timeout_s` interrupt it, as a crash would."""
         self._closing = True
         self._changed.set()
         task, self._task = self._task, None
@@ -366,7 +367,7 @@ class Housekeeper:
             await asyncio.gather(task, return_exceptions=True)
 
     def wake(self, path: str) -> None:
-        """Something was closed there, or its topic's policies have changed."""
+        """Request a round: a ledger was closed there, or its topic's policies have changed."""
         self._due[path] = None
         self._changed.set()
 
@@ -382,8 +383,8 @@ class Housekeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(all_due_s):
                     await self._changed.wait()
-            # ▲ However often one segment wakes this: a busy one, that closes a ledger every few seconds, must not keep
-            # the quiet ones from being trimmed, nor what has failed from being tried again.
+            # ▲ Not restarted by a wake: a busy segment that closes a ledger every few seconds must not delay the trim
+            # of quiet ones, or the retry of failed rounds.
             everything = loop.time() >= all_due_s
             if everything:
                 self._due.update(dict.fromkeys(self._segments()))
@@ -399,12 +400,12 @@ class Housekeeper:
         try:
             await segment.keep(self._retention(segment.path))
         except (OutcomeUnknown, DataCorrupt, InternalError) as error:
-            # ▲ Of a rewrite whose fate is unknown nobody can say what stands now: the next owner reads it.
+            # ▲ After a rewrite with an unknown outcome this owner does not know the list: the next owner reads it.
             segment.lost(error)
         except TxnError as error:
             log.info("housekeeping_waits", segment=segment.path, error=str(error))
         except Exception as error:  # noqa: BLE001  (told, and the segment is given up)
-            # A defect that one segment shows ends that segment here, and keeps none of the others.
+            # A defect in one segment ends that segment here, and does not stop the others.
             defect("housekeeping", segment.path, error)
             segment.lost(InternalError(f"housekeeping of {segment.path} ended: {error!r}"))
 

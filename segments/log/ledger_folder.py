@@ -1,6 +1,6 @@
-"""A segment's ledger files held against what etcd knows of them, before anybody is served from them.
+"""Checks a segment's ledger files against the records in etcd, before the segment is served.
 
-What is believed and what is not: `segments.ledger.ledger_evidence`.
+The rules are in `segments.ledger.ledger_evidence`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from txnwire.errors import DataCorrupt
 from txnwire.ids import Position
 
 ABORTED_AT_ONCE: Final = 1000
-"""Aborted records, read at once."""
+"""Aborted records per read."""
 
 
 async def expect_evidence(store: MetadataStore, segment: str, closed: Sequence[LedgerInfo]) -> None:
-    """▲ Before the lengths go to `/ledger`: a folder that lacks what was acknowledged must not be believed. What
-    transactions lost there nobody could tell, and their other parts would be read. Raises `DataCorrupt`."""
+    """▲ Before the lengths go to `/ledger`: do not trust a folder that lacks acknowledged entries. Else transactions
+    would silently lose some entries, and readers would see the others. Raises `DataCorrupt`."""
     found = await store.get(keys.watermark(segment))
     if found is not None:
         mark = records.decode(Watermark, found.value, key=found.key)
@@ -38,8 +38,8 @@ async def expect_evidence(store: MetadataStore, segment: str, closed: Sequence[L
 
 
 async def expect_last(ledger_store: LedgerStore, segment: str, record: LedgerRecord) -> None:
-    """▲ As `expect_evidence`, where a predecessor had closed its ledger: of a folder that is older than etcd it is
-    the newest ledgers that lack something. One that is damaged is told to whoever reads it."""
+    """▲ As `expect_evidence`, if a predecessor had closed its ledger: a folder older than etcd lacks entries in the
+    newest ledgers. Ignores a damaged ledger: its readers get the error."""
     last = next((info for info in reversed(kept_ledgers(record)) if info.closed_length), None)
     if last is None:
         return

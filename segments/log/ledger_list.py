@@ -1,7 +1,7 @@
-"""The record `/ledger/<segment>` and its pages, read and rewritten by the owner of the segment.
+"""Reads and rewrites `/ledger/<segment>` and its pages, for the owner of the segment.
 
 Every rewrite compares the head's `mod_revision` and the ownership epoch, so neither a stale owner nor a late old write
-can change the list. How it is cut: `segments.log.ledger_pages`.
+can change the list. `segments.log.ledger_pages` divides it into pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txnwire.errors import InternalError, NotOwner
 
 
 class LedgerList:
-    """`record` is the whole list, wherever its parts stand; `revision` the mod revision of the head."""
+    """Holds one segment's list. `record` is the whole list, head and pages; `revision` the mod revision of the head."""
 
     def __init__(self, store: MetadataStore, segment: str, *, epoch: int, page_ledgers: int = PAGE_LEDGERS) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class LedgerList:
         """Raises `NotOwner`, `DataCorrupt`, `StoreUnavailable`."""
         revision, (found, held) = await self._store.get_many([self._key, self._owner])
         if held is None or held.create_revision != self._epoch:
-            # ▲ Before anything is fenced: a broker that slept since it claimed would fence its successor's ledger.
+            # ▲ Before any fence: a broker that paused after its claim would fence its successor's ledger.
             raise self._over()
         if found is not None:
             self.record, self._pages = await read_list(self._store, self._segment, found, revision)
@@ -47,11 +47,11 @@ class LedgerList:
         self._adopt(record, now, await self._store.commit(self._commit(now)))
 
     async def rewrite_stored(self, change: Callable[[LedgerRecord], LedgerRecord | None]) -> None:
-        """Rewrite the list as the store has it, which a request that was given up may have changed since. `change`
-        returns None where nothing is left to be written. Raises `NotOwner`, and as `MetadataStore.commit`.
+        """Reload the list, which an abandoned request may have changed, and rewrite it. `change` returns None if
+        nothing is left to write. Raises `NotOwner`, and as `MetadataStore.commit`.
 
-        ▲ A refusal under our own epoch is a late write of ours: read again, it is either what was to be written or what
-        the next try starts from. The loop ends with the requests that were given up."""
+        ▲ A refusal under our own epoch means a late write of ours landed: after a reload it is either the intended
+        record or the base of the next try. The loop ends when no abandoned requests are left."""
         while True:
             await self.load()
             record = change(self.record)
@@ -63,8 +63,8 @@ class LedgerList:
                 return self._adopt(record, now, result)
 
     async def rewrite_while(self, record: LedgerRecord, topic: KeyValue) -> bool:
-        """Rewrite the list if the topic's record stands as it was read; False if it does not, and nothing is
-        changed."""
+        """Rewrite the list if the topic's record is unchanged since it was read; else returns False and changes
+        nothing."""
         now = self._cut(record)
         commit = self._commit(now)
         compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))
@@ -79,8 +79,8 @@ class LedgerList:
         return cut(self._segment, record, self._pages, page_ledgers=self._page_ledgers)
 
     def _commit(self, now: PagedList) -> Commit:
-        """▲ Pages in the transaction of the head that gives them up, or takes them back: a ledger that stands in
-        neither would be gone for readers, for trimming and for deletion."""
+        """▲ Pages change in the same etcd transaction as the head: a ledger in neither would be lost for readers, for
+        trimming and for deletion."""
         return Commit(
             compares=(unchanged_since(self._key, self.revision), created_at(self._owner, self._epoch)),
             puts=(Put(self._key, records.encode(now.head)), *now.puts),
@@ -116,7 +116,7 @@ class LedgerList:
 async def read_list(
     store: MetadataStore, segment: str, head: KeyValue, revision: int
 ) -> tuple[LedgerRecord, list[ListPage]]:
-    """The whole list of `head`, which was read at `revision`, and its pages as they stood then. Raises `DataCorrupt`,
+    """The whole list of `head`, which was read at `revision`, and its pages at that revision. Raises `DataCorrupt`,
     `Compacted`, `StoreUnavailable`."""
     record = records.decode(LedgerRecord, head.value, key=head.key)
     if not record.paged:

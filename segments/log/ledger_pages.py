@@ -1,10 +1,10 @@
-"""A segment's ledger list, cut so that none of its records outgrows etcd however long the list is. Pure.
+"""Divides a segment's ledger list into records that stay small enough for etcd, however long the list is. Pure.
 
     /ledger/<segment>                 the head: the newest ledgers, the seal, what is trimmed, how many stand in pages
     /ledger-page/<segment>/<id>       a page: closed ledgers older than those of the head; `id`: its first, as it began
 
-Head and pages change in one etcd transaction, which compares the head alone: a page is never written without it. A page
-shrinks as its ledgers are trimmed, keeps its key meanwhile, and goes with the last of them.
+Head and pages change in one etcd transaction, which compares only the head: no page is written without it. A page
+shrinks as its ledgers are trimmed, keeps its key meanwhile, and is deleted with the last of them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from txnstore.store import Delete, KeyValue, Put
 from txnwire.errors import DataCorrupt
 
 PAGE_LEDGERS: Final = 256
-"""Of 64 MiB each; a ledger takes up to 200 bytes of its record. The head keeps a quarter of a page at least and gives a
-page up once it has that much to spare: it stays below 64 KiB."""
+"""Ledgers of a page, of 64 MiB each; a ledger takes up to 200 bytes of its record. The head moves ledgers into a page
+once at least a quarter of a page would remain in it: it stays below 64 KiB."""
 PAGES_AT_ONCE: Final = 64
-"""Given up by one commit, which has room for `MAX_COMMIT_OPS`; the next one goes on. A list that fitted one record
-before there were pages fits one commit as well."""
+"""Pages that one commit creates, as it has room for `MAX_COMMIT_OPS`; the next commit continues. A list that fitted one
+record before pages existed also fits one commit."""
 
 
 class ListPage(NamedTuple):
-    """`name`: the ledger id in its key."""
+    """One page of the list. `name`: the ledger id in its key."""
 
     name: int
     ledgers: list[LedgerInfo]
@@ -42,7 +42,7 @@ class ListPage(NamedTuple):
 
 
 class PagedList(NamedTuple):
-    """What a list becomes in etcd; `puts` and `deletes` are those of its pages."""
+    """A list as etcd stores it; `puts` and `deletes` change its pages."""
 
     head: LedgerRecord
     pages: list[ListPage]
@@ -57,7 +57,7 @@ def make_page(name: int, ledgers: list[LedgerInfo]) -> ListPage:
 def cut(
     segment: str, record: LedgerRecord, before: Sequence[ListPage], *, page_ledgers: int = PAGE_LEDGERS
 ) -> PagedList:
-    """`record`: the whole list, oldest first. `before`: its pages as they stand in etcd."""
+    """Divide the list. `record`: the whole list, oldest first. `before`: its present pages in etcd."""
     pages: list[ListPage] = []
     puts: list[Put] = []
     deletes: list[Delete] = []
@@ -80,8 +80,8 @@ def cut(
 
 
 def _given_up(ledgers: Sequence[LedgerInfo], at: int, page_ledgers: int) -> list[ListPage]:
-    """Pages that the head, which begins at index `at`, is to give up. ▲ Closed ledgers only: what is open is closed by
-    whoever takes over, who looks for it in the head."""
+    """Pages to take out of the head, which begins at index `at`. ▲ Only closed ledgers: a new owner closes the open
+    one, and looks for it in the head."""
     found: list[ListPage] = []
     keep = max(1, page_ledgers // 4)
     while len(ledgers) - at > page_ledgers + keep and len(found) < PAGES_AT_ONCE:
@@ -97,7 +97,7 @@ def _head(record: LedgerRecord, pages: Sequence[ListPage], at: int) -> LedgerRec
     paged = sum(len(page.ledgers) for page in pages)
     return msgspec.structs.replace(
         record,
-        # ▲ A program that knows of no pages must refuse the record: it would take what stands in them for gone.
+        # ▲ A version without pages must refuse the record: it would treat the ledgers in them as gone.
         v=PAGED if paged else 1,
         ledgers=record.ledgers[at:],
         paged=paged,
@@ -129,8 +129,8 @@ def read_page(record: KeyValue) -> ListPage:
 
 
 def join(segment: str, head: LedgerRecord, pages: Iterable[ListPage]) -> LedgerRecord:
-    """The whole list, as it is worked with. Raises `DataCorrupt` where head and pages, read at one revision, do not
-    fit: ▲ a list with a gap would be served as if what is in the gap had never been."""
+    """Join head and pages, read at one revision, into the whole list. Raises `DataCorrupt` if they do not fit:
+    ▲ a list with a gap would be served as if the missing ledgers had never existed."""
     older = [info for page in pages for info in page.ledgers]
     if not older and not head.paged:
         return head

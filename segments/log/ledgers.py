@@ -1,7 +1,7 @@
-"""The ledgers of one segment as one log: the list in `/ledger/<segment>`, take-over, rolling, reading (DESIGN §6, §7).
+"""Joins the ledgers of one segment to one log: take-over, rolling, sealing, trimming, reading (DESIGN §6, §7).
 
-How the list is read and rewritten: `segments.log.ledger_list`. Ledger ids count up; a take-over always opens a new one,
-so a position is never used twice.
+`segments.log.ledger_list` reads and rewrites the list in `/ledger/<segment>`. Ledger ids count up; a take-over always
+opens a new ledger, so a position is never used twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELETED_AT_ONCE: Final = 1024
 
 
 class DedupFooter(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What stands beside a ledger: `dedup` is the cumulative snapshot over everything up to entry `entries` - 1 of it.
+    """The footer's payload: `dedup` is the cumulative snapshot of everything up to entry `entries` - 1 of the ledger.
 
     Beside an open ledger it is a checkpoint; beside a closed one `entries` is its length."""
 
@@ -57,7 +57,8 @@ def covered_by(footer: bytes, where: str) -> int:
 
 
 class SegmentLog:
-    """`epoch` is the ownership epoch all writes compare. Call `take_over` first; `writer` is None while sealed."""
+    """Takes over, extends, reads and trims the log of one segment. `epoch` is the ownership epoch that all writes
+    compare. Call `take_over` first; `writer` is None while sealed."""
 
     def __init__(
         self,
@@ -75,22 +76,22 @@ class SegmentLog:
         self._incarnation = incarnation
         self._wall_ms = wall_ms
         self._rewriting = asyncio.Lock()
-        """Held from planning a record until it is written: the log rolls while old ledgers are trimmed."""
+        """Held from planning a record until it is written: the log may roll during a trim."""
         self._store = store
         self._list = LedgerList(store, segment, epoch=epoch, page_ledgers=page_ledgers)
         self._record = LedgerRecord(ledgers=[])
         self._ids: list[int] = []
         self._lengths: dict[int, int] = {}
         self._before: list[int] = [0]
-        """Entries of the kept ledgers in front of each."""
+        """For each kept ledger: the number of entries in the kept ledgers before it."""
         self.times = PublishTimes()
         self.writer: LedgerWriter | None = None
         self._abandoned: LedgerWriter | None = None
         self.ended = False
-        """Whether the topic's layout has the segment as sealed; set by the broker, for good."""
+        """Whether the topic's layout lists the segment as sealed; the broker sets it, for ever."""
         self._last_confirmed = EARLIEST
         self._floor = EARLIEST
-        """The place before the first position kept."""
+        """The position before the first one kept."""
 
     @property
     def record(self) -> LedgerRecord:
@@ -98,7 +99,7 @@ class SegmentLog:
 
     @property
     def sealed(self) -> bool:
-        """Whether the seal stands. It may still be taken back, until the layout says so too (`ended`)."""
+        """Whether the segment has a seal. It may still be undone, until the layout lists it as sealed too (`ended`)."""
         return self._record.sealed is not None
 
     @property
@@ -108,27 +109,27 @@ class SegmentLog:
 
     @property
     def end(self) -> Position | None:
-        """The last entry this segment will ever have, once that is final: the seal stands and the layout has it as
-        sealed. ▲ Until then nobody who reads is told of an end: the seal may be taken back."""
+        """The segment's last entry, once that is final: it has a seal, and the layout lists it as sealed. ▲ Until then
+        report no end to readers: the seal may be undone."""
         return Position(*self._record.sealed) if self.ended and self._record.sealed is not None else None
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that may be exposed; `(ledger, -1)` or EARLIEST where there is none behind a ledger's start.
-        ▲ It never passes the closed length of a ledger taken over, nor what the open one's writer may still expose."""
+        """The last entry that may be exposed; `(ledger, -1)` or EARLIEST if there is none after a ledger's start.
+        ▲ Never beyond the closed length of a ledger taken over, or what the open ledger's writer may still expose."""
         if self.writer is not None and self.writer.last_confirmed >= 0:
             return Position(self.writer.ledger_id, self.writer.last_confirmed)
         return self._last_confirmed
 
     @property
     def entries(self) -> int:
-        """Confirmed entries in the ledgers that are still kept."""
+        """Number of confirmed entries in the kept ledgers."""
         return self._rank(self.last_confirmed)
 
     async def take_over(self) -> None:
-        """Fence and close whatever an earlier owner left open, then open a ledger of our own.
+        """Fence and close the ledgers that an earlier owner left open, then open a new one.
 
-        ▲ The closed length stands in `/ledger` before this returns, hence before anything is served from it.
+        ▲ Writes the closed lengths to `/ledger` before it returns, thus before any entry is served.
         Raises `NotOwner`, `DataCorrupt`, `LedgerFailed`, `StoreUnavailable`.
         """
         await self._list.load()
@@ -149,8 +150,8 @@ class SegmentLog:
         self.writer = await self._make(next_id)
 
     async def _make(self, ledger_id: int) -> LedgerWriter:
-        """▲ What is listed and not there counts as never made only until the list says that it was: nothing is
-        appended before."""
+        """Create a listed ledger. ▲ Appends nothing before the list records it as `made`: until then a missing file
+        counts as never created."""
         writer = await self._ledger_store.create(self._segment, ledger_id, incarnation=self._incarnation)
         try:
             await self._rewrite(msgspec.structs.replace(self._record, made=ledger_id))
@@ -163,13 +164,12 @@ class SegmentLog:
         return LedgerInfo(ledger_id=ledger_id, store=self._ledger_store.kind, opened_ms=self._wall_ms())
 
     async def _without_empty(self, closed: list[LedgerInfo]) -> list[LedgerInfo]:
-        """Empty ledgers of owners before the last one carry nothing. The ids above them are never given out again, and
-        a writer of one that still lives finds it deleted, which is as good as fenced.
+        """Delete the empty ledgers before the last one; returns the others. Their ids are never reused, and a writer of
+        one that still lives finds it deleted, which fences it too.
 
-        ▲ One that has a footer stays: it was written there because the ledgers before it were to be trimmed, and says
-        what is known of their producers. So does one whose sidecar is listed, and lost: what was aborted before it
-        would be read. Deleted before the record forgets them: a crash in between leaves a name without a file, never
-        the reverse."""
+        ▲ Keeps one with a footer: it holds the dedup state of producers whose ledgers were to be trimmed. ▲ Keeps one
+        with a listed sidecar: without it, aborted entries of earlier ledgers would be read. Deletes files before the
+        list forgets them: a crash in between leaves a name without a file, never the reverse."""
         empty = []
         for info in closed[:-1]:
             if info.closed_length or info.aborted:
@@ -196,10 +196,10 @@ class SegmentLog:
 
     async def seal(self, footer: bytes, change_id: str, look: Callable[[], Awaitable[KeyValue | None]]) -> bool:
         """Close the open ledger with `footer`, and write the seal for a layout change. Nothing may be appended
-        meanwhile. `look`: the topic's record, from the store, as long as it tells of the change.
+        meanwhile. `look` reads the topic's record from the store, and returns None once it no longer names the change.
 
-        ▲ The seal compares that record as unchanged since it told of the change: a late request of one that was given
-        up seals nothing. False then: the log goes on in the next ledger. Raises as `roll`.
+        ▲ The seal compares that record as unchanged, so a late request of a change that was given up seals nothing. In
+        that case returns False, and the log continues in the next ledger. Raises as `roll`.
         """
         async with self._rewriting:
             closed = await self._close_writer(footer)
@@ -212,8 +212,8 @@ class SegmentLog:
             return False
 
     async def unseal(self, topic: KeyValue) -> bool:
-        """Take the seal back and go on in a new ledger, ▲ if `topic`, whose record tells of its change no more and has
-        the segment as active, still stands as it was read. Raises as `roll`."""
+        """Undo the seal and continue in a new ledger, ▲ only if the record `topic`, which no longer names the change
+        and lists the segment as active, is unchanged since it was read. Raises as `roll`."""
         async with self._rewriting:
             first = max([FIRST_LEDGER_ID, *(info.ledger_id + 1 for info in self._record.ledgers)])
             if self._record.trimmed_below is not None:
@@ -227,14 +227,14 @@ class SegmentLog:
             return True
 
     async def _go_on(self, closed: list[LedgerInfo]) -> None:
-        """Open the ledger behind the one that was just closed."""
+        """Open the ledger after the one just closed."""
         opened = self._opened(closed[-1].ledger_id + 1)
         await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*closed, opened]))
         self.writer = await self._make(opened.ledger_id)
 
     async def close(self, footer: Callable[[], bytes]) -> None:
-        """Graceful end of this ownership: a successor finds the ledger closed and its footer whole. ▲ `footer` is asked
-        once nothing else goes on here: the log may have rolled, and beside another ledger a footer is corruption."""
+        """End this ownership gracefully: a successor finds the ledger closed with a whole footer. ▲ Calls `footer` only
+        under the lock: the log may have rolled before, and a footer beside another ledger is corruption."""
         async with self._rewriting:
             if self.writer is not None:
                 await self._rewrite(msgspec.structs.replace(self._record, ledgers=await self._close_writer(footer())))
@@ -257,21 +257,21 @@ class SegmentLog:
         return [*self._record.ledgers[:-1], info]
 
     def abandon(self) -> None:
-        """Let go at once; nothing more is written but `record_end`."""
+        """Release the log at once; afterwards only `record_end` may write."""
         if self.writer is not None:
             self.writer.abandon()
             self._last_confirmed = self.last_confirmed
             self._abandoned, self.writer = self.writer, None
 
     async def unrecorded_end(self) -> Recovered | None:
-        """Behind `abandon`: where the open ledger ends, if a sync has failed and the disk did not take that either.
-        Waits for what is still on its way to the disk."""
+        """After `abandon`: where the open ledger ends, if a sync failed and the disk could not store that either.
+        Waits for a running sync."""
         return None if self._abandoned is None else await self._abandoned.unrecorded_end()
 
     async def record_end(self) -> None:
-        """Behind `abandon`, and while the epoch is still ours: ▲ an end that the disk did not take goes to `/ledger`. A
-        successor would count what only the page cache holds. May be repeated after any error, also when an earlier try
-        lands meanwhile. Raises `NotOwner`, and as `MetadataStore.commit`."""
+        """After `abandon`, while the epoch is still ours: ▲ write an end that the disk could not store to `/ledger`.
+        Else a successor would count entries that only the page cache holds. Repeatable after any error, even if an
+        earlier try lands meanwhile. Raises `NotOwner`, and as `MetadataStore.commit`."""
         writer, end = self._abandoned, await self.unrecorded_end()
         if writer is None or end is None:
             return
@@ -292,9 +292,9 @@ class SegmentLog:
     # ---- aborted sidecars -------------------------------------------------------------------------------------------
 
     async def load_sidecars(self) -> dict[int, dict[AbortedKey, Position]]:
-        """What the sidecars of the kept ledgers say was aborted, by ledger.
+        """The aborted records in the sidecars of the kept ledgers, by ledger.
 
-        Raises `DataCorrupt` where one is missing or damaged: its records are gone from etcd."""
+        Raises `DataCorrupt` if one is missing or damaged: its records are gone from etcd."""
         listed = [info for info in kept_ledgers(self._record) if info.aborted]
         return {info.ledger_id: await self.load_sidecar(info) for info in listed}
 
@@ -311,10 +311,10 @@ class SegmentLog:
     async def add_sidecar(
         self, ledger_id: int, aborted: Mapping[AbortedKey, Position]
     ) -> Mapping[AbortedKey, Position]:
-        """Put `aborted` beside a closed ledger that has no sidecar, and say so in its list; returns what stands there.
+        """Write `aborted` beside a closed ledger without a sidecar and list it; returns the sidecar's content.
 
-        ▲ Synced, then listed; only then may the records leave etcd. What a predecessor has written and not listed
-        counts: it can be no more than what is still in etcd. Raises as `_rewrite`, `LedgerFailed`, `DataCorrupt`.
+        ▲ Sync, then list; only then may the records leave etcd. A sidecar that a predecessor wrote but did not list
+        wins: it holds only records that are still in etcd. Raises as `_rewrite`, `LedgerFailed`, `DataCorrupt`.
         """
         data = encode_sidecar(ledger_id, aborted)
         where = f"the sidecar of ledger {ledger_id} of {self._segment}"
@@ -337,19 +337,19 @@ class SegmentLog:
 
     @property
     def trimmed_below(self) -> Position | None:
-        """The first position kept, where anything was trimmed."""
+        """The first position kept, None if nothing was trimmed."""
         at = self._record.trimmed_below
         return None if at is None else Position(*at)
 
     @property
     def trimmed_through(self) -> Position:
-        """The last entry that was trimmed, `EARLIEST` where none was."""
+        """The last entry that was trimmed, `EARLIEST` if none was."""
         at = self._record.trimmed_through
         return EARLIEST if at is None else Position(*at)
 
     @property
     def to_delete(self) -> tuple[int, ...]:
-        """Ledgers that are trimmed and still listed: their files are to be deleted."""
+        """Trimmed ledgers that are still listed: their files are to be deleted."""
         below = self._record.trimmed_below
         if below is None:
             return ()
@@ -357,7 +357,8 @@ class SegmentLog:
         return tuple(info.ledger_id for info in ledgers[: bisect_left(ledgers, below[0], key=_id)])
 
     async def trim(self, first_kept: int) -> None:
-        """▲ First they are not read any more, whoever serves next; only then do their files go (`finish_trim`)."""
+        """Trim the ledgers before `first_kept`. ▲ Records the trim first, so that no later owner reads them; only
+        then may `finish_trim` delete their files."""
         async with self._rewriting:
             below = (first_kept, 0)
             if self._record.trimmed_below is None or self._record.trimmed_below < below:
@@ -369,8 +370,8 @@ class SegmentLog:
                 await self._rewrite(trimmed)
 
     async def finish_trim(self) -> None:
-        """Delete the files of what is trimmed, then forget it. Idempotent; a crash in between leaves it listed. In
-        steps: whole pages go with what they list, and a commit takes so many."""
+        """Delete the files of trimmed ledgers, then their rows in the list. Idempotent; a crash in between leaves them
+        listed. Works in steps, as one commit can delete only a limited number of pages."""
         while going := self.to_delete[:DELETED_AT_ONCE]:
             for ledger_id in going:
                 await self._ledger_store.delete(self._segment, ledger_id)
@@ -381,18 +382,18 @@ class SegmentLog:
     # ---- footers ----------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, dedup: bytes, entries: int) -> None:
-        """Write the dedup snapshot over the first `entries` entries of the open ledger beside it."""
+        """Write beside the open ledger the dedup snapshot that covers its first `entries` entries."""
         if self.writer is not None:
             footer = self.footer(self.writer.ledger_id, entries, dedup)
             await self._ledger_store.write_footer(self._segment, self.writer.ledger_id, footer)
 
     async def keep_footer(self, dedup: bytes) -> None:
-        """Of a sealed segment: what is known of its producers, beside an empty ledger of its own, so that the last one
-        with entries may be trimmed. ▲ Written, then listed; nothing is appended to it."""
+        """For a sealed segment: write the dedup snapshot beside a new empty ledger, so that the last one with entries
+        may be trimmed. ▲ Writes the footer before it lists the ledger; nothing is ever appended to it."""
         async with self._rewriting:
             last = self._record.ledgers[-1]
             if not last.closed_length:
-                return  # there is one: it has the footer of the seal
+                return  # an empty one exists: it has the footer of the seal
             beside = msgspec.structs.replace(
                 last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0, newest_ms=None
             )
@@ -401,7 +402,7 @@ class SegmentLog:
             await self._rewrite(msgspec.structs.replace(self._record, ledgers=[*self._record.ledgers, beside]))
 
     async def write_closed_footer(self, dedup: bytes) -> None:
-        """The footer that a predecessor which died could not write, over the whole of its last ledger."""
+        """Write the footer that a dead predecessor could not write, covering its whole last ledger."""
         closed = [info for info in self._record.ledgers if info.closed_length]
         if closed:
             info = closed[-1]
@@ -413,7 +414,7 @@ class SegmentLog:
         return _encode(DedupFooter(ledger_id=ledger_id, entries=entries, dedup=dedup))
 
     async def last_footer(self) -> tuple[Position, bytes | None]:
-        """The newest dedup snapshot and the last position it covers; `(EARLIEST, None)` where there is none."""
+        """The last position that the newest dedup snapshot covers, and the snapshot; `(EARLIEST, None)` for none."""
         for info in reversed(self._record.ledgers):
             if self.writer is not None and info.ledger_id == self.writer.ledger_id:
                 continue
@@ -437,8 +438,8 @@ class SegmentLog:
         return footer
 
     def next_after(self, position: Position) -> Position:
-        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended. From
-        what is trimmed it leads to the first that is kept."""
+        """The position after `position`: that of an existing entry, or of the next append. From a trimmed position it
+        leads to the first kept one."""
         ledger_id, entry_id = position = max(position, self._floor)
         length = self._lengths.get(ledger_id)
         if length is not None and (length < 0 or entry_id + 1 < length):
@@ -447,24 +448,24 @@ class SegmentLog:
             if self._lengths[self._ids[index]] != 0:
                 return Position(self._ids[index], 0)
         if self.sealed or not self._ids or (entry_id < 0 and ledger_id > self._ids[-1]):
-            # ▲ The last case: behind what comes before a ledger that is not listed yet, as the log rolls, is its first
-            # place. Whoever looks again and again meanwhile must not get further, past a ledger that is to be read.
+            # ▲ The last case: `position` lies before the start of a ledger that is not listed yet, as the log rolls.
+            # Return its first position: a caller that repeats this meanwhile must not skip that ledger.
             return Position(ledger_id, entry_id + 1)
         return Position(max(self._ids[-1], ledger_id) + 1, 0)
 
     def contains(self, position: Position) -> bool:
-        """Whether a confirmed entry stands at `position`."""
+        """Whether there is a confirmed entry at `position`."""
         length = self._lengths.get(position.ledger_id)
         if length is None or position.entry_id < 0:
             return False
         return position.entry_id < length if length >= 0 else position <= self.last_confirmed
 
     def entries_between(self, low: Position, high: Position) -> int:
-        """How many entries stand in (low, high]."""
+        """The number of entries in (low, high]."""
         return self._rank(high) - self._rank(low)
 
     def nth(self, index: int) -> Position:
-        """The place of the entry with `index` earlier ones before it."""
+        """The position of the entry with `index` entries before it."""
         at = max(0, bisect_right(self._before, index) - 1)
         while at < len(self._ids):
             length = self._lengths[self._ids[at]]
@@ -474,14 +475,14 @@ class SegmentLog:
         return self.next_after(self.last_confirmed)
 
     def _rank(self, position: Position) -> int:
-        """Entries of this list at or below `position`."""
+        """The number of kept entries at or below `position`."""
         at = bisect_left(self._ids, position.ledger_id)
         if at < len(self._ids):
             return self._before[at] + (position.entry_id + 1 if self._ids[at] == position.ledger_id else 0)
         return self._before[-1] + self._lengths[self._ids[-1]] if self._ids else 0
 
     async def read(self, first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
-        """Entries from `first`, which exists, up to `last` at most, of one ledger, at least one.
+        """At least one entry from `first`, which exists, up to `last` at most, all of one ledger.
 
         ▲ Never beyond the closed length. Raises `DataCorrupt`, `InvalidArgument`."""
         ledger_id = first.ledger_id
@@ -500,7 +501,7 @@ class SegmentLog:
         return [(Position(ledger_id, entry_id), entry) for entry_id, entry in found]
 
     def settle(self, position: Position) -> Position:
-        """A place to read at, moved to the next ledger where its own was closed before reaching it."""
+        """A position to read at; moved to the next ledger if its own was closed before that position."""
         return self.next_after(Position(position.ledger_id, position.entry_id - 1))
 
     async def _rewrite(self, record: LedgerRecord) -> None:
@@ -525,10 +526,10 @@ class SegmentLog:
             self._floor = Position(record.trimmed_below[0], record.trimmed_below[1] - 1)
         closed = [info for info in kept if info.closed_length]
         last = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1) if closed else EARLIEST
-        # ▲ Never back to the beginning because everything was trimmed: positions that were told must not run ahead.
+        # ▲ Never back to the beginning because everything was trimmed: reported positions must not be ahead of it.
         self._last_confirmed = max(self._last_confirmed, last, self._floor)
         if record.sealed is not None:
-            # ▲ Nor beyond the seal: snapshots of several owners and controllers would differ over where it ends.
+            # ▲ Nor beyond the seal: snapshots of different owners and controllers would disagree on the end.
             self._last_confirmed = Position(*record.sealed)
 
 

@@ -1,4 +1,4 @@
-"""What a broker measures of itself over all its segments: a few counters and histograms, read by `/metrics`."""
+"""Counts a broker's work over all its segments: a few counters and histograms, which `/metrics` reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class MeasuresSnapshot:
     """Counts since the start of this process; histograms are in seconds.
 
     `ops_written`: op records, of writes and acks. `publish`: from the arrival of an entry to its acknowledgement.
-    `ledger_sync`: from asking for a sync to its end, whoever else shared it. `visibility_lag`: from a decision, by the
-    coordinator's wall clock, to its effect on the readers of one segment here, by ours. `kept`: housekeeping in
-    segments that have moved away."""
+    `ledger_sync`: from the request of a sync to its end. `visibility_lag`: from a decision, by the coordinator's wall
+    clock, to its effect on the readers of one segment here, by ours. `kept`: housekeeping in segments that have moved
+    away."""
 
     ops_written: int
     entries_stored: int
@@ -28,7 +28,7 @@ class MeasuresSnapshot:
 
 
 class Measures:
-    """One per broker; every segment counts into it, also after it has moved away and back."""
+    """Counts for all segments of one broker, also for one that moved away and came back."""
 
     __slots__ = (
         "bytes_stored",
@@ -49,7 +49,7 @@ class Measures:
         self.kept = KeepingStatistics()
 
     def left(self, kept: KeepingStatistics) -> None:
-        """A segment has moved away: what it has counted is not lost."""
+        """Keep the counts of a segment that has moved away."""
         self.kept = self.kept.plus(kept)
 
     def snapshot(self) -> MeasuresSnapshot:

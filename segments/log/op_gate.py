@@ -1,4 +1,4 @@
-"""Which op of a transaction carries the index key, and which ones have to wait for it (DESIGN §4). Pure.
+"""Chooses the op of a transaction that carries the index key, and makes the others wait for it (DESIGN §4). Pure.
 
 One gate serves one participant: the writes of a segment, or the acks of one of its subscriptions.
 """
@@ -22,15 +22,15 @@ class Turn(Enum):
 
 
 class OpGate(Generic[OpT]):
-    """▲ No op of a transaction leaves before the put that carries its index key is confirmed.
+    """Holds back a transaction's ops ▲ until the put that carries its index key is confirmed.
 
-    Otherwise a later op could land while the first is refused or lost: ops without an index key, which neither clean-up
-    nor a successor would find.
+    Otherwise a later op could land while the first is refused or lost: neither clean-up nor a successor would find an
+    op without an index key.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[TxnId, deque[OpT] | None] = {}
-        """Transactions whose first op is out, with what waits for it, if anything does."""
+        """Transactions whose first op is in flight → the ops that wait for it, if any."""
         self._indexed: dict[TxnId, None] = {}
 
     def __len__(self) -> int:
@@ -53,12 +53,12 @@ class OpGate(Generic[OpT]):
         return Turn.WAIT
 
     def first_confirmed(self, txn_id: TxnId) -> Iterable[OpT]:
-        """The index key stands: everything that waited may be sent now (`FURTHER`)."""
+        """The index key is written: returns the waiting ops, to be sent now (`FURTHER`)."""
         self._indexed[txn_id] = None
         return self._waiting.pop(txn_id) or ()
 
     def first_refused(self, txn_id: TxnId) -> OpT | None:
-        """The first op definitely did not land: the op returned, if any, is the first now (send it as `FIRST`)."""
+        """The first op definitely did not land: the op returned, if any, is the new first (send it as `FIRST`)."""
         waiting = self._waiting[txn_id]
         if waiting:
             return waiting.popleft()
@@ -66,5 +66,5 @@ class OpGate(Generic[OpT]):
         return None
 
     def forget(self, txn_id: TxnId) -> None:
-        """The transaction is decided and nothing of it is in flight here any more."""
+        """The transaction is decided and has no op in flight here."""
         self._indexed.pop(txn_id, None)

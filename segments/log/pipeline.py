@@ -1,13 +1,13 @@
-"""The way of an entry into a segment: admit, op record, append, sync, ack (DESIGN §7, "Pipeline of one segment").
+"""Takes each entry into a segment: admit, op record, append, sync, ack (DESIGN §7, "Pipeline of one segment").
 
     send ──admit──► [op record] ──in the producer's order──► append ──sync, fence check──► ack, readers wake
                                                              └────── segments.log.appender ──────┘
 
-Producers do not wait for each other, except that one sync serves whatever has gathered. No task, timer or await per
+Producers do not wait for each other, except that one sync serves all gathered entries. No task, timer or await per
 entry: op verdicts come back as callbacks, and one loop per segment syncs. Publish order is ▲ op record, then ledger
 append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6). Entries of one producer and
-transaction that come in one turn of the loop (of one frame), or while an op of it is under way, share the next one: an
-op record says that the transaction has written here, not what.
+transaction that arrive in one turn of the loop (in one frame), or while an op of it is in flight, share the next op: an
+op record says that the transaction has written here, not what it wrote.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from watchers.visibility import TransactionBuffer
 
 
 class _HeldBack(NamedTuple):
-    """A send that came while the segment was being sealed."""
+    """A send that arrived while the segment was being sealed."""
 
     line: ProducerLine
     token: int
@@ -58,8 +58,8 @@ Claim = list[Item]
 
 
 class Pipeline:
-    """`op_counter` gives the next number for op keys. ▲ It is one per broker process and never restarts: a number used
-    twice under one epoch would be an op key used twice."""
+    """Moves the sends of one segment from admission to ack. `op_counter` gives the next number for op keys. ▲ Use one
+    per broker process, never restarted: a number used twice under one epoch would be an op key used twice."""
 
     def __init__(
         self,
@@ -106,24 +106,24 @@ class Pipeline:
         )
         self.gate: OpGate[Claim] = OpGate()
         self._gathering: dict[TxnId, Claim] = {}
-        """Entries that have no op yet: the next one claims all that have come by the end of this turn of the loop, or
-        by the answer to the one that is under way."""
+        """Entries that have no op yet: the next op claims all that arrive before the end of this turn of the loop, or
+        before the answer to the op in flight."""
         self._leaving: list[TxnId] = []
-        """Transactions whose next op leaves at the end of this turn."""
+        """Transactions whose next op is sent at the end of this turn."""
         self._ops_out: dict[TxnId, int] = {}
         self._lines: dict[tuple[str, int], ProducerLine] = {}
         self._inflight = 0
         self._bytes = 0
         self._refusal: TxnError | None = None
         self._held: list[_HeldBack] | None = None
-        """While the segment is being sealed: what has come meanwhile."""
+        """Sends that arrived while the segment is being sealed; None at other times."""
         self._stopped = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def inflight(self) -> int:
-        """Entries admitted and neither acked nor failed."""
+        """Number of entries admitted but neither acked nor failed."""
         return self._inflight
 
     @property
@@ -141,7 +141,7 @@ class Pipeline:
 
     @property
     def stored_bytes(self) -> int:
-        """Of those entries."""
+        """Bytes of those entries."""
         return self._appender.stored_bytes
 
     # ---- life -------------------------------------------------------------------------------------------------------
@@ -150,20 +150,20 @@ class Pipeline:
         self._appender.start()
 
     def refuse(self, error: TxnError) -> None:
-        """Admit nothing more; what is in flight goes on."""
+        """Refuse new entries with `error`; entries in flight continue."""
         self._refusal = error
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
     def hold_back(self) -> None:
-        """Admit nothing more, and tell nobody yet: what comes is kept, within the bounds of what is in flight, until
+        """Admit nothing more, but answer nothing yet: keeps new sends, within the bounds for entries in flight, until
         `admit_again`, `refuse_held` or `stop`."""
         if self._held is None:
             self._held = []
 
     def admit_again(self) -> None:
-        """What was held back goes its way, in order."""
+        """Admit the held sends, in order."""
         held, self._held = self._held, None
         for one in held or ():
             size = len(one.entry.data)
@@ -175,8 +175,8 @@ class Pipeline:
                 one.reply.failed(error)
 
     def refuse_held(self, error: TxnError) -> None:
-        """▲ Only now, as the seal stands, does anybody hear of it: told before, a producer would go on elsewhere while
-        the segment may yet go on here."""
+        """Fail the held sends. ▲ Only once the seal is written: after an earlier answer a producer would continue in
+        the children, while this segment may yet continue here."""
         held, self._held = self._held, None
         for one in held or ():
             size = len(one.entry.data)
@@ -224,7 +224,7 @@ class Pipeline:
     # ---- admit ------------------------------------------------------------------------------------------------------
 
     def line(self, producer: str, incarnation: int) -> ProducerLine:
-        """For a connection of the producer, which gives it back by `retire`."""
+        """The line for a new connection of the producer, which must return it by `retire`."""
         key = (producer, incarnation)
         line = self._lines.get(key)
         if line is None:
@@ -233,7 +233,7 @@ class Pipeline:
         return line
 
     def retire(self, line: ProducerLine) -> None:
-        """The connection has gone; what it has in flight goes on."""
+        """The connection has closed; its entries in flight continue."""
         line.users -= 1
         self._drop_if_unused(line)
 
@@ -242,7 +242,7 @@ class Pipeline:
             del self._lines[line.key]
 
     def send(self, line: ProducerLine, token: int, entry: IncomingEntry, reply: SendReply) -> None:
-        """Admit one entry; `reply` hears of its end. Raises what it is refused with, and then `reply` hears nothing."""
+        """Admit one entry; `reply` gets its outcome. Raises the refusal instead, and then never calls `reply`."""
         if self._refusal is not None:
             raise self._refusal
         size = len(entry.data)
@@ -253,14 +253,14 @@ class Pipeline:
             self._budget.bytes += size
             return
         if not self._dedup.knows(token, entry.sequence_id):
-            # ▲ Of what is known already the outcome is told: refused, it would be sent anew, and stored twice.
+            # ▲ A repeat must get its outcome: if refused, it would be sent as a new entry, and stored twice.
             self._room.check()
         admission = self._dedup.admit(token, entry.sequence_id, entry.messages, entry.previous, reply)
         if admission.verdict is DedupVerdict.STORED:
             reply.stored(admission.position, duplicate=True)
             return
         if admission.verdict is DedupVerdict.ATTACHED or admission.entry is None:
-            return  # ▲ L9: it shares the outcome of the first one
+            return  # ▲ L9: it shares the outcome of the first send
         item = Item(entry, admission.entry, line, self._clock.monotonic())
         line.items.append(item)
         self._count(1, size)
@@ -300,7 +300,7 @@ class Pipeline:
 
     def _start_op(self, item: Item, txn_id: TxnId) -> None:
         try:
-            # ▲ Registered before the op is sent: a decision that overtakes the op's answer is remembered, not dropped.
+            # ▲ Register before sending the op: a decision that overtakes the op's answer is remembered, not dropped.
             self._buffer.op_started(txn_id, item.entry.writer)
         except TxnError as error:
             self._fail(item, error)
@@ -323,7 +323,7 @@ class Pipeline:
                 self._send_ops(txn_id)
 
     def _send_ops(self, txn_id: TxnId) -> None:
-        """An op for what has gathered, of each producer and writer."""
+        """Send one op for the gathered entries of each producer and writer."""
         claims: dict[tuple[tuple[str, int], int], Claim] = {}
         for item in self._without_failed(self._gathering.pop(txn_id), txn_id):
             claims.setdefault((item.line.key, item.entry.writer), []).append(item)
@@ -333,7 +333,7 @@ class Pipeline:
                 self._send_op(claim, txn_id, first=turn is Turn.FIRST)
 
     def _without_failed(self, items: Claim, txn_id: TxnId) -> Claim:
-        """What of a claim that has not been sent may still be appended."""
+        """The entries of an unsent claim that may still be appended."""
         live = [item for item in items if not item.admitted.failed]
         for _ in range(len(items) - len(live)):
             self._op_settled(txn_id, recorded=False)
@@ -367,7 +367,7 @@ class Pipeline:
         try:
             read_op_verdict(commit, future.result(), txn_id)
         except OutcomeUnknown as unknown:
-            self._events.lost(unknown)  # the store is closing; a successor finds out
+            self._events.lost(unknown)  # the store is closing; a successor reads the outcome
         except TxnError as refusal:
             self._op_refused(items, txn_id, refusal, first=first)
         else:
@@ -389,7 +389,7 @@ class Pipeline:
         for item in items:
             item.ready = True
             if item.admitted.failed:
-                self._op_settled(txn_id, recorded=True)  # an op without an entry: it goes when the transaction ends
+                self._op_settled(txn_id, recorded=True)  # an op without an entry: deleted when the transaction ends
         self._advance(items[0].line)
 
     def _index_confirmed(self, txn_id: TxnId) -> None:
@@ -405,7 +405,7 @@ class Pipeline:
                     self._send_op(live, txn_id, first=True)
                     break
             else:
-                refused += waiting  # a decided transaction takes none of them
+                refused += waiting  # a decided transaction accepts none of them
         for one in refused:
             self._op_settled(txn_id, recorded=False)
             if not one.admitted.failed:
@@ -414,7 +414,7 @@ class Pipeline:
             self._events.lost(error)
 
     def _op_settled(self, txn_id: TxnId, *, recorded: bool) -> None:
-        """One op of the transaction is not in flight any more, and no entry came of it."""
+        """One op of the transaction is no longer in flight, and has no entry."""
         applied = self._buffer.op_finished(txn_id) if recorded else self._buffer.op_refused(txn_id)
         if applied is not None:
             self._events.applied(applied)
@@ -422,7 +422,7 @@ class Pipeline:
             self._events.let_go(txn_id)
 
     def _fail(self, item: Item, error: TxnError) -> None:
-        """▲ An entry fails, and with it all its producer sent behind it: a resend starts again from the first (L8)."""
+        """▲ Fails the entry and all later ones of its producer: a resend starts again from the first (L8)."""
         for failed in self._dedup.failed(item.admitted):
             why = error
             if failed is not item.admitted:

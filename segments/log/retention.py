@@ -1,7 +1,7 @@
-"""Which ledgers of a segment have had their time: rolling by age, trimming by time and size (DESIGN §8). Pure.
+"""Chooses which ledgers of a segment to roll by age or size, and to trim by time or size (DESIGN §8). Pure.
 
-Whole ledgers go, oldest first; never the open one, never past the watermark, nor past what a subscription has not
-drained, unless the policy says so. A topic without a retention keeps everything.
+Trims whole ledgers, oldest first; never the open one, never past the watermark, and never past undrained messages
+unless the policy allows it. A topic without a retention keeps everything.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from txnwire.ids import HASH_SPACE, Position
 from txnwire.names import SegmentName
 
 ROLLS_PER_RETENTION: Final = 4
-"""A ledger is closed after this part of the retention time, or of its bytes: what it holds outlives either by a quarter
-at most, or by what `Least` says."""
+"""A ledger is closed after this part of the retention time or bytes: its entries exceed either by at most a quarter, or
+by the bounds of `Least`."""
 
 
 class Least(NamedTuple):
-    """However short the retention, no ledger is closed before it has this age, or by its size below so many bytes."""
+    """Lower bounds: whatever the retention, no ledger is closed by age before `age_ms`, or by size below
+    `ledger_bytes`."""
 
     age_ms: int
     ledger_bytes: int
 
 
 class Retention(NamedTuple):
-    """Of one segment. `bytes_kept`: its share of the topic's, by the width of its hash range. None: no limit."""
+    """Limits of one segment. `bytes_kept`: its share of the topic's bytes, by its hash range. None: no limit."""
 
     ms: int | None = None
     bytes_kept: int | None = None
@@ -40,7 +41,8 @@ class Retention(NamedTuple):
 
 
 def retention_of(policies: Mapping[str, Any], *, lo: int, hi: int) -> Retention:
-    """`lo`, `hi`: the segment's hash range, inclusive. Of a sealed segment see `share_left`, too."""
+    """The limits by a topic's policies. `lo`, `hi`: the segment's hash range, inclusive. For a sealed segment see also
+    `share_left`."""
     total = policies.get(RETENTION_BYTES)
     share = None if total is None else total * (hi - lo + 1) // HASH_SPACE
     return Retention(policies.get(RETENTION_MS), share, bool(policies.get(TRIM_UNDRAINED)))
@@ -54,13 +56,12 @@ def overlap_of(segment: SegmentName, other: SegmentName) -> int:
 
 
 def share_left(share: int, segment: SegmentName, others: Iterable[tuple[SegmentName, LedgerRecord]]) -> int:
-    """What of `share` bytes is left to a sealed segment by those that came after it in its hash range.
+    """The part of `share` bytes that later segments of its hash range leave to a sealed segment.
 
-    They have one share between them, or every split would give the topic its retention once more; and the newest keep
-    of it what they have, as within one segment. `others`: segments of the topic with their ledger lists; whatever has a
-    higher id and overlaps came from this one. Each counts with the part of its range that lies in this one's. The heads
-    of their lists will do. Of their open ledgers nobody but their owners knows the size, so as much may be kept beyond
-    the share.
+    All of them have one share together, or every split would give the topic its retention once more; the newest use it
+    first, as within one segment. `others`: segments of the topic with their ledger lists, of which the heads are
+    enough. One with a higher id that overlaps came from this one; it counts with the part of its range inside this
+    one's. Only their owners know the size of their open ledgers, so that much may be kept beyond the share.
     """
     for other, record in others:
         if (overlap := overlap_of(segment, other)) > 0:
@@ -70,7 +71,7 @@ def share_left(share: int, segment: SegmentName, others: Iterable[tuple[SegmentN
 
 
 def roll_due(record: LedgerRecord, retention: Retention, *, open_bytes: int, now_ms: int, least: Least) -> bool:
-    """Whether the open ledger, of so many `open_bytes`, is to be closed: what is never closed is never trimmed."""
+    """Whether to close the open ledger, which holds `open_bytes`: an open ledger is never trimmed."""
     if not open_bytes or not record.ledgers or record.ledgers[-1].closed_length is not None:
         return False
     age_ms = now_ms - record.ledgers[-1].opened_ms
@@ -80,7 +81,7 @@ def roll_due(record: LedgerRecord, retention: Retention, *, open_bytes: int, now
 
 
 def kept_ledgers(record: LedgerRecord) -> list[LedgerInfo]:
-    """Those that may still be read."""
+    """The ledgers that may still be read."""
     if record.trimmed_below is None:
         return list(record.ledgers)
     return record.ledgers[bisect_left(record.ledgers, record.trimmed_below[0], key=_id) :]
@@ -91,10 +92,10 @@ def _id(info: LedgerInfo) -> int:
 
 
 class StampsAhead:
-    """Closed ledgers of a segment whose stamp lay in the future, and since when they are known here.
+    """Remembers closed ledgers of a segment whose stamp lay in the future, and since when this process knows them.
 
-    ▲ By this process's own running: whoever believes the stamp of a clock that ran ahead keeps what is behind it for as
-    long as that says; whoever takes it for old deletes too early.
+    ▲ By this process's monotonic clock: trusting the stamp of a clock that ran ahead would keep later ledgers for that
+    long; treating it as old would delete too early.
     """
 
     def __init__(self) -> None:
@@ -111,12 +112,12 @@ class StampsAhead:
 
 
 def ages_ms(ledgers: Sequence[LedgerInfo], *, now_ms: int, known_ms: Mapping[int, int]) -> dict[int, int]:
-    """How long ago each closed ledger was closed, as far as clocks tell, by its id. `known_ms`: for how long, by no
-    clock but this process's own, it has been known here as closed.
+    """Closed ledger's id → how long ago it was closed, as far as clocks tell. `known_ms`: for how long this process has
+    known it as closed, by its own clock.
 
-    A stamp that lies in the future is of a clock that ran ahead, and says nothing: the ledger was closed before what
-    follows it was, and before it was seen here. ▲ Only then: of two stamps in the past the one of a late clock would
-    take what is young.
+    A stamp in the future comes from a clock that ran ahead, and says nothing: the ledger was closed before the next one
+    was stamped, and before this process saw it. ▲ Only then: between two stamps in the past, that of a slow clock would
+    expire a young ledger.
     """
     found: dict[int, int] = {}
     later_ms: int | None = None
@@ -142,11 +143,11 @@ def expired(
     last_sealed_ms: int,
     known_ms: Mapping[int, int] | None = None,
 ) -> list[LedgerInfo]:
-    """The closed ledgers, oldest first, that time or size let go, whoever may still want them. By size only what leaves
-    as much as is to be kept. `known_ms`: see `ages_ms`.
+    """The closed ledgers, oldest first, that time or size expire, even if a subscription still needs them. By size only
+    as long as the rest holds what is to be kept. `known_ms`: see `ages_ms`.
 
-    ▲ The last ledger of a sealed segment stays for `last_sealed_ms`, however short the retention: beside it stands what
-    is known of producers, who may still ask what of theirs was stored.
+    ▲ The last ledger of a sealed segment stays for `last_sealed_ms`, however short the retention: its footer holds the
+    dedup state, and producers may still ask which of their entries were stored.
     """
     kept = kept_ledgers(record)
     ages = ages_ms(kept, now_ms=now_ms, known_ms=known_ms or {})
@@ -165,13 +166,13 @@ def expired(
         found.append(info)
         total -= info.bytes
     while found and not found[-1].closed_length:
-        found.pop()  # empty ones go along with others, not by themselves
+        found.pop()  # empty ones expire with others, not alone
     return found
 
 
 def first_kept(record: LedgerRecord, going: Sequence[LedgerInfo], *, bound: Position) -> int | None:
-    """The ledger that is the first to be kept once what may go of `going` has gone; None if nothing may. `bound`: the
-    last position that may go (▲ the watermark, and what subscriptions have drained)."""
+    """The first ledger to keep after trimming `going` as far as allowed; None if nothing may be trimmed. `bound`: the
+    last position that may be trimmed (▲ the watermark, and what subscriptions have drained)."""
     allowed = 0
     for number, info in enumerate(going, start=1):
         if Position(info.ledger_id, (info.closed_length or 0) - 1) > bound:

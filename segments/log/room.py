@@ -1,11 +1,11 @@
-"""Whether the disk has room for more: below a watermark of free bytes a broker admits nothing, and serves all the rest.
+"""Watches the disk: below a watermark of free bytes a broker admits no entries, but does everything else.
 
     admitted ──free < watermark, or that much was admitted──► full: sends get `StoreFull`; reading, acks, commits,
         ▲                                                       take-overs, retention and deletion go on
         └──────────── a quarter of the watermark more is free ◄─────────┘
 
-What is free below the watermark, and a reserve file that is given up when nothing is free at all, is what closing,
-fencing, opening and trimming need (`segments.ledger.ledger_reserve`). All brokers of a folder look for themselves.
+The space below the watermark, and a reserve file that is given up on a full disk, serve closing, fencing, opening and
+trimming (`segments.ledger.ledger_reserve`). Each broker of a folder checks the disk itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_S: Final = 1.0
 CLOSE_LOOK_S: Final = 0.1
 EXHAUSTED_BYTES: Final = 256 * 1024
 LEAST_SHARE: Final = 20
-"""The watermark is never more than this part of the whole disk: a small one is of use, too."""
+"""The watermark is at most 1 / `LEAST_SHARE` of the whole disk, so that small disks are usable too."""
 
 
 def watermark_of(min_free_bytes: int, total_bytes: int) -> int:
@@ -34,14 +34,15 @@ def watermark_of(min_free_bytes: int, total_bytes: int) -> int:
 
 
 class FreeSpace:
-    """Of one broker. `in_flight`: bytes admitted and not written yet. Nothing is refused before the first look."""
+    """Refuses entries of one broker while the disk is full. `in_flight`: bytes admitted but not yet written. Refuses
+    nothing before the first check."""
 
     def __init__(self, ledgers: LedgerStore, *, min_free_bytes: int, in_flight: Callable[[], int]) -> None:
         self._ledgers = ledgers
         self._min_free_bytes = min_free_bytes
         self._in_flight = in_flight
         self._left: int | None = None
-        """What may yet be admitted before the next look; None where the store has no bound."""
+        """Bytes that may be admitted before the next check; None if the store has no bound."""
         self._full = False
         self._look_now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +55,7 @@ class FreeSpace:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left even for closing a ledger and opening the next: who tries loses the open one."""
+        """Whether there is no room even to roll a ledger: a broker that tries loses the open one."""
         return self.free_bytes is not None and self.free_bytes < EXHAUSTED_BYTES
 
     def why_full(self) -> str:
@@ -64,12 +65,12 @@ class FreeSpace:
         )
 
     def check(self) -> None:
-        """Raises `StoreFull`. ▲ Before anything of an entry is remembered: it was definitely not stored."""
+        """Raises `StoreFull`. ▲ Call it before recording anything of an entry: then it was definitely not stored."""
         if self._full:
             raise StoreFull(self.why_full())
 
     def take(self, size: int) -> None:
-        """An entry of so many bytes was admitted."""
+        """Count an admitted entry of `size` bytes."""
         if self._left is not None:
             self._left -= size
             if self._left < 0 and not self._full:
@@ -77,7 +78,7 @@ class FreeSpace:
                 self._look_now.set()
 
     def look(self) -> None:
-        """Soon: a write has failed."""
+        """Check the disk soon, because a write has failed."""
         self._look_now.set()
 
     async def start(self) -> None:
@@ -96,7 +97,7 @@ class FreeSpace:
                 async with asyncio.timeout(self._pause_s()):
                     await self._look_now.wait()
             except TimeoutError:
-                pass  # the regular look
+                pass  # the regular check
             self._look_now.clear()
             await self._sample()
             await asyncio.sleep(CLOSE_LOOK_S)  # however many writes fail
@@ -115,7 +116,7 @@ class FreeSpace:
             return
         self.free_bytes, self.watermark = room.free_bytes, watermark_of(self._min_free_bytes, room.total_bytes)
         self._left = room.free_bytes - self.watermark - self._in_flight()
-        # A quarter more: around one bound it would change with every ledger that goes.
+        # A quarter more: with a single bound the state would change with every deleted ledger.
         bound = self.watermark + (self.watermark // 4 if self._full else 0)
         full = room.free_bytes < bound or self._left < 0
         if full != self._full:

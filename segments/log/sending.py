@@ -1,4 +1,4 @@
-"""What passes through a segment's pipeline: an entry as it was sent, who waits for it, and where it stands."""
+"""Defines the values of a segment's pipeline: a sent entry, the caller that waits for it, and its state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchers.visibility import Applied
 
 
 class SendReply(Protocol):
-    """Whoever waits for the outcome of one send; exactly one of the two is called, once."""
+    """Receives the outcome of one send: exactly one of the two methods is called, once."""
 
     def stored(self, position: Position | None, *, duplicate: bool) -> None: ...
     def failed(self, error: TxnError) -> None: ...
@@ -21,7 +21,7 @@ class SendReply(Protocol):
 
 class IncomingEntry(NamedTuple):
     """One entry as its producer sent it, already checked against its own metadata. Its messages have the sequence ids
-    from `sequence_id` on; `previous` is the last one of this producer's preceding entry here, -1 for none."""
+    from `sequence_id` on; `previous` is the last id of this producer's preceding entry here, -1 for none."""
 
     producer: str
     sequence_id: int
@@ -35,7 +35,7 @@ class IncomingEntry(NamedTuple):
 
 
 class ProducerLine:
-    """One producer's admitted entries that are not appended yet, in order. It outlives its connections (`users`)."""
+    """Queues one producer's admitted entries until they are appended. It outlives its connections (`users`)."""
 
     __slots__ = ("items", "key", "users")
 
@@ -46,7 +46,7 @@ class ProducerLine:
 
 
 class Item:
-    """An admitted entry until it is acked or failed. `ready`: it may be appended as soon as its turn comes.
+    """An admitted entry, until it is acked or failed. `ready`: it may be appended once it is first in its line.
     `admitted_s`: when it was admitted, by the monotonic clock."""
 
     __slots__ = ("admitted", "admitted_s", "entry", "line", "position", "ready")
@@ -63,7 +63,7 @@ class Item:
 
 
 class Budget:
-    """Bytes admitted and not yet stored, over all segments of a broker."""
+    """Counts bytes admitted but not yet stored, over all segments of a broker."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -71,25 +71,25 @@ class Budget:
 
 
 class PipelineEvents(Protocol):
-    """What the segment has to know of its pipeline."""
+    """Informs the segment of events in its pipeline."""
 
     def hold(self, txn_id: TxnId) -> None:
-        """▲ Before the first op of a transaction leaves: its decision must not be missed."""
+        """▲ Called before the first op of a transaction is sent: its decision must not be missed."""
 
     def let_go(self, txn_id: TxnId) -> None:
-        """An op was refused; if nothing else of the transaction is held here, its decision is not awaited any more."""
+        """An op was refused; if nothing else of the transaction is held here, stop awaiting its decision."""
 
     def applied(self, applied: Applied) -> None:
         """A decision remembered while ops were in flight has taken effect."""
 
     def confirmed(self) -> None:
-        """New entries are durable: readers may go on."""
+        """New entries are durable: readers may continue."""
 
     def rolled(self) -> None:
         """A ledger was closed and the next one opened."""
 
     def may_ack(self) -> bool:
-        """Whether the broker's lease surely holds."""
+        """Whether the broker's lease certainly holds."""
 
     def lost(self, error: TxnError) -> None:
-        """The segment cannot go on here: ownership or the ledger is lost. May be called any number of times."""
+        """The segment cannot continue here: ownership or the ledger is lost. May be called any number of times."""

@@ -1,4 +1,4 @@
-"""What an operator may tune of a broker. Bounds are per segment unless the name says otherwise."""
+"""Lists the settings of a broker that an operator may tune. Bounds are per segment unless the name says otherwise."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     lease_ttl_s: float = 10.0
-    """How long a dead broker's segments stay unowned at most."""
+    """The longest time that a dead broker's segments stay unowned."""
     ledger_roll_bytes: int = 64 * 1024 * 1024
-    """Size at which a ledger is closed and the next one begun."""
+    """Size at which a ledger is closed and the next one opened."""
     ledger_page: int = 256
     """Ledgers in one page of a segment's ledger list (`segments.log.ledger_pages`)."""
     checkpoint_entries: int = 2048
-    """Entries after which the dedup snapshot beside the open ledger is renewed: bounds what recovery scans for it."""
+    """Entries after which the dedup snapshot beside the open ledger is renewed: bounds the scan of a recovery."""
     segment_inflight_bytes: int = 32 * 1024 * 1024
-    """Entries admitted and not yet stored; beyond it a send is refused with `Overloaded`."""
+    """Entries admitted but not yet stored; beyond it a send is refused with `Overloaded`."""
     broker_inflight_bytes: int = 256 * 1024 * 1024
     """The same over all segments of the broker."""
     min_free_bytes: int = 1024 * 1024 * 1024
-    """On the disk of the ledgers; below it, or below a twentieth of the disk where that is less, sends are refused with
+    """On the disk of the ledgers; below it, or below a twentieth of the disk if that is less, sends are refused with
     `StoreFull` (`segments.log.room`)."""
     tail_cache_bytes: int = 8 * 1024 * 1024
     """The newest entries, kept in memory for readers at the tail."""
     broker_cache_bytes: int = 256 * 1024 * 1024
     """The same over all segments of the broker; they share it (`segments.subscription.shares`)."""
     read_bytes: int = 1024 * 1024
-    """What one read for one consumer takes from a ledger."""
+    """The most that one read for one consumer takes from a ledger."""
     deliver_bytes: int = 1024 * 1024
-    """Size at which deliveries leave as one push."""
+    """Size at which deliveries are sent as one push."""
     connection_pending_bytes: int = 4 * 1024 * 1024
     """Deliveries queued on one connection before dispatch to it pauses."""
     broker_deliveries_bytes: int = 512 * 1024 * 1024
-    """Read ahead for, or queued to, all consumers of the broker: the three bounds before this one shrink as they share
-    it (`segments.subscription.shares`)."""
+    """Read ahead for, or queued to, all consumers of the broker, which share it: as they do, the three bounds before
+    this one shrink (`segments.subscription.shares`)."""
     max_ack_positions: int = 10_000
-    """In one ack."""
+    """Positions in one ack."""
     queue_unacked_entries: int = 20_000
-    """Of a queue subscription, with one consumer: beyond it that one gets nothing before it acks or nacks."""
+    """Unacked entries of one consumer of a queue subscription; beyond it the consumer gets nothing until it acks or
+    nacks."""
     queue_places: int = 200_000
-    """What a queue subscription keeps positions of (with consumers, set aside, delayed): beyond it it reads no further.
-    """
+    """Entries whose positions a queue subscription keeps (with consumers, set aside, delayed); beyond it the queue
+    reads no further."""
     queue_cursor_blocks: int = 256
-    """Of 4 096 positions: how far a queue may get ahead of its oldest unacked message, the first of a transaction that
-    is open long, say. Beyond it it reads no further."""
+    """Blocks of 4 096 positions: how far a queue may get ahead of its oldest unacked message, for example the first one
+    of a long transaction. Beyond it the queue reads no further."""
     partial_acks_bytes: int = 4 * 1024 * 1024
-    """Of a subscription: what the entries take of the store that are acked in part. Beyond it a queue reads no further,
-    and a stream's acks of parts of more entries are refused with `Overloaded`."""
+    """Store space of a subscription's partly acked entries. Beyond it a queue reads no further, and a stream's partial
+    acks of more entries are refused with `Overloaded`."""
     seek_wait_s: float = 10.0
     """How long a seek waits for acks in open transactions to be decided."""
     cursor_flush_s: float = 1.0
-    """Plain acks and the watermark are persisted this often at most, unless clean-up takes them along."""
+    """Shortest pause between two writes of plain acks and the watermark, unless clean-up writes them too."""
     producer_idle_s: float = 7 * 24 * 3600.0
     """How long a producer without a connection is remembered."""
     recover_wait_s: float = 5.0
@@ -59,25 +60,25 @@ class BrokerSettings:
     follow_wait_s: float = 10.0
     """How long a request waits for the decision watch to reach the revision it names."""
     claim_retry_s: float = 1.0
-    """Pause between tries to register; also how often it is looked for segments to claim or to yield, at least."""
+    """Pause between tries to register; also the longest pause between checks for segments to claim or to yield."""
     settle_s: float = 5.0
-    """How long a segment must have been one too many here before it moves to another broker; what its own broker leaves
-    unowned for twice as long, any other takes."""
+    """How long a broker must have had a segment too many before that segment moves; a segment that its own broker
+    leaves unowned for twice as long may be taken by any other."""
     hand_over_s: float = 5.0
-    """Time to finish what is in flight when the broker closes."""
+    """Time to finish entries in flight when the broker closes."""
     prune_least_age_ms: int = 60_000
-    """A sealed segment that nothing was ever sent to, or whose producers are forgotten, is forgotten itself at this age
-    at the earliest, so that whoever is on the way from it to its children still finds it."""
+    """Lowest age at which a sealed segment is pruned that never got a send, or whose producers are forgotten, so that a
+    client moving from it to its children still finds it."""
     seal_wait_s: float = 5.0
-    """How long what is in flight may keep a segment from being sealed; its producers wait meanwhile."""
+    """How long entries in flight may delay a seal; the segment's producers wait meanwhile."""
     housekeeping_s: float = 30.0
-    """How often retention is looked after, besides whenever a ledger was closed."""
+    """Pause between housekeeping rounds; a closed ledger starts one too."""
     roll_least_age_ms: int = 60_000
-    """However short the retention of a topic, no ledger is closed by age before it has this one."""
+    """Lowest age at which a ledger is closed by age, however short the topic's retention."""
     roll_least_bytes: int = 1024 * 1024
-    """However small the retention of a topic, no ledger is closed for it before it has this size."""
+    """Lowest size at which a ledger is closed by size, however small the topic's retention."""
     load_sample_s: float = 10.0
-    """How often it is looked whether the load of a segment has changed enough to be published; 0: never."""
+    """Pause between checks whether a segment's load has changed enough to be published; 0: never."""
     aborted_in_store: int = 4096
-    """Aborted records of a segment in etcd; past it the open ledger is closed, so that its sidecar takes them: a bound
-    on what a recovery reads of them."""
+    """Aborted records of a segment in etcd; beyond it the open ledger is closed, so that its sidecar takes them: bounds
+    the number that a recovery reads."""

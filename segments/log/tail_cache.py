@@ -1,4 +1,4 @@
-"""The newest entries of a segment in memory, so that readers at the tail never touch the disk. Pure."""
+"""Keeps the newest entries of a segment in memory, so that readers at the tail never touch the disk. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txnwire.proto import txn_pb2 as pb
 
 
 class ChunkKey(NamedTuple):
-    """Of a chunked value: what its pieces, of which there are `pieces`, have in common."""
+    """Identifies a chunked value: the fields that all its pieces, `pieces` in number, share."""
 
     producer: str
     incarnation: int
@@ -19,14 +19,14 @@ class ChunkKey(NamedTuple):
 
 
 def chunk_key(metadata: pb.EntryMetadata) -> ChunkKey | None:
-    """None where the entry is no piece of a chunked value."""
+    """The key of an entry's chunked value, None if the entry is no piece."""
     if not metadata.chunk_count:
         return None
     return ChunkKey(metadata.producer, metadata.incarnation, metadata.chunk_id, metadata.chunk_count)
 
 
 class LogEntry(NamedTuple):
-    """One stored entry with what dispatch decides by. `writer` 0: not of a named transaction. `chunk`: of a piece."""
+    """One stored entry with the fields that dispatch uses. `writer` 0: no named transaction. `chunk`: for a piece."""
 
     position: Position
     data: bytes
@@ -37,7 +37,7 @@ class LogEntry(NamedTuple):
 
 
 class TailCache:
-    """Entries in log order, the oldest dropped beyond `max_bytes`."""
+    """Keeps entries in log order, and drops the oldest beyond `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -59,7 +59,7 @@ class TailCache:
         self._trim()
 
     def resize(self, max_bytes: int) -> None:
-        """From now on; what is too much goes at once."""
+        """Set a new bound, and drop the excess at once."""
         self._max_bytes = max_bytes
         self._trim()
 
