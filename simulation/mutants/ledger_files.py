@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a fence or count that is found is made durable before anybody goes by it (L3)",
         section="§7",
         file="segments/ledger/ledger_files.py",
-        old="    sync_directory(target.parent)  # ▲ whoever gave it its name may have died before this\n",
+        old="    sync_directory(target.parent)  # ▲ its creator may have died before this sync\n",
         new="",
         tests=(
             "tests/segments/ledger/test_file_ledger_ends.py::"

@@ -342,7 +342,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old=(
             "            if item.admitted.failed:\n"
-            "                self._op_settled(txn_id, recorded=True)  # an op without an entry: it goes when the "
+            "                self._op_settled(txn_id, recorded=True)  # an op without an entry: deleted when the "
             "transaction ends\n"
         ),
         new="",

@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a producer that was idle for longest and is busy keeps no other from being forgotten",
         section="§7",
         file="segments/log/dedup.py",
-        old="  # something of it is on its way\n                continue\n",
+        old="  # it has entries in flight\n                continue\n",
         new="\n                break\n",
         tests=(
             "tests/segments/log/test_dedup.py::"
