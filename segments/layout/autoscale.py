@@ -168,7 +168,7 @@ def _is_cold(load: SegmentLoad, thresholds: Thresholds) -> bool:
 def _merge(
     watched: Watched, topology: Topology, loads: Mapping[int, SegmentLoad], thresholds: Thresholds, now_s: float
 ) -> Merge | None:
-    """Merges the coldest pair of neighbours that have both been cold for long enough."""
+    """Picks the coldest pair of neighbours that have both been cold for long enough."""
     least = topology.record.created_segments if thresholds.min_segments is None else thresholds.min_segments
     if len(topology.active) <= least or now_s - watched.changed_s < thresholds.merge_cooldown_s:
         return None

@@ -240,9 +240,8 @@ class Directory:
         return self._topics.get(path)
 
     async def fetch_topic(self, path: str, *, timeout_s: float = 10.0) -> Topology | None:
-        """As `topic`, but reads an unknown topic from the store, so that a topic just created is always found. ▲ Also
-        reads one that is being deleted: a new topic may have its name by now. Raises `StoreUnavailable`,
-        `DataCorrupt`."""
+        """As `topic`, but reads an unknown topic from the store, so that a new one is always found; ▲ also one that is
+        being deleted: another may have its name by now. Raises `StoreUnavailable`, `DataCorrupt`."""
         if (known := self.topic(path)) is not None and not known.deleting:
             return known
         record = await self._store.get(keys.topic(path), timeout_s=timeout_s)

@@ -17,8 +17,7 @@ AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """One subscription's records; `assignment` is None before a consumer joins. Segment owners know the positions and
-    backlogs."""
+    """One subscription's records; `assignment` is None before a consumer joins. Owners know positions and backlogs."""
 
     name: str
     record: SubscriptionRecord

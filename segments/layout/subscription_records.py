@@ -33,8 +33,7 @@ def subscription_type(wire: int) -> str:
 
 
 def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
-    """Convert the wire's start into the `start` of a subscription's record: the first set field counts, none means
-    earliest.
+    """The `start` of a subscription's record, from the wire: the first set field counts, none means earliest.
 
     `{"kind": "earliest"}`, `{"kind": "latest"}`, `{"kind": "timestamp", "timestamp_ms": n}` or `{"kind": "message_id",
     "segment": path, "ledger_id": n, "entry_id": n, "index": n, "after": bool}`, with `"ancestors"`, the ids of the

@@ -67,8 +67,7 @@ class OpenedHeader(NamedTuple):
 
 
 def _marker(header_crc: int) -> int:
-    """The marker of a ledger's groups. Its first byte is never 0, so it cannot begin in a sector that was never
-    written."""
+    """The marker's first byte on disk is never 0, so that it cannot begin in a sector that was never written."""
     return header_crc | 1
 
 

@@ -30,8 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Appender:
-    """Appends, syncs and acks the entries of one segment. Calls `settled` for every stored entry, so that its bytes no
-    longer count as in flight."""
+    """Appends, syncs and acks one segment's entries; `settled` stops counting a stored entry's bytes as in flight."""
 
     def __init__(
         self,

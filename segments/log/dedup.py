@@ -117,8 +117,7 @@ def join_parts(parts: Iterable[bytes]) -> bytes:
 
 
 class Dedup(Generic[WaiterT]):
-    """Admits, repeats or refuses the sends of one segment. `idle_s`: how long it remembers a producer without a
-    connection. Times are monotonic seconds."""
+    """Admits one segment's sends; remembers an unconnected producer for `idle_s`. Times are monotonic seconds."""
 
     def __init__(self, *, idle_s: float) -> None:
         self._idle_s = idle_s
@@ -177,7 +176,7 @@ class Dedup(Generic[WaiterT]):
         self, token: int, sequence_id: int, count: int, previous_sequence_id: int, waiter: WaiterT
     ) -> Admission[WaiterT]:
         """Raises `ProducerFenced`; `SequenceGap` if the predecessor is not the last entry here; `InvalidArgument` if
-        the ids are impossible, or partly overlap another entry (same id, other content)."""
+        the ids are impossible, or overlap an entry of another extent (same id, other content)."""
         producer = self._by_token.get(token)
         if producer is None:
             raise ProducerFenced("a newer producer of the same name has connected, or this one was closed")

@@ -270,8 +270,7 @@ class Housekeeping:
         return bound
 
     async def _keep_footer(self) -> None:
-        """Write the footer beside an empty ledger, so that the last ledger with entries may go. If the disk is full,
-        only the others go."""
+        """Write the footer beside an empty ledger, so that the last with entries may go. On a full disk it stays."""
         try:
             await self._segment.checkpoint()
         except LedgerFailed as error:

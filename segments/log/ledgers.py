@@ -57,8 +57,8 @@ def covered_by(footer: bytes, where: str) -> int:
 
 
 class SegmentLog:
-    """Takes over, extends, reads and trims the log of one segment. `epoch` is the ownership epoch that all writes
-    compare. Call `take_over` first; `writer` is None while sealed."""
+    """Runs the log of one segment. All writes compare the ownership epoch `epoch`. Call `take_over` first; `writer` is
+    None while sealed."""
 
     def __init__(
         self,
@@ -264,8 +264,7 @@ class SegmentLog:
             self._abandoned, self.writer = self.writer, None
 
     async def unrecorded_end(self) -> Recovered | None:
-        """After `abandon`: where the open ledger ends, if a sync failed and the disk could not store that either.
-        Waits for a running sync."""
+        """After `abandon`: the open ledger's end, if a sync and storing it failed. Waits for a running sync."""
         return None if self._abandoned is None else await self._abandoned.unrecorded_end()
 
     async def record_end(self) -> None:

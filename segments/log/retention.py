@@ -41,8 +41,7 @@ class Retention(NamedTuple):
 
 
 def retention_of(policies: Mapping[str, Any], *, lo: int, hi: int) -> Retention:
-    """The limits by a topic's policies. `lo`, `hi`: the segment's hash range, inclusive. For a sealed segment see also
-    `share_left`."""
+    """`lo`, `hi`: the segment's hash range, inclusive. For a sealed segment see also `share_left`."""
     total = policies.get(RETENTION_BYTES)
     share = None if total is None else total * (hi - lo + 1) // HASH_SPACE
     return Retention(policies.get(RETENTION_MS), share, bool(policies.get(TRIM_UNDRAINED)))

@@ -34,8 +34,7 @@ def watermark_of(min_free_bytes: int, total_bytes: int) -> int:
 
 
 class FreeSpace:
-    """Refuses entries of one broker while the disk is full. `in_flight`: bytes admitted but not yet written. Refuses
-    nothing before the first check."""
+    """Refuses a broker's entries once a check finds the disk full. `in_flight`: bytes admitted but not yet written."""
 
     def __init__(self, ledgers: LedgerStore, *, min_free_bytes: int, in_flight: Callable[[], int]) -> None:
         self._ledgers = ledgers

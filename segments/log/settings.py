@@ -38,8 +38,7 @@ class BrokerSettings:
     max_ack_positions: int = 10_000
     """Positions in one ack."""
     queue_unacked_entries: int = 20_000
-    """Unacked entries of one consumer of a queue subscription; beyond it the consumer gets nothing until it acks or
-    nacks."""
+    """Entries that one consumer of a queue holds unacked; beyond it the consumer gets none before it acks or nacks."""
     queue_places: int = 200_000
     """Entries whose positions a queue subscription keeps (with consumers, set aside, delayed); beyond it the queue
     reads no further."""
