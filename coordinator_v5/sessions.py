@@ -130,7 +130,7 @@ class Sessions:
             self.opened(txn, session, None if by is None else by.connection)
 
     def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> OwnedTransaction | None:
-        """The transaction that this attempt of a begin made under a predecessor; it now belongs to this session (D7)."""
+        """The transaction that this attempt of a begin made under a predecessor; now this session's (D7)."""
         txn = self._taken_over.get(attempt)
         if txn is None or txn.txn_id.tcid != tcid or txn.phase is not Phase.OPEN or txn.ending is not None:
             return None

@@ -43,7 +43,7 @@ class CoordinatorState:
 
     @property
     def awake_s(self) -> float:
-        """The sessions' clock, in seconds: it runs only while the sweeper does, so it stops while this process sleeps."""
+        """The sessions' clock, in seconds: it runs only while the sweeper does, so not while this process sleeps."""
         return self._awake_s + self._since_sweep_s(self.clock.monotonic())
 
     def swept(self, now: float) -> None:

@@ -222,7 +222,7 @@ class ClusterClock:
             self._warned_at = now
             log.warning("clock_differs_from_the_cluster", ahead_s=round(self.ahead_s, 1), clock_warn_s=self._warn_s)
 
-    # ---- of whoever stamps ------------------------------------------------------------------------------------------
+    # ---- for the stamper --------------------------------------------------------------------------------------------
 
     async def lead(self) -> None:
         """Call it before the first stamp of a term. Raises `StoreUnavailable`."""

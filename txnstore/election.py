@@ -81,7 +81,7 @@ class Election:
         self._former_selves = FormerSelves()
 
     async def campaign(self) -> Leadership:
-        """Wait until elected, despite any errors of the store. Cancel-safe: a cancelled campaign leaves no key behind."""
+        """Wait until elected, despite errors of the store. Cancel-safe: a cancelled campaign leaves no key behind."""
         while True:
             try:
                 if (leadership := await self._try()) is not None:

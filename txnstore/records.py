@@ -368,7 +368,7 @@ class CompactionMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """`/clock`: the cluster's time when it was written. `leaps`: (the clock after it was set forward, by how much), ms."""
+    """`/clock`: the cluster's time when it was written. `leaps`: (the clock after a leap, the leap's size), ms."""
 
     v: int = 1
     ms: int

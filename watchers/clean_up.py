@@ -57,7 +57,7 @@ class CleanUpStatistics:
 
 
 class _Registered:
-    """`flush`: the timer for writes that have no clean-up to travel with. `drains`: waiters for the commit in flight."""
+    """`flush`: timer for writes without clean-up to travel with. `drains`: waiters for the commit in flight."""
 
     __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "retired", "target")
 
@@ -176,7 +176,7 @@ class CleanUp:
                 self._send(registered)
 
     def _send(self, registered: _Registered, *, everything: bool = False) -> bool:
-        """Returns whether a commit is on its way."""
+        """Returns whether a commit is in flight."""
         target = registered.target
         plan = target.plan(self._clock.monotonic(), everything=everything)
         if plan is None:

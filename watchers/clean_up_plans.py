@@ -283,7 +283,7 @@ class AckCleanUp:
         return CleanUpPlan(commit, acks=acks, blocks=blocks)
 
     def _left_to_store(self, now_s: float, *, everything: bool) -> Sequence[BlockWrite]:
-        """Blocks left of the current round, or of the cursor as it is now; begins a round if they take several commits."""
+        """Blocks left of the current round, or of the current cursor; begins a round if they take several commits."""
         if not self._round.over and self._round.seeks == self._cursor.seeks:
             return self._round.blocks
         # ▲ Blocks planned before a seek are not written after it.
@@ -295,7 +295,7 @@ class AckCleanUp:
         return left
 
     def _plan_behind_cursor(self) -> CleanUpPlan | None:
-        """▲ Only once the whole cursor is stored: a reader that acts on this record must find the cursor it refers to."""
+        """▲ Only once the whole cursor is stored: a reader that acts on this record must find that cursor."""
         behind = self._behind_cursor
         if behind is None or not behind.due:
             return None

@@ -193,7 +193,7 @@ class TransactionBuffer:
         found.recorded = True
 
     def scanned(self, txn_id: TxnId, writer: int, position: Position) -> None:
-        """An entry found in the ledger tail, in order. An entry of a loaded transaction pins its first one; any other
+        """An entry found in the ledger tail, in order. A loaded transaction pins at its first entry; any other
         was decided and cleaned up before: it is visible or in the aborted set already."""
         found = self._open.get(txn_id)
         if found is not None:

@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class EtcdBackend:
-    """Sends requests to a real etcd; call `open` first. Adds `prefix` to keys sent and removes it from keys received."""
+    """Sends requests to a real etcd; call `open` first. Adds `prefix` to sent keys, removes it from received ones."""
 
     def __init__(self, connection: EtcdConnection, prefix: bytes, *, repairing: bool = False) -> None:
         self._connection = connection

@@ -195,7 +195,7 @@ def plan_ledger_list(segment: str, owner_epoch: int, found: KeyValue, record: Le
 
 
 def plan_forget_segment(segment: str, owner_epoch: int) -> Commit:
-    """The last step: delete the ledger list, whose files are already deleted, the watermark, and the ownership itself."""
+    """The last step: delete the ledger list, whose files are already deleted, the watermark, and the ownership."""
     last = (keys.ledger(segment), keys.watermark(segment), keys.load(segment), keys.owner(segment))
     return _owned_deletes(segment, owner_epoch, (Delete(key) for key in last))
 

@@ -160,7 +160,7 @@ class EndVerdict(NamedTuple):
 
 
 def read_end_verdict(commit: Commit, result: CommitVerdict, decided: Header) -> EndVerdict:
-    """The verdict on a transaction's end. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
+    """The verdict on an end. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
     if result.succeeded:
         writers = None if decided.writers is None else unpack(decided.writers)
         return EndVerdict(RecordedDecision(decided.state, result.revision, decided.reason, writers, decided.note), True)
