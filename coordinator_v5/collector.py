@@ -220,7 +220,7 @@ class Collector:
             self._set_aside(TxnId(tc.tcid, counter), batch[counter])
         return {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
 
-    # ---- what still has ops ----
+    # ---- transactions that still have ops ----
 
     def _set_aside(self, txn_id: TxnId, seen: Seen) -> None:
         tries = self._tries.get(txn_id, 0) + 1

@@ -379,7 +379,7 @@ class Coordinator:
         self._keys.disconnected(connection)
         self._state.sessions.disconnected(connection, self._state.awake_s)
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     @property
     def owned_tcids(self) -> tuple[int, ...]:

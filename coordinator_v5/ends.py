@@ -195,7 +195,7 @@ class EndHandler:
         latency.observe(self._state.clock.monotonic() - request.started_at)
         request.reply(answer)
 
-    # ---- by what the store holds ----
+    # ---- transactions not in memory ----
 
     async def end_by_store(
         self,

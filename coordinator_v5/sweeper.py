@@ -107,7 +107,7 @@ class Sweeper:
             # Another coordinator has decided it; the abort is refused, and returns the decision.
             self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)
 
-    # ---- what other coordinators have decided ----
+    # ---- decisions of other coordinators ----
 
     async def reconcile(self) -> None:
         """Read the headers of transactions open for long: any coordinator may have ended them."""

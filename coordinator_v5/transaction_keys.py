@@ -318,7 +318,7 @@ class TransactionKeys:
         if txn.tc.lost:
             state.sessions.dropped(txn)
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     def __len__(self) -> int:
         return len(self._holders)

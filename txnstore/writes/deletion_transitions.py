@@ -146,7 +146,7 @@ def read_step(commit: Commit, result: CommitVerdict) -> bool:
     return False
 
 
-# ---- what a segment has left, by its owner --------------------------------------------------------------------------
+# ---- the remains of a segment, by its owner -------------------------------------------------------------------------
 
 
 class SegmentRemains(NamedTuple):
