@@ -1,6 +1,6 @@
 """The transaction coordinator: begin, end, deadlines and collection of transactions, each by one conditional commit.
 
-Decides how a transaction ends when nobody says so. Imports `txnstore` and `txnwire`; knows no segment and no broker.
-Begin with `coordinator`, then `begins`, `ends`, `sweeper` (what happens by itself) and `collector`; `ownership` and
-`takeover` tell which coordinator serves which ids, and `transactions` (pure) what it keeps of them.
+Also ends transactions that no client ends. Imports `txnstore` and `txnwire`; knows no segment and no broker. Begin with
+`coordinator`, then `begins`, `ends`, `sweeper` (timeouts and vanished clients) and `collector`; `ownership` and
+`takeover` decide which coordinator serves which ids, and `transactions` (pure) holds its transactions in memory.
 """

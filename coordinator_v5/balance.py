@@ -1,7 +1,8 @@
-"""Which coordinator should hold which coordinator ids: evenly, with few moves. Pure. Source: DESIGN §9.
+"""Shares out coordinator ids evenly among coordinators, with few moves. Pure. Source: DESIGN §9.
 
-All coordinators follow the same keys and compute the same: each free id has one taker, so nobody runs after it in vain,
-and who holds more than its share gives up only what somebody lacks. Where a view lags, a compare decides.
+All coordinators follow the same keys and compute the same shares: each free id has one taker, so coordinators never
+compete for it, and one with more than its share gives up only as many as others lack. If a view lags, a compare
+decides.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from typing import NamedTuple
 
 
 class Share(NamedTuple):
-    """`take`: free ids that are this coordinator's to take, now. `give_up`: its own that another one should have."""
+    """`take`: free ids that this coordinator may take now. `give_up`: its ids that another one should have."""
 
     take: list[int]
     give_up: list[int]
 
 
 def share(tcids: int, members: Sequence[str], held: Mapping[int, str], me: str) -> Share:
-    """Of ids 0 … `tcids` - 1, `held` (id → coordinator) by whoever, for `members`; nothing for who is none of them.
+    """The share of `me` in ids 0 … `tcids` - 1, given `held` (id → coordinator) and `members`; empty if `me` is not a
+    member.
 
-    Every member ends up with `tcids // n` or one more; one more for those that hold most, so that few ids move.
+    Every member ends up with `tcids // n` or one more; those that hold most get the one more, so that few ids move.
     """
     if me not in members:
         return Share([], [])
@@ -40,7 +42,7 @@ def share(tcids: int, members: Sequence[str], held: Mapping[int, str], me: str) 
 
 
 def _mine_of(free: Sequence[int], wanted: dict[str, int], me: str) -> list[int]:
-    """Each goes to whoever lacks most."""
+    """The free ids for `me`: each goes to the member that lacks most."""
     found = []
     for tcid in free:
         taker = max(sorted(wanted), key=lambda member: wanted[member], default=None)
@@ -53,7 +55,7 @@ def _mine_of(free: Sequence[int], wanted: dict[str, int], me: str) -> list[int]:
 
 
 def _to_give(lacks: Mapping[str, int], in_order: Sequence[str], short: int, me: str) -> int:
-    """How many of its ids `me` gives up, where all together give up what is short and not free already."""
+    """How many ids `me` gives up: all members together give up what is short beyond the free ids."""
     for member in in_order:
         given = min(max(0, -lacks[member]), max(0, short))
         if member == me:

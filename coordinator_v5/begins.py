@@ -1,6 +1,6 @@
-"""Begin: ids, the OPEN header, and what becomes of a begin whose answer is lost. Source: DESIGN §4 and §5.
+"""Begin: ids, the OPEN header, and begins whose answer is lost. Source: DESIGN §4 and §5.
 
-No task per request: a begin is a plan handed to the store's group commit, and a callback that answers.
+No task per request: a begin is a plan handed to the store's group commit, with a callback that answers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from txnwire.ids import TxnId
 log = structlog.get_logger()
 
 MAX_TRIES: Final = 3
-"""Ids tried for one begin at most."""
+"""Most ids tried for one begin."""
 MAX_EXTRA: Final = 8
-"""▲ Begins on their way under a second or third id, at most, of all clients together: where the store answers, few wait
-for long; where it does not, a fresh id fares no better, and every one of them lands once it does."""
+"""▲ Most begins in flight under a second or third id, over all clients: if the store answers, few wait for long; if it
+does not, a fresh id fares no better, and every one of them lands later."""
 
 
 class BeginHandler:
@@ -37,7 +37,7 @@ class BeginHandler:
         self._pending: dict[BeginRequest, None] = {}
         """In the order of `tried_at`."""
         self._extra = 0
-        """Headers on their way beyond one for each begin."""
+        """Headers in flight beyond one per begin."""
         self._awaiting_ids: dict[OwnedTcid, list[asyncio.Future[None]]] = {}
 
     @property
@@ -55,9 +55,9 @@ class BeginHandler:
         connection: SessionConnection | None,
         reply: BeginReply,
     ) -> None:
-        """Start a begin; `reply` is called with the transaction or an error.
+        """Start a begin; calls `reply` with the transaction or an error.
 
-        The same attempt repeated gets the answer of the first, so it leaves no second open transaction (D7)."""
+        A repeated attempt gets the answer of the first, so it leaves no second open transaction (D7)."""
         if session is not None:
             earlier = session.begins.get(attempt)
             if earlier is not None and not (earlier.closed and earlier.tc.lost and earlier.txn is None):
@@ -84,7 +84,7 @@ class BeginHandler:
         self._try(request)
 
     def check_room(self, tc: OwnedTcid) -> None:
-        """Raises `Overloaded` where as many transactions are open as memory and etcd are meant to hold."""
+        """Raises `Overloaded` if as many transactions are open as memory and etcd are sized for."""
         most = self._state.settings.max_open
         if tc.open_count >= most:
             raise Overloaded(
@@ -93,7 +93,7 @@ class BeginHandler:
             )
 
     def sweep(self, now: float) -> None:
-        """Serve what has gone unanswered with a fresh id; answer `Timeout` to what has waited for too long."""
+        """Retry unanswered begins with a fresh id; answer `Timeout` to those that have waited too long."""
         settings = self._state.settings
         for request in list(self._pending):
             if now - request.tried_at < settings.begin_patience_s:
@@ -116,15 +116,15 @@ class BeginHandler:
                 self._try(request)
 
     def lost(self, tc: OwnedTcid) -> None:
-        """The TCID is ours no longer: whoever waits for an id is sent to the next owner."""
+        """The TCID is lost: begins that wait for an id are redirected to the next owner."""
         self._state.drop(tc)
         for request in list(tc.waiting):
             self._fail(request, _moved(tc))
         self._stir(tc, _moved(tc))
 
     async def next_id(self, tc: OwnedTcid) -> int:
-        """A counter that nobody else gets, for a begin made elsewhere (`coordinator_v5.names`). Raises `NotOwner`, or
-        why no block of ids could be taken."""
+        """A counter reserved for a begin made elsewhere (`coordinator_v5.names`). Raises `NotOwner`, or the error that
+        kept it from taking a block of ids."""
         while True:
             counter = self._take_id(tc)
             if counter is not None:
@@ -136,10 +136,10 @@ class BeginHandler:
             await granted
 
     def _stir(self, tc: OwnedTcid, error: TxnError | None) -> None:
-        """Whoever awaits an id looks again, or is told why there is none."""
+        """Wake the callers of `next_id`: they look again, or get `error`."""
         for waiter in self._awaiting_ids.pop(tc, ()):
             if waiter.done():
-                continue  # gave up meanwhile
+                continue  # the caller gave up meanwhile
             if error is None:
                 waiter.set_result(None)
             else:
@@ -150,7 +150,7 @@ class BeginHandler:
         if earlier.txn is None:
             earlier.replies.append(reply)
             if earlier.closed:
-                # ▲ Its client was told `Timeout` and asks again while a header of it is on its way: that one serves.
+                # ▲ Its client got `Timeout` and repeats it while a header of it is in flight: that header serves.
                 earlier.closed = False
                 earlier.started_at = earlier.tried_at = self._state.clock.monotonic()
                 self._pending[earlier] = None
@@ -214,7 +214,7 @@ class BeginHandler:
             reply(txn)
 
     def _refused(self, request: BeginRequest, txn: OwnedTransaction, error: TxnError) -> None:
-        """Definitely not begun under this id; another id of the same request may still be on its way."""
+        """Definitely not begun under this id; another id of the same request may still be in flight."""
         txn.tc.remove(txn)
         if isinstance(error, NotOwner):
             self._state.counters.cas_reject += 1
@@ -235,7 +235,7 @@ class BeginHandler:
             reply(error)
 
     def _forget_failed(self, request: BeginRequest) -> None:
-        """Once nothing of a begin that has failed can land any more, the same attempt is a new one."""
+        """Once no header of a failed begin can land any more, the same attempt counts as a new one."""
         session = request.session
         over = request.closed and request.txn is None and request.in_flight == 0
         if over and session is not None and session.begins.get(request.attempt) is request:
@@ -244,20 +244,20 @@ class BeginHandler:
     # ---- /txn-seq: blocks of ids and the late-index mark, one record with one writer ----
 
     def _take_id(self, tc: OwnedTcid) -> int | None:
-        """▲ The next block is asked for first: with it goes the late-index mark, which would pass an id that is taken
-        and not among the transactions yet."""
+        """▲ The next block is requested first: its commit carries the late-index mark, which would pass an id that is
+        taken but not yet among the transactions."""
         if tc.ids.wants_more:
             self.take_block(tc)
         return tc.ids.take()
 
     def take_block(self, tc: OwnedTcid) -> None:
-        """Ask for the next block of ids, ahead of time."""
+        """Request the next block of ids, ahead of time."""
         if not tc.writing_seq and not tc.lost:
             tc.ids.asked = True
             self._write_seq(tc, self._state.settings.id_block)
 
     def advance_mark(self, tc: OwnedTcid, now: float) -> None:
-        """Move the late-index mark on, at most every `mark_every_s`: it bounds what a successor has to scan."""
+        """Move the late-index mark on, at most every `mark_every_s`: it bounds a successor's scan."""
         if now - tc.marked_at < self._state.settings.mark_every_s or tc.writing_seq:
             return
         if tc.mark() > tc.seq.record.indexed_below:
@@ -283,7 +283,7 @@ class BeginHandler:
             self._stir(tc, error)
             return
         first, tc.seq = tc.seq.record.next, verdict.seq
-        # ▲ Only a block whose own commit succeeded is used; one whose reply was lost is left behind for ever.
+        # ▲ Only a block whose own commit succeeded is used; a block whose reply was lost is never used.
         if verdict.applied and verdict.seq.record.next > first:
             tc.ids.grant(first, verdict.seq.record.next)
         if tc.ids.wants_more:

@@ -1,8 +1,8 @@
-"""Collection: decided headers go when their retention is over and no op of them is left. Source: DESIGN §5.
+"""Collection: deletes decided headers after their retention, once they have no op left. Source: DESIGN §5.
 
-Steady state reads nothing: what this coordinator decided, or found decided, waits in memory. A batch that is refused
-is looked at; what still has ops is set aside and tried again, less and less often, and its leftovers are touched only
-where their segment has no owner.
+Steady state reads nothing: transactions that this coordinator decided, or found decided, wait in memory. After a
+refused batch it reads the headers: transactions that still have ops are set aside and tried again, less and less often;
+it touches their leftovers only if their segment has no owner.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ COLLECTED_AT_ONCE: Final = 20_000
 """Per TCID and round."""
 STUCK_AT_ONCE: Final = 100
 TRIED_AT_ONCE: Final = 2000
-"""Put back in line in one turn."""
+"""Put back in line without a pause."""
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 60.0
 LOOK_AFTER_TRIES: Final = 3
-"""A participant may just be late: only then are a stuck transaction's ops read."""
+"""Its ops are read only after this many tries: a participant may just be late."""
 NAMED_AT_ONCE: Final = 30
-"""Each may be a run of its own: two compares, and one of its name record, within `store.MAX_COMMIT_OPS`."""
+"""Each may be a run of its own: two compares, plus one of its name record, within `store.MAX_COMMIT_OPS`."""
 NAMED_WRITERS_AT_ONCE: Final = 20_000
-"""Over all of a batch, or of one: 19 bytes each, within `store.MAX_COMMIT_BYTES`."""
+"""Over a whole batch, or of one transaction: 19 bytes each, within `store.MAX_COMMIT_BYTES`."""
 
 
 class Stuck(NamedTuple):
@@ -68,7 +68,7 @@ class Stuck(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """An outcome block whose stamp is of a clock that ran ahead, first seen at `seen_s` (monotonic)."""
+    """An outcome block stamped by a clock that ran ahead, first seen at `seen_s` (monotonic)."""
 
     touched_ms: int
     seen_s: float
@@ -79,13 +79,13 @@ class Collector:
         self._state = state
         self._horizon = Horizon()
         self._outcomes: dict[int, OutcomeBitmap] = {}
-        """The block written last, by TCID."""
+        """The last written block, by TCID."""
         self._stuck: dict[TxnId, Stuck] = {}
         self._tries: dict[TxnId, int] = {}
         self._blocks: dict[int, deque[int]] = {}
         """Outcome blocks that may expire, by TCID, oldest first."""
         self._ahead: dict[int, dict[int, Ahead]] = {}
-        """Of them, set aside: those last touched in the future, by TCID and block."""
+        """Blocks set aside because their stamp lies in the future, by TCID and block."""
 
     async def run(self) -> None:
         while True:
@@ -96,7 +96,7 @@ class Collector:
                 log.warning("collection interrupted", error=str(error))
 
     def forget(self, tcid: int) -> None:
-        """The TCID is ours no longer, or newly so."""
+        """Drop the state of a TCID that was lost or just taken."""
         self._outcomes.pop(tcid, None)
         self._blocks.pop(tcid, None)
         self._ahead.pop(tcid, None)
@@ -106,8 +106,8 @@ class Collector:
         self._count_stuck()
 
     async def collect(self) -> int:
-        """One round over all TCIDs; returns how many headers went. Raises `StoreUnavailable`; what was not collected
-        then stays in line."""
+        """One round over all TCIDs; returns the number of deleted headers. Raises `StoreUnavailable`; the rest then
+        stays in line."""
         await self._retry_stuck()
         collected, at_once = 0, self._state.store.page_size(COLLECTED_AT_ONCE)
         for tc in list(self._state.tcids.values()):
@@ -132,8 +132,8 @@ class Collector:
     # ---- one batch ----
 
     async def _collect_readable(self, tc: OwnedTcid, batch: list[Seen], due: list[Seen]) -> int:
-        """▲ What cannot be read stays, and nothing else stays for it: a transaction whose records are unreadable is set
-        aside like one that still has ops, and a batch with one in it is collected one by one."""
+        """▲ An unreadable record stops only itself: its transaction is set aside like one that still has ops, and its
+        batch is collected one by one."""
         try:
             return await self._collect(tc, {seen.final.counter: seen for seen in batch}, due)
         except UNREADABLE as error:
@@ -148,7 +148,7 @@ class Collector:
             self._set_aside(TxnId(tc.tcid, seen.final.counter), seen)
 
     async def _collect(self, tc: OwnedTcid, batch: dict[int, Seen], due: list[Seen]) -> int:
-        """Collect a batch; what cannot go yet is set aside. Looks at the headers only after a refusal."""
+        """Collect a batch; set aside what cannot be collected yet. Reads the headers only after a refusal."""
         for _ in range(3):
             if not batch:
                 return 0
@@ -173,7 +173,7 @@ class Collector:
             outcomes,
             finals,
             self._horizon,
-            # Raised once for the round: the batches that follow need no put of their own.
+            # Raised once for the round: later batches need no put of their own.
             raise_to=max(seen.final.revision for seen in due),
             touched_ms=self._state.clock.wall_ms(),
             names=await self._names(tc, batch),
@@ -192,7 +192,7 @@ class Collector:
         return read_outcomes(tcid, block, record)
 
     async def _names(self, tc: OwnedTcid, batch: dict[int, Seen]) -> list[Rewrite]:
-        """Of named transactions the name record takes over outcome, writers and note."""
+        """Rewrites that move outcome, writers and note of named transactions into their name records."""
         named = {TxnId(tc.tcid, counter): seen.name for counter, seen in batch.items() if seen.name is not None}
         if not named:
             return []
@@ -208,7 +208,7 @@ class Collector:
         return rewrites
 
     async def _look(self, tc: OwnedTcid, batch: dict[int, Seen]) -> dict[int, Seen]:
-        """After a refusal: what is gone was collected already, what has ops is set aside, the rest may go."""
+        """After a refusal: drop the transactions collected already, set aside those with ops, return the rest."""
         first, last = TxnId(tc.tcid, min(batch)), TxnId(tc.tcid, max(batch))
         store, at_once = self._state.store, self._state.settings.keys_at_once
         found = await store.range(keys.txn(first), keys.txn(last) + b"\0", keys_only=True)
@@ -220,7 +220,7 @@ class Collector:
             self._set_aside(TxnId(tc.tcid, counter), batch[counter])
         return {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
 
-    # ---- what still has ops ----
+    # ---- transactions that still have ops ----
 
     def _set_aside(self, txn_id: TxnId, seen: Seen) -> None:
         tries = self._tries.get(txn_id, 0) + 1
@@ -249,7 +249,7 @@ class Collector:
         self._count_stuck()
 
     async def _clear_leftovers(self, txn_id: TxnId) -> None:
-        """▲ Leftovers are touched only where `/owner/<segment>` is absent, compared in the same etcd transaction."""
+        """▲ Leftovers are touched only if `/owner/<segment>` is absent, compared in the same etcd transaction."""
         store = self._state.store
         header = await store.get(keys.txn(txn_id))
         decision: RecordedDecision | None = None if header is None else decision_of(header)
@@ -284,11 +284,11 @@ class Collector:
     # ---- outcome blocks expire ----
 
     async def expire_outcomes(self) -> int:
-        """Delete outcome blocks untouched for their 7 days (wall clock: they outlive every process). Reads the keys of
-        a TCID's blocks once, then only the oldest one.
+        """Delete outcome blocks untouched for 7 days (wall clock: they outlive every process). Reads the keys of a
+        TCID's blocks once, then only the oldest block.
 
-        One that was touched in the future says nothing of the others: it is set aside, ▲ and kept as long from when it
-        was first seen here."""
+        A block stamped in the future tells nothing about the others: it is set aside, ▲ and kept for the same time from
+        when it was first seen here."""
         now_ms = self._state.clock.wall_ms()
         before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
         expired = 0
@@ -317,8 +317,8 @@ class Collector:
         return expired
 
     async def _expire_ahead(self, tcid: int, blocks: deque[int], ahead: dict[int, Ahead]) -> int:
-        """Of those set aside: what was known here for as long as outcomes are kept goes, ▲ unless it was touched since:
-        that one is judged by its new stamp. Its outcomes may be asked for."""
+        """Delete blocks set aside here for the whole retention, ▲ unless they were touched since: a block with a new
+        stamp is judged by it, because its outcomes may still be asked for."""
         seen_before_s = self._state.clock.monotonic() - self._state.settings.outcome_retention_s
         expired = 0
         for block, (touched_ms, seen_s) in list(ahead.items()):
@@ -349,7 +349,7 @@ def _batches_of_plain(due: Sequence[Seen]) -> list[list[Collectable]]:
 
 
 def _batches_of_named(named: Sequence[Seen]) -> Iterator[list[Seen]]:
-    """Named transactions, in id order, as many as one commit takes: all in one outcome block."""
+    """Named transactions in id order, as many as one commit takes, all of one outcome block."""
     batch: list[Seen] = []
     writers = 0
     for seen in named:

@@ -1,8 +1,7 @@
-"""The transaction coordinator: begin and end, and everything that happens to transactions by itself.
+"""The transaction coordinator: begin and end, and all background work on transactions.
 
-It holds no state of its own that matters: whatever it keeps in memory can be read from the store by a successor, and
-every write it makes carries the compares that make it harmless if this process has been replaced. Source: DESIGN §5,
-§9; PIP-471 "Transaction Coordinator V5".
+Its memory is only a cache: a successor can read all of it from the store, and every write carries compares that make it
+harmless if this process has been replaced. Source: DESIGN §5, §9; PIP-471 "Transaction Coordinator V5".
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ BegunReply = Callable[[Begun | TxnError], None]
 
 
 class Coordinator:
-    """`start`, then begin and end, then `close`. Use it from one event loop only."""
+    """Begins and ends transactions: `start`, then begin and end, then `close`. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -65,7 +64,9 @@ class Coordinator:
         address: str,
         cluster_clock: ClusterClock | None = None,
     ) -> None:
-        """`cluster_clock`: of this process, and kept up by it; without one it has one of its own."""
+        """`cluster_clock`: this process's clock, which the caller keeps running; without one the coordinator runs its
+        own.
+        """
         self._settings = settings or CoordinatorSettings()
         self._follows_clock = cluster_clock is None
         self._state = CoordinatorState(store, clock, random, self._settings, cluster_clock)
@@ -90,8 +91,8 @@ class Coordinator:
     # ---- life ----
 
     async def start(self) -> None:
-        """Take the free TCIDs and load them. Raises `StoreUnavailable` if taking them takes longer than 30 s; where
-        loading does, it goes on, and each id is served once it is loaded."""
+        """Take the free TCIDs and load them. Raises `StoreUnavailable` if taking them takes longer than 30 s; if
+        loading does, it continues in the background, and each id is served once loaded."""
         self._running = vital(self._run(), name="coordinator")
         await self._running_until(self._ownership.settled)
         if self._ownership.settled.is_set():
@@ -102,7 +103,7 @@ class Coordinator:
             raise StoreUnavailable(f"coordinator ids were not taken within {START_TIMEOUT_S} s") from failed
 
     async def _running_until(self, event: asyncio.Event) -> None:
-        """At most `START_TIMEOUT_S`, and only while it runs."""
+        """Wait for `event`, at most `START_TIMEOUT_S`, and only while `_run` runs."""
         assert self._running is not None
         waiting = asyncio.ensure_future(event.wait())
         try:
@@ -111,7 +112,7 @@ class Coordinator:
             waiting.cancel()
 
     async def close(self) -> None:
-        """Refuse what is new, wait a second for what is on its way, free the TCIDs for others. Idempotent."""
+        """Refuse new requests, wait a second for those in flight, free the TCIDs for others. Idempotent."""
         self._closed = True
         deadline = self._state.clock.monotonic() + CLOSE_GRACE_S
         # A bounded wait at the very end; an event would cost every request.
@@ -135,7 +136,7 @@ class Coordinator:
                 if self._follows_clock:
                     group.create_task(self._state.cluster.run())
         except BaseExceptionGroup as errors:
-            # A defect of ours: stop acting, so that another coordinator takes the TCIDs over.
+            # A defect of ours: stop acting, so that another coordinator takes over the TCIDs.
             log.critical("coordinator stopped", error=repr(errors.exceptions))
             self._closed = True
             await self._ownership.close()
@@ -158,7 +159,7 @@ class Coordinator:
                 await self._chore(self._collector.expire_outcomes)
 
     async def _chore(self, chore: Callable[[], Awaitable[object]]) -> None:
-        """One that cannot be done keeps none of the others."""
+        """A failed chore does not stop the others."""
         try:
             await chore()
         except TxnError as error:
@@ -189,10 +190,10 @@ class Coordinator:
         owner: str = "anonymous",
         connection: SessionConnection | None = None,
     ) -> None:
-        """Begin a transaction; `reply` gets its id or an error, possibly before this returns.
+        """Begin a transaction; calls `reply` with its id or an error, possibly before this returns.
 
-        `timeout_ms` is relative, 0 the default. A repeated `attempt` (up to 32 bytes) of one session gets the same
-        answer. Raises `NotOwner`, `InvalidArgument`.
+        `timeout_ms` is relative, 0 means the default. A repeated `attempt` (up to 32 bytes) of one session gets the
+        same answer. Raises `NotOwner`, `InvalidArgument`.
         """
         tc = self._tcid(tcid)
         self._begins.begin(
@@ -214,7 +215,7 @@ class Coordinator:
         owner: str = "anonymous",
         connection: SessionConnection | None = None,
     ) -> Begun:
-        """As `begin_nowait`. Raises also `Timeout`, `StoreUnavailable`, `StoreFull`."""
+        """As `begin_nowait`. Also raises `Timeout`, `StoreUnavailable`, `StoreFull`."""
         future: asyncio.Future[Begun] = asyncio.get_running_loop().create_future()
         self.begin_nowait(
             tcid,
@@ -236,11 +237,12 @@ class Coordinator:
         owner: str = "anonymous",
         keep: Keep = KEPT_BY_DEFAULT,
     ) -> Begun:
-        """Join the transaction that `name` stands for, or begin it under `tcid` (any does): after a commit its outcome
-        is told, after an abort the name starts afresh (DESIGN §10).
+        """Join the transaction of `name`, or begin it under `tcid` (any will do): after a commit it returns the
+        outcome, after an abort the name starts afresh (DESIGN §10).
 
-        `timeout_ms` and `keep` count where it is begun. It belongs to no session: it ends by a decision or at its
-        deadline. Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `OutcomeUnknown`.
+        `timeout_ms` and `keep` count only for the call that begins it. It belongs to no session: it ends by a decision
+        or at its deadline. Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`,
+        `OutcomeUnknown`.
         """
         validate_txn_name(name)
         tc = self._tcid(tcid)
@@ -264,8 +266,8 @@ class Coordinator:
         timeout_ms: int = 0,
         attempt: bytes = b"",
     ) -> Begun:
-        """Begin a transaction of a transaction key, the `number`th (from 1) of the holder that was given `epoch`. The
-        same one again finds what it has made; one that has ended by then is told as ended (`Begun.decision`).
+        """Begin a transaction of a transaction key, the `number`th (from 1) of the holder with `epoch`. A repeated
+        begin finds the transaction it made; if that has ended, `Begun.decision` says how.
 
         Raises `ExpiredTransaction` (fenced), `InvalidTxnState` (one at a time), `NotAllowed` (it comes late),
         `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`, `Overloaded`.
@@ -312,9 +314,9 @@ class Coordinator:
         note: str | None = None,
         forced: bool = False,
     ) -> bool:
-        """Decide a transaction that is open here; `reply` gets the decision or an error, later.
+        """Decide a transaction that is open here; calls `reply` later with the decision or an error.
 
-        False: it is not in memory (another coordinator's, or ended already), and `reply` will not be called: use `end`.
+        False: it is not in memory (another coordinator's, or ended already), and `reply` is never called: use `end`.
         """
         txn = self._state.find(txn_id)
         if txn is None or txn.phase is not Phase.OPEN:
@@ -333,12 +335,12 @@ class Coordinator:
         forced: bool = False,
         name: str = "",
     ) -> RecordedDecision:
-        """Commit or abort any transaction, of whatever coordinator. The same decision again is answered with the first.
+        """Commit or abort any transaction, of any coordinator. A repeated decision gets the first answer.
 
         `writers`: those that count, 16 hex digits each; None: all. `note`: kept with a commit. `name`: of a named
-        transaction, where its outcome stands once it is collected. Raises `InvalidTxnState` (decided the other way
-        round, or with other writers or another note; says why), `ExpiredTransaction` (fenced), `TxnNotFound` (never
-        given out), `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
+        transaction, whose record holds its outcome after collection. Raises `InvalidTxnState` (decided otherwise, or
+        with other writers or another note; says why), `ExpiredTransaction` (fenced), `TxnNotFound` (never given out),
+        `OutcomeUnknown` (too long ago), `Timeout`, `StoreUnavailable`.
         """
         future: asyncio.Future[RecordedDecision] = asyncio.get_running_loop().create_future()
         if self.end_nowait(txn_id, _resolver(future), commit=commit, writers=writers, note=note, forced=forced):
@@ -349,11 +351,11 @@ class Coordinator:
     # ---- transaction keys ----
 
     async def connect_key(self, tcid: int, *, key: str, epoch: int, attempt: bytes, connection: KeyConnection) -> int:
-        """Take a transaction key, naming the epoch it was read with: the epoch given. Whoever held it is fenced.
+        """Take over a transaction key last read at `epoch`; returns the new epoch. The former holder is fenced.
 
-        Without an `attempt` only the epoch is told, -1 of a key that was never used. `tcid`: the one the key hashes to,
-        where its holders meet. Raises `NotAllowed` (the key has moved on), `NotOwner`, `InvalidArgument`, `Timeout`,
-        `StoreUnavailable`, `StoreFull`.
+        Without an `attempt` it only returns the current epoch, -1 for a key never used. `tcid`: the one the key hashes
+        to, where its holders meet. Raises `NotAllowed` (the key has moved on), `NotOwner`, `InvalidArgument`,
+        `Timeout`, `StoreUnavailable`, `StoreFull`.
         """
         validate_transaction_key(key)
         self._tcid(tcid)
@@ -366,18 +368,18 @@ class Coordinator:
     # ---- sessions ----
 
     async def announce(self, connection: SessionConnection, open_ids: Sequence[TxnId]) -> None:
-        """A client's list of what it has open, on a connection of its session (DESIGN §9)."""
+        """A client lists its open transactions, on a connection of its session (DESIGN §9)."""
         state = self._state
         await state.sessions.announced(
             connection, open_ids, state.find, lambda tcid: tcid in state.tcids, lambda: state.awake_s
         )
 
     def disconnected(self, connection: KeyConnection) -> None:
-        """A connection has ended; with the last of its session the grace begins."""
+        """A connection has ended; when a session's last one ends, its grace begins."""
         self._keys.disconnected(connection)
         self._state.sessions.disconnected(connection, self._state.awake_s)
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     @property
     def owned_tcids(self) -> tuple[int, ...]:
@@ -385,16 +387,16 @@ class Coordinator:
 
     @property
     def registered(self) -> bool:
-        """Whether its lease can be counted on; not while etcd does not answer."""
+        """Whether its lease is valid; false while etcd does not answer."""
         return self._ownership.registered
 
     @property
     def namesake(self) -> str | None:
-        """The address of another process of this name that holds leases; None without one."""
+        """The address of another process of this name that holds leases; None if there is none."""
         return self._ownership.namesake
 
     def key_epoch_held(self, owner: str, key: str) -> int | None:
-        """The epoch of a transaction key's holder that is connected here; None: it is not, or nobody holds it."""
+        """The epoch of a transaction key whose holder is connected here; None if no holder is."""
         return self._keys.epoch_held(owner, key)
 
     def statistics(self) -> CoordinatorStatistics:
@@ -430,7 +432,7 @@ class Coordinator:
         )
 
     def _overdue(self, tcids: Sequence[OwnedTcid]) -> int:
-        """Counted up to `OVERDUE_COUNTED`: a quarter of a million would take a fifth of a second, at each look."""
+        """Counted up to `OVERDUE_COUNTED`: a quarter of a million would take a fifth of a second per call."""
         found, now = self._state.counters.sweeping, self._state.clock.monotonic()
         for tc in tcids:
             found += tc.overdue(now, OVERDUE_COUNTED - found)
@@ -442,14 +444,14 @@ def _begun(answer: OwnedTransaction | TxnError) -> Begun | TxnError:
 
 
 def _wanted(commit: bool, forced: bool) -> tuple[str, str | None]:
-    """The state asked for, and the reason an abort is recorded with."""
+    """The requested state, and the recorded reason of an abort."""
     if commit:
         return COMMITTED, None
     return ABORTED, REASON_ADMIN if forced else REASON_CLIENT
 
 
 def _resolver(future: asyncio.Future[T]) -> Callable[[T | TxnError], None]:
-    """A reply that settles `future`, unless whoever awaits it has gone."""
+    """A reply that settles `future`, unless its waiter has gone."""
 
     def reply(answer: T | TxnError) -> None:
         if future.done():

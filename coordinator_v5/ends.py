@@ -1,6 +1,6 @@
-"""End: one compare-and-set decides, whoever asks. Source: DESIGN §5 (end) and §9; PIP-471 `endTxn`.
+"""End: one compare-and-set decides, for any caller. Source: DESIGN §5 (end) and §9; PIP-471 `endTxn`.
 
-Transactions of TCIDs owned here are ended from memory, without a task or a read; all others by what the store holds.
+Transactions of TCIDs owned here are ended from memory, without a task or a read; all others by the stored records.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from txnwire.ids import TxnId
 log = structlog.get_logger()
 
 RETRY_S: Final = 0.5
-"""After a failed abort of a transaction that is overdue or that nobody has been told of."""
+"""Pause after a failed abort of a transaction that is overdue or whose begin was never answered."""
 
 SWEPT: Final = (REASON_TIMEOUT, REASON_SESSION, REASON_UNANSWERED)
-"""Reasons of aborts that nobody asked for."""
+"""Reasons of aborts that no client asked for."""
 
 
 class EndHandler:
@@ -68,17 +68,17 @@ class EndHandler:
         note: str | None,
         reply: EndReply,
     ) -> None:
-        """Decide a transaction of ours; `reply` is called with the decision, or with the error that says why not."""
+        """Decide a transaction of ours; calls `reply` with the decision, or with the error that prevented it."""
         request = EndRequest(txn, state, reason, writers, note, reply, self._state.clock.monotonic())
         self._pending[request] = None
         txn.waiters.append(request)
-        # One unanswered write of a header at a time (▲ §4; the store holds a second one back): who asks meanwhile is
+        # One unanswered write of a header at a time (▲ §4; the store holds a second one back): later requests are
         # answered from the first one's verdict.
         if txn.ending is None:
             self._send(txn, state, reason, writers, note, None)
 
     def sweep_end(self, txn: OwnedTransaction, state: str, reason: str) -> None:
-        """End a transaction nobody asked to end.
+        """End a transaction that no client asked to end.
 
         ▲ It compares the TCID epoch: after a pause another coordinator may own the TCID and know better, for instance
         that the client has announced itself there.
@@ -87,7 +87,7 @@ class EndHandler:
             self._send(txn, state, reason, None, None, txn.tc.epoch)
 
     def sweep(self, now: float) -> None:
-        """Answer `Timeout` to who has waited for too long; the decision itself goes on until it is definite."""
+        """Answer `Timeout` to requests that have waited too long; the decision itself goes on until it is definite."""
         limit_s = self._state.settings.answer_s
         for request in list(self._pending):
             if now - request.started_at < limit_s:
@@ -108,8 +108,8 @@ class EndHandler:
         wall_ms = self._state.clock.wall_ms()
         decided = decide(txn.header, state, finalized_ms=wall_ms, reason=reason, writers=writers, note=note)
         self._state.counters.sweeping += reason in SWEPT
-        # A late index put may be on its way: then its key may land before this end, which has to delete it. So may one
-        # of a successor that this coordinator, asleep, has not heard of.
+        # A late index put may be in flight: its key may land before this end, which has to delete it. So may one of a
+        # successor that this coordinator, asleep, has not heard of.
         old = self._state.clock.monotonic() - txn.begun_at >= self._state.settings.index_after_s
         commit = plan_end(txn.txn_id, decided, deadline_key=txn.deadline_key or old, tc_epoch=tc_epoch)
         txn.ending = decided
@@ -131,7 +131,7 @@ class EndHandler:
             return
         except TxnError as error:
             now = self._state.clock.monotonic()
-            # ▲ Also where this is the second try of an abort that is owed before the deadline.
+            # ▲ Also if this is the second try of an abort that is owed before the deadline.
             owed = decided.reason in (REASON_TIMEOUT, REASON_UNANSWERED)
             if (now >= txn.due or owed) and not txn.tc.lost:
                 txn.tc.watch_deadline(txn, now + RETRY_S)
@@ -148,7 +148,7 @@ class EndHandler:
             self._reply(request, _answer(txn.txn_id, verdict.decision, request))
 
     def _end_again(self, txn: OwnedTransaction, waiters: Sequence[EndRequest]) -> None:
-        """A sweep's end was refused for its TCID epoch: what clients asked for in the meantime needs no ownership."""
+        """A sweep's end was refused for its TCID epoch: ends that clients asked for meanwhile need no ownership."""
         for request in waiters:
             txn.waiters.append(request)
             if txn.ending is None:
@@ -195,7 +195,7 @@ class EndHandler:
         latency.observe(self._state.clock.monotonic() - request.started_at)
         request.reply(answer)
 
-    # ---- by what the store holds ----
+    # ---- transactions not in memory ----
 
     async def end_by_store(
         self,
@@ -207,8 +207,8 @@ class EndHandler:
         name: str = "",
         note: str | None = None,
     ) -> RecordedDecision:
-        """Decide, or tell how it was decided, a transaction that is not in memory: of another coordinator's TCID, or
-        ended already. Raises `InvalidTxnState`, `ExpiredTransaction`, `OutcomeUnknown`, `TxnNotFound`, `Timeout`."""
+        """Decide a transaction that is not in memory, or return its decision: of another coordinator's TCID, or ended
+        already. Raises `InvalidTxnState`, `ExpiredTransaction`, `OutcomeUnknown`, `TxnNotFound`, `Timeout`."""
         timeout_s = self._state.settings.answer_s
         key = keys.txn(txn_id)
         record = await self._state.store.get(key, timeout_s=timeout_s)
@@ -238,19 +238,19 @@ class EndHandler:
     ) -> RecordedDecision:
         decision, writers_known = await self.collected(txn_id, name)
         if state == decision.state == COMMITTED and not writers_known:
-            # ▲ Which writers counted stands in a named transaction's name record, never in the bitmap.
+            # ▲ Only the name record of a named transaction says which writers counted, never the bitmap.
             if name or writers is not None:
                 raise OutcomeUnknown(f"transaction {txn_id} is COMMITTED and collected: which writers counted is lost")
             return decision
         return check_end(txn_id, decision, state, writers, note)
 
     async def collected(self, txn_id: TxnId, name: str = "") -> tuple[RecordedDecision, bool]:
-        """The outcome of an id without a header, and whether its writers are known with it: by the record of its
-        `name`. Raises `TxnNotFound` if it was surely never given out, else `OutcomeUnknown` if nothing is known of it
-        any more (D5)."""
+        """The outcome of an id without a header, and whether the record of its `name` gives its writers. Raises
+        `TxnNotFound` if the id was surely never given out, else `OutcomeUnknown` if its outcome is no longer known
+        (D5)."""
         tc = self._state.tcids.get(txn_id.tcid)
         wanted = [keys.outcome_block(txn_id), keys.txn_seq(txn_id.tcid), *([keys.txn_name(name)] if name else [])]
-        # Collection changes the block and the name record in one etcd transaction: both tell of it, or neither.
+        # Collection changes the block and the name record in one etcd transaction: both hold the outcome, or neither.
         _, found = await self._state.store.get_many(wanted, timeout_s=self._state.settings.answer_s)
         named = outcome_by_name(found[2], txn_id) if name else None
         if named is not None:

@@ -1,7 +1,7 @@
-"""Names expire: the record of a collected named transaction is kept for 30 days, or as its begin asked for. Source:
+"""Expires names: the record of a collected named transaction is kept for 30 days, or as its begin asked for. Source:
 DESIGN §4, table of records.
 
-Run by the elected sweeper: which commit is the newest of its prefix is a question over all records.
+Run by the elected sweeper: finding the newest commit of a prefix takes all records.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from txnwire.ports import Clock
 from txnwire.tasks import all_of
 
 PAGE: Final = 2_000
-"""Names read at once; etcd looks at all keys that follow for each page of them."""
+"""Names per read; etcd walks over all following keys for each page."""
 AT_ONCE: Final = 100
-"""Names judged, and deleted, between two yields."""
+"""Names judged and deleted between two yields."""
 
 log = structlog.get_logger(__name__)
 
 
 class NameExpiry:
-    """One holder's term. `guard` is compared with every deletion (`Leadership.still_held`). The first round is
-    `first_s` into the term, as the next one is after a failure; then there is one every `every_s`."""
+    """One holder's term. `guard` is compared with every deletion (`Leadership.still_held`). The first round, and each
+    one after a failure, comes after `first_s`; the others after `every_s`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class NameExpiry:
         self._every_s = every_s
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         wait_s = self._first_s
         while True:
             await asyncio.sleep(wait_s)
@@ -63,7 +63,7 @@ class NameExpiry:
                     log.info("names_expired", count=expired)
 
     async def expire(self) -> int:
-        """One round over all name records; how many went, however many are due. The cluster's clock counts: they
+        """One round over all name records; returns the number deleted. Uses the cluster's clock, because the records
         outlive every process. Raises `StoreUnavailable`."""
         retention = NameRetention(self._clock.wall_ms())
         gone = 0
@@ -74,7 +74,7 @@ class NameExpiry:
 
     async def _forget(self, expired: list[Expired]) -> int:
         results = await all_of(self._store.commit(plan_expire_name(one, self._guard)) for one in expired)
-        await asyncio.sleep(0)  # where nothing is due, too
+        await asyncio.sleep(0)  # even if nothing is due
         return sum(result.succeeded for result in results)
 
 

@@ -1,8 +1,7 @@
-"""Named transactions: whoever begins a name joins the one transaction that it stands for. Source: DESIGN §4, §10.
+"""Named transactions: every begin of a name joins its one transaction. Source: DESIGN §4, §10.
 
-Any coordinator serves any name: the name record and its compare decide, under whatever TCID the transaction is begun.
-Nothing is answered from memory, as another coordinator may have ended it: a begin that comes after a commit has been
-answered learns of that commit.
+Any coordinator serves any name: the name record and its compare decide, under any TCID. Memory answers nothing, as
+another coordinator may have ended the transaction: a begin that follows an answered commit returns that commit.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId
 
 MAX_LOOKS: Final = 3
-"""At a name whose transaction is collected while it is looked at; once is enough unless somebody deleted by hand."""
+"""Reads of a name whose transaction is collected meanwhile; one retry is enough unless records were deleted by hand."""
 
 
 class Begun(NamedTuple):
-    """`deadline_ms`: absolute, epoch ms; 0 of a collected one. `joined`: another begin had made it. `decision`: how it
-    ended, where that is so; an aborted one is never answered."""
+    """`deadline_ms`: absolute, epoch ms; 0 if collected. `joined`: another begin made it. `decision`: how it ended, if
+    it has; an aborted one is never returned for a name."""
 
     txn_id: TxnId
     deadline_ms: int
@@ -45,7 +44,7 @@ class Begun(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A name as it stands in the store."""
+    """A name as stored."""
 
     state: NameState
     record: KeyValue | None
@@ -58,10 +57,10 @@ class NameHandler:
         self._begins = begins
         self._ends = ends
         self._creating: dict[str, asyncio.Future[NamedVerdict | TxnError]] = {}
-        """Begins of names on their way from here; one of each name, and it outlives whoever asked for it."""
+        """Begins of names in flight from here; one per name, which outlives its caller."""
 
     async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str, keep: Keep) -> Begun:
-        """Get or create. A repeated `attempt` finds what it has made, through whichever coordinator (D7).
+        """Get or create. A repeated `attempt` finds the transaction it made, through any coordinator (D7).
 
         Raises `NotOwner`, `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own
         id, and is not aborted then. `OutcomeUnknown`: its records were deleted by hand."""
@@ -104,7 +103,7 @@ class NameHandler:
                 raise answer
 
     async def look(self, name: str) -> Found:
-        """What stands in the store; the record first, the header after it."""
+        """Reads the record first, then the header."""
         store, key = self._state.store, keys.txn_name(name)
         looks = 0
         while True:
@@ -118,7 +117,7 @@ class NameHandler:
                 state = read_name(record, header)
             except OutcomeUnknown:
                 if looks < MAX_LOOKS:
-                    continue  # collected in between: the record has the outcome by now
+                    continue  # collected in between: the record has the outcome now
                 raise
             decoded = None if header is None else records.decode(Header, header.value, key=header.key)
             return Found(state, record, decoded)
@@ -128,8 +127,8 @@ class NameHandler:
     def _create(
         self, tc: OwnedTcid, counter: int, header: Header, record: KeyValue | None, keep: Keep
     ) -> asyncio.Future[NamedVerdict | TxnError]:
-        """Send the begin of a free name. ▲ It goes on until it is definite, whether or not anybody still waits for it,
-        and what it has begun is not aborted: others may have joined it by then (DESIGN §4)."""
+        """Send the begin of a free name. ▲ It goes on until it is definite, even without a waiter, and its transaction
+        is not aborted: others may have joined it by then (DESIGN §4)."""
         state, name = self._state, header.name or ""
         now, left_s = state.clock.monotonic(), (header.timeout_ms - header.created_ms) / 1000
         txn = OwnedTransaction(
@@ -169,5 +168,6 @@ class NameHandler:
         self._state.counters.begun += 1
         self._state.counters.cas_ok += 1
         if landed is not None and landed.state != OPEN:
-            # Joined and ended elsewhere before its own begin was definite: this end is refused, and tells the decision.
+            # Joined and ended elsewhere before its own begin was definite: this end is refused, and returns the
+            # decision.
             self._ends.sweep_end(txn, ABORTED, REASON_UNANSWERED)

@@ -1,9 +1,9 @@
-"""Who owns which TCID: keys on a lease, shared out evenly among the coordinators there are. Source: DESIGN §9.
+"""TCID ownership: keys on a lease, shared out evenly among the coordinators. Source: DESIGN §9.
 
 `/tc/<tcid>` is mine only if its *lease id* is mine; its create revision is the TCID epoch that every write for it
-compares. Losing the lease therefore only means to stop acting: nothing acted upon later can do harm. Giving a TCID up
-to another coordinator is no more than that either: it decides nothing, and the clients of its open transactions
-announce them to the new owner.
+compares. After losing the lease a coordinator only has to stop acting: later writes fail their compare. Giving a TCID
+up to another coordinator is the same: it decides nothing, and the clients of its open transactions announce them to the
+new owner.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = structlog.get_logger()
 RETRY_S = 0.5
 
 _FIRST, _END = keys.TC_MEMBER, keys.prefix_end(keys.TC)
-"""One range: who is there, and who has what."""
+"""One range: the members, and the holders of TCIDs."""
 
 
 class TcidOwnership:
-    """`on_taken` gets TCID → epoch and is awaited; `on_lost` gets a TCID that is ours no longer."""
+    """Takes and holds TCIDs. `on_taken` gets TCID → epoch and is awaited; `on_lost` gets each lost TCID."""
 
     def __init__(
         self,
@@ -51,26 +51,25 @@ class TcidOwnership:
         self._on_lost = on_lost
         self._mine: dict[int, int] = {}
         self._losing: dict[int, None] = {}
-        """Ours no longer, and not told yet."""
+        """Lost, but not yet passed to `on_lost`."""
         self._holders: dict[int, str] = {}
-        """Who has which TCID, as last heard of."""
+        """The holder of each TCID, as last heard of."""
         self._members: dict[str, None] = {}
         self._lease: Lease | None = None
         self._former_selves = FormerSelves()
         self.namesake: str | None = None
-        """The address of another process of this name that holds leases, which this one waits for."""
+        """The address of another process of this name that holds leases; this process waits for it."""
         self._joined_or_left = asyncio.Event()
         self.settled = asyncio.Event()
-        """Set once the TCIDs that were free at the start and are this coordinator's share have been taken, or refused.
-        """
+        """Set once this coordinator's share of the TCIDs free at the start has been taken, or refused."""
 
     @property
     def registered(self) -> bool:
-        """Whether its lease can be counted on: etcd has answered within its time."""
+        """Whether its lease is valid: etcd has answered in time."""
         return self._lease is not None and self._lease.valid()
 
     async def run(self) -> None:
-        """Hold a lease and every free TCID, for ever; after a loss start anew."""
+        """Hold a lease and this coordinator's share of the TCIDs, for ever; start anew after a loss."""
         while True:
             try:
                 await self._wait_name_free()
@@ -98,7 +97,8 @@ class TcidOwnership:
     async def _hold(self, lease: Lease) -> None:
         """Returns when the lease is lost."""
         present = await self._store.range(_FIRST, _END)
-        # First: whoever sees what a predecessor of this id has left sees that it is back, and leaves it its share.
+        # Join first: others that see the keys of a predecessor with this id then know it is back, and leave it its
+        # share.
         if not await self._join(present, lease):
             return
         if await self._revoke_predecessors(present, lease):
@@ -122,8 +122,8 @@ class TcidOwnership:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait_name_free(self) -> None:
-        """▲ Until nobody holds a lease under this name who was not there before this process, and is none of its own:
-        a namesake is waited for, and never ousted (`txnstore.former_selves`)."""
+        """▲ Wait while a lease under this name is neither older than this process nor its own: a namesake is waited
+        for, never ousted (`txnstore.former_selves`)."""
         while True:
             held = self._under_this_name((await self._store.range(_FIRST, _END)).records)
             self._former_selves.found(held)
@@ -135,7 +135,7 @@ class TcidOwnership:
             await asyncio.sleep(RETRY_S)
 
     async def _join(self, present: RangeResult, lease: Lease) -> bool:
-        """False where a namesake has come meanwhile."""
+        """False if a namesake has come meanwhile."""
         key = keys.tc_member(self._registration.id)
         found = next((record for record in present.records if record.key == key), None)
         if found is not None and found.lease and not self._former_selves.may_end(found.lease):
@@ -152,13 +152,13 @@ class TcidOwnership:
         return bool(old)
 
     def _under_this_name(self, present: Iterable[KeyValue]) -> dict[int, str]:
-        """Leases that hold something under this id, with the address that is told."""
+        """Leases that hold keys under this id, with the registered address."""
         registered = ((record.lease, _registered(record)) for record in present if record.lease)
         mine = self._registration.id
         return {lease: one.address for lease, one in registered if one is not None and one.id == mine}
 
     def _learn(self, present: Iterable[KeyValue]) -> None:
-        """All there is, at one revision."""
+        """Learn all members and holders, at one revision."""
         self._holders.clear()
         self._members = {self._registration.id: None}
         for record in present:
@@ -175,7 +175,7 @@ class TcidOwnership:
     # ---- taking ----
 
     async def _take_share(self, lease: Lease) -> None:
-        """Take what is free and ours to take."""
+        """Take the free ids of our share."""
         mine, tcids = self._registration.id, self._settings.tcids
         wanted = share(tcids, list(self._members), self._holders, mine).take
         if wanted:
@@ -197,7 +197,7 @@ class TcidOwnership:
         return epoch
 
     async def _follow(self, lease: Lease, from_revision: int) -> None:
-        """Take what becomes free; notice what is taken from us, and who comes and goes."""
+        """Take TCIDs that become free; notice lost ones, and members that come and go."""
         watch = self._store.watch(_FIRST, _END, from_revision=from_revision)
         try:
             async for batch in watch:
@@ -208,7 +208,7 @@ class TcidOwnership:
             await watch.close()
 
     async def heard(self, batch: WatchBatch) -> None:
-        """Returns once all that is lost by it is told."""
+        """Returns once `on_lost` has been called for every loss in the batch."""
         self._take_in(batch)
         await self._tell_lost()
 
@@ -216,8 +216,8 @@ class TcidOwnership:
         if batch.resync:
             self._learn(event.record for event in batch.events)
             for tcid, taken_at in sorted(self._mine.items()):
-                # ▲ A listing from before our own taking says nothing about it: lost here, the id would stay ours in the
-                # store, on a lease that lives, and nobody would serve it.
+                # ▲ A listing from before our own taking says nothing about it: dropped here, the id would stay ours in
+                # the store, on a live lease, with no coordinator to serve it.
                 if taken_at > batch.revision:
                     self._holders[tcid] = self._registration.id
                 elif self._holders.get(tcid) != self._registration.id:
@@ -234,7 +234,7 @@ class TcidOwnership:
                 self._joined_or_left.set()
 
     def _heard_of_tcid(self, tcid: int, event: Event) -> None:
-        """▲ What is older than our own taking says nothing about it."""
+        """▲ An event older than our own taking says nothing about it."""
         taken_at, record = self._mine.get(tcid, 0), event.record
         if event.kind is EventKind.DELETE:
             if record.mod_revision > taken_at:
@@ -248,7 +248,9 @@ class TcidOwnership:
     # ---- giving up ----
 
     async def _give_back(self, batch: WatchBatch, lease: Lease) -> None:
-        """▲ An id that stands on our lease and is not served here: for as long as that lives, nobody would take it."""
+        """▲ Free an id that is on our lease but not served here: no other coordinator could take it while the lease
+        lives.
+        """
         for event in batch.events:
             record = event.record
             if event.kind is EventKind.PUT and record.key.startswith(keys.TC) and record.lease == lease.id:
@@ -258,7 +260,7 @@ class TcidOwnership:
                     await self._store.commit(plan_give_up_tcid(tcid, record.create_revision))
 
     async def _give_up_excess(self, lease: Lease) -> None:
-        """Once coordinators have stopped coming and going, leave to others what is more than our share."""
+        """Once coordinators have stopped coming and going, leave the excess over our share to others."""
         while True:
             await self._joined_or_left.wait()
             self._joined_or_left.clear()
@@ -275,7 +277,7 @@ class TcidOwnership:
         for tcid in given:
             del self._mine[tcid]
             self._losing[tcid] = None
-        # ▲ No more begins of it first; those on their way compare its epoch, and land before it is free or never.
+        # ▲ Stop its begins first; those in flight compare its epoch, and land before it is free or never.
         await self._tell_lost()
         await all_of(self._store.commit(plan_give_up_tcid(*one)) for one in given.items())
 
@@ -285,10 +287,11 @@ class TcidOwnership:
             self._losing[tcid] = None
 
     async def _tell_lost(self) -> None:
-        """One id after the other, and the loop goes on in between: each may have thousands of transactions open.
+        """Call `on_lost` for one id after the other, with a yield in between: each may have thousands of open
+        transactions.
 
-        ▲ Until it is told, an id that is lost is acted for: that does no harm, as with one whose loss is not known yet.
-        It is told before anything is taken, or an id that comes back would be dropped anew."""
+        ▲ Until then this process still acts for a lost id: that is harmless, as with a loss it does not know yet. All
+        calls come before anything is taken, or an id that comes back would be dropped again."""
         while self._losing:
             tcid = next(iter(self._losing))
             del self._losing[tcid]
@@ -302,7 +305,7 @@ class TcidOwnership:
 
 
 def _registered(record: KeyValue) -> RegistrationRecord | None:
-    """None of one that is none of ours: ▲ it keeps nobody from holding the others."""
+    """None if the record is not readable as ours: ▲ it must not keep us from holding other ids."""
     try:
         return records.decode(RegistrationRecord, record.value, key=record.key)
     except DataCorrupt as error:
@@ -311,13 +314,13 @@ def _registered(record: KeyValue) -> RegistrationRecord | None:
 
 
 def _holder(record: KeyValue) -> str:
-    """Empty where it cannot be read: the id is not free, and nobody's that is known."""
+    """Empty if unreadable: the id is not free, and its holder is unknown."""
     registered = _registered(record)
     return "" if registered is None else registered.id
 
 
 def _tcid_of(key: bytes) -> int | None:
-    """None of a key that is none of ours: nothing here would be named by it."""
+    """None for a key that we did not write."""
     text = key[len(keys.TC) :]
     try:
         tcid = int(text, 16)

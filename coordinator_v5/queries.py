@@ -1,7 +1,7 @@
-"""Questions about transactions, answered from the store alone: the four indexes, listings, outcomes, what hangs.
+"""Queries about transactions, answered from the store alone: the four indexes, listings, outcomes, hanging ones.
 
-The four named queries stand behind PIP-471's secondary indexes; index *keys* exist only where key order does not
-already answer (DESIGN §4). Everything here is for operators and tools: read-only, no coordinator needed.
+The four named queries replace PIP-471's secondary indexes; index *keys* exist only where key order is not enough
+(DESIGN §4). Everything here is for operators and tools: read-only, no coordinator needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txnwire.ids import TxnId
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """A header as it stands in the store; `revision` is that of its decision, 0 while it is OPEN."""
+    """A header as stored; `revision` is that of its decision, 0 while it is OPEN."""
 
     txn_id: TxnId
     header: Header
@@ -32,7 +32,7 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """`record` is None where the header is gone or never was; `outcome` then tells what is known (None: nothing)."""
+    """`record` is None if the header is deleted or never existed; `outcome` then says what is known (None: nothing)."""
 
     txn_id: TxnId
     record: TransactionRecord | None
@@ -42,10 +42,10 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """A transaction that holds something back: open, or decided with ops that no participant has cleaned up.
+    """A transaction that holds others back: open, or decided with ops that no participant has cleaned up.
 
-    `writes` and `acks` count its op records by segment path and by (segment path, subscription); `ownerless` are those
-    of its segments that nobody owns at this moment."""
+    `writes` and `acks` count its op records by segment path and by (segment path, subscription); `ownerless` are its
+    segments that have no owner now."""
 
     record: TransactionRecord
     writes: dict[str, int]
@@ -55,7 +55,7 @@ class Hanging:
 
 @dataclass(frozen=True, slots=True)
 class KeyDescription:
-    """A transaction key; `header`: of the newest transaction of its holder, None where there is none, or no more."""
+    """A transaction key; `header`: of its holder's newest transaction, None if there is none (any more)."""
 
     owner: str
     key: str
@@ -104,8 +104,8 @@ async def txns_by_final_state(
 
 
 async def headers(store: MetadataStore, *, after: TxnId | None = None) -> AsyncGenerator[TransactionRecord, None]:
-    """Every header behind `after`, in id order. A page is read when it is needed, at its own revision: what has begun
-    or been collected since the first one may be among them or not."""
+    """Every header behind `after`, in id order. Each page is read when needed, at its own revision: headers begun or
+    collected since the first page may or may not be among them."""
     start = keys.TXN if after is None else keys.txn(after) + b"\0"
     async for page in in_pages(store, start, _LAST, at_once=PAGE_HEADERS):
         for record in page:
@@ -123,7 +123,7 @@ async def list_transactions(
     transaction_key: str | None = None,
     limit: int = 1000,
 ) -> list[TransactionRecord]:
-    """Headers that match all that is given, in id order; `segment` (path form): with ops in it."""
+    """Headers that match all given conditions, in id order; `segment` (path form): with ops in it."""
     found: list[TransactionRecord] = []
     candidates = headers(store) if segment is None else _records(store, await _ids_in_segment(store, segment))
     async with aclosing(candidates) as walk:
@@ -157,7 +157,7 @@ async def describe_transaction(store: MetadataStore, txn_id: TxnId, *, ops_limit
 
 
 class NameAnswer(NamedTuple):
-    """What a name was last begun as, and once it is collected its outcome with its writers. `keep`: of its begin."""
+    """The last transaction of a name, and after collection its outcome with its writers. `keep`: as its begin asked."""
 
     txn_id: TxnId
     collected: RecordedDecision | None
@@ -165,7 +165,7 @@ class NameAnswer(NamedTuple):
 
 
 async def transaction_named(store: MetadataStore, name: str) -> NameAnswer | None:
-    """None where the name is not known (any more)."""
+    """None if the name is not known (any more)."""
     record = await store.get(keys.txn_name(name))
     if record is None:
         return None
@@ -177,7 +177,7 @@ async def transaction_named(store: MetadataStore, name: str) -> NameAnswer | Non
 async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[RecordedDecision | None]:
     """The decision of each, from its header or its collected outcome; None: open, unknown or never given out.
 
-    ▲ Header and outcome of one are read at one revision: it is collected from the first to the second."""
+    ▲ Header and outcome of one are read at one revision: collection moves the decision from the first to the second."""
     decisions: list[RecordedDecision | None] = []
     for part in in_parts(txn_ids, PAGE_HEADERS):
         wanted = {keys.txn(txn_id): None for txn_id in part} | {keys.outcome_block(txn_id): None for txn_id in part}
@@ -218,11 +218,11 @@ async def _keys_of(store: MetadataStore, found: Sequence[KeyValue]) -> list[KeyD
 
 
 async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limit: int = 100) -> list[Hanging]:
-    """What has been open, or decided and not cleaned up, for longer than `older_than_ms`; oldest first.
+    """Transactions open, or decided and not cleaned up, for longer than `older_than_ms`; oldest first.
 
-    It reads the deadline keys (everything open for more than a second has one) and the keys of op records, so its cost
-    is what hangs and the backlog of clean-up, never history. It reads them in pages: what begins, ends or is cleaned up
-    meanwhile may be shown as it was or as it is.
+    Reads the deadline keys (every transaction open for more than a second has one) and the keys of op records, so its
+    cost is the hanging transactions and the backlog of clean-up, never history. It reads in pages: a transaction that
+    changes meanwhile may be shown in its old or its new state.
     """
     oldest: dict[TxnId, _Suspect] = {}
 
@@ -239,7 +239,7 @@ async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limi
                 suspect(record, counts[record.txn_id])
     end = keys.prefix_end(keys.TXN_BY_DEADLINE)
     async for page in in_pages(store, keys.TXN_BY_DEADLINE, end, at_once=PAGE_HEADERS, keys_only=True):
-        # One that was left out for `limit` older ones is looked at again here, and left out for them again.
+        # One dropped for `limit` older ones is read again here, and dropped again.
         ids = [txn_id for one in page if (txn_id := keys.txn_of(one.key)) not in oldest]
         async with aclosing(_records(store, ids)) as found:
             async for record in found:
@@ -250,7 +250,7 @@ async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limi
 
 
 _Counts = tuple[dict[str, int], dict[tuple[str, str], int]]
-"""How many op records: by segment path, and by (segment path, subscription)."""
+"""Numbers of op records: by segment path, and by (segment path, subscription)."""
 
 
 class _Suspect(NamedTuple):
@@ -260,15 +260,14 @@ class _Suspect(NamedTuple):
 
 
 def _leave(suspects: dict[TxnId, _Suspect], most: int) -> None:
-    """Only the oldest, and these in order."""
+    """Keep only the oldest, in order."""
     by_age = sorted(suspects.items(), key=lambda item: (item[1].since_ms, item[0]))
     suspects.clear()
     suspects.update(by_age[:most])
 
 
 async def _op_counts(store: MetadataStore) -> AsyncGenerator[dict[TxnId, _Counts], None]:
-    """Transactions with op records, about a page of these at a time. Those of one transaction stand next to each
-    other."""
+    """Transactions with op records, about a page of records at a time. A transaction's records are adjacent."""
     counts: dict[TxnId, _Counts] = {}
     async for page in in_pages(store, keys.TXN_OP, keys.prefix_end(keys.TXN_OP), at_once=PAGE_KEYS, keys_only=True):
         for op in page:
@@ -278,7 +277,7 @@ async def _op_counts(store: MetadataStore) -> AsyncGenerator[dict[TxnId, _Counts
                 writes[segment] = writes.get(segment, 0) + 1
             else:
                 acks[segment, subscription] = acks.get((segment, subscription), 0) + 1
-        unfinished = {txn_id: counts.pop(txn_id)}  # more of it may come
+        unfinished = {txn_id: counts.pop(txn_id)}  # the next page may hold more of it
         yield counts
         counts = unfinished
     yield counts

@@ -1,6 +1,6 @@
 """The coordinator's commands on the wire: PIP-31's transaction commands, answered by a `Coordinator`.
 
-Begin and end are hot: no task per request, and one reply command is filled again and again.
+Begin and end are hot: no task per request, and one reply command is reused.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class CoordinatorService:
         peer.reply(request_id, self._end_txn_reply)
 
     def _add(self, peer: Peer, command: pb.Command) -> pb.Command:
-        """No-ops (PIP-471): participants write their own op records; only the id is looked at."""
+        """No-ops (PIP-471): participants write their own op records; only the id is checked."""
         body = command.add_partition_to_txn if command.HasField("add_partition_to_txn") else None
         request = body or command.add_subscription_to_txn
         TxnId.from_bits(request.txnid_most_bits, request.txnid_least_bits)
@@ -207,9 +207,9 @@ def _noted(request: pb.EndTxn) -> str | None:
 
 
 def _listed(writers: Sequence[int]) -> list[str]:
-    """In one form, so that the same list is the same whatever its order."""
+    """Sorted and unique, so that equal lists compare equal in any order."""
     if len(writers) > MAX_WRITERS:
         raise InvalidArgument(f"a commit lists {len(writers)} writers: at most {MAX_WRITERS} can be told apart in one")
     listed = [f"{writer:016x}" for writer in sorted(dict.fromkeys(writers))]
-    pack(listed)  # ▲ what its record cannot hold is refused here, and the transaction stays as it is
+    pack(listed)  # ▲ a list that its record cannot hold is refused here, and the transaction stays as it is
     return listed

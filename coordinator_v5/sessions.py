@@ -1,10 +1,11 @@
-"""Which client holds which transactions, and whether it is still there. Pure. Source: DESIGN §9.
+"""Sessions: which client holds which transactions, and whether it is still there. Pure. Source: DESIGN §9.
 
-A session is one client object over all its connections. A session without a connection, and a transaction that nobody
-has claimed since a take-over, get the grace and then lose their transactions; named ones only end at their deadline.
+A session is one client object over all its connections. After the grace, a session without a connection loses its
+transactions, and so does a transaction that no client has claimed since a take-over; named ones only end at their
+deadline.
 
 Times are *awake* seconds: a clock that the sweeper moves on by at most its own cadence. After a long pause of this
-process announcements may still sit unread in its sockets, and nobody may be judged by the time that was slept through.
+process announcements may still sit unread in its sockets, so the pause must not count against clients.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from txnwire.ids import TxnId
 from txnwire.turns import in_turns
 
 ANNOUNCED_AT_ONCE: Final = 2000
-"""Transactions of an announcement that are looked at in one go."""
+"""Transactions of an announcement taken without a pause."""
 
 
 class SessionConnection(Protocol):
-    """What of a connection matters here (`txnwire.calls.Peer`)."""
+    """The part of a connection that sessions need (`txnwire.calls.Peer`)."""
 
     @property
     def session_id(self) -> bytes: ...
@@ -41,17 +42,17 @@ class ClientSession:
         self.begins: dict[str, BeginRequest] = {}
         """By attempt, while unanswered or the transaction is open: a repeated begin finds its first answer (D7)."""
         self.announced: dict[TxnId, Announcement | OwnedTransaction] = {}
-        """Ids announced before their TCID was loaded here, each by what: a list of the client, or its life here before
-        the TCID was lost."""
+        """Ids announced before their TCID was loaded here, each with its source: a list of the client, or the
+        transaction as held before the TCID was lost."""
         self.announcement: Announcement | None = None
-        """The newest."""
+        """The newest one."""
         self.announcing = asyncio.Lock()
-        """Held while one is worked on."""
+        """Held while a list is processed."""
         self.lost_at: float | None = None
 
 
 class Announcement:
-    """One list of a client, while it is worked on and as long as what it names is awaited."""
+    """One list of a client, kept while it is processed and while transactions that it names are awaited."""
 
     __slots__ = ("connection",)
 
@@ -67,13 +68,13 @@ class Sessions:
         self._unclaimed: dict[TxnId, OwnedTransaction] = {}
         self._announced: dict[TxnId, ClientSession] = {}
         self._taken_over: dict[str, OwnedTransaction] = {}
-        """By attempt: a begin may be repeated here whose answer a predecessor could not give any more."""
+        """By attempt: a client may repeat a begin here that a predecessor could not answer."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def connected(self, connection: SessionConnection) -> ClientSession:
-        """The connection's session; it is alive while it has one."""
+        """The connection's session, which is alive while it has a connection."""
         session = self._sessions.get(connection.session_id)
         if session is None:
             session = self._sessions[connection.session_id] = ClientSession(connection.session_id)
@@ -107,7 +108,7 @@ class Sessions:
             del session.begins[txn.begin.attempt]
 
     def dropped(self, txn: OwnedTransaction) -> None:
-        """Its TCID is ours no longer. Should that come back to us, a client that stayed need not announce it again."""
+        """Its TCID is lost. If the TCID comes back, a client that stayed need not announce the transaction again."""
         session = txn.session
         self.ended(txn)
         if session is not None and session.connections:
@@ -123,14 +124,13 @@ class Sessions:
         if session is None:
             self._wait_for_claim(txn, now)
         else:
-            # ▲ By that connection, also where its life here before was of one: a list that named it may be worked on
-            # still, and whatever is of an earlier connection when it ends is called unclaimed.
+            # ▲ Keep the announcing connection, also one from before the TCID was lost: a list that named it may still
+            # be in progress, and at its end it calls the transactions of earlier connections unclaimed.
             by = session.announced.pop(txn.txn_id, None)
             self.opened(txn, session, None if by is None else by.connection)
 
     def adopt(self, attempt: str, tcid: int, connection: SessionConnection) -> OwnedTransaction | None:
-        """The transaction that this attempt of a begin has already made under a predecessor, from now on this
-        session's (D7)."""
+        """The transaction that this attempt of a begin made under a predecessor; now this session's (D7)."""
         txn = self._taken_over.get(attempt)
         if txn is None or txn.txn_id.tcid != tcid or txn.phase is not Phase.OPEN or txn.ending is not None:
             return None
@@ -142,7 +142,7 @@ class Sessions:
         return txn
 
     def claimed(self, txn: OwnedTransaction, connection: object) -> None:
-        """Its client has shown that it knows of the transaction."""
+        """Its client has shown that it knows the transaction."""
         txn.claim_by, txn.connection = None, connection
         self._unclaimed.pop(txn.txn_id, None)
 
@@ -154,18 +154,18 @@ class Sessions:
         is_loaded: Callable[[int], bool],
         now: Callable[[], float],
     ) -> None:
-        """The client lists what it has open: known here, or of TCIDs that are not loaded (yet).
+        """The client lists its open transactions: known here, or of TCIDs that are not loaded (yet).
 
-        What it does not list and began on an earlier connection is a begin whose answer it never got: it goes after the
-        grace, unless the same attempt is repeated in the meantime.
+        A transaction begun on an earlier connection and not listed is a begin whose answer the client never got: it is
+        aborted after the grace, unless the same attempt is repeated meanwhile.
 
-        In turns: a client may have a quarter of a million open. ▲ So each part is looked up when its turn has come: a
-        transaction may end meanwhile, its TCID be loaded or lost.
+        In parts: a client may have a quarter of a million open. ▲ So each part is looked up only at its turn: meanwhile
+        a transaction may end, and its TCID be loaded or lost.
         """
         session = self.connected(connection)
         announcement = session.announcement = Announcement(connection)
-        # ▲ One of the same connection is worked on to its end: a client that gets no answer in time asks again, and
-        # none of its lists would ever come to their last parts.
+        # ▲ A list of the same connection is processed to its end: a client without a timely answer asks again, and
+        # otherwise none of its lists would reach their last parts.
         async with session.announcing:
             if session.announcement is announcement:
                 await self._work_on(announcement, session, open_ids, find, is_loaded, now)
@@ -191,12 +191,12 @@ class Sessions:
                 elif not is_loaded(txn_id.tcid):
                     self._announced[txn_id] = session
                     session.announced[txn_id] = announcement
-        # A list is complete: what an earlier one named and this one does not is not waited for any more.
+        # A list is complete: ids that only an earlier list named are no longer awaited.
         async for told in in_turns(earlier, ANNOUNCED_AT_ONCE):
             if not self._counts(announcement, session):
                 return
             for txn_id, by in told:
-                # ▲ Not what has been put there since: of a TCID that was lost while this list was worked on.
+                # ▲ Not ids added since, when their TCID was lost while this list was processed.
                 if by is not announcement and session.announced.get(txn_id) is by:
                     self._forget_announced(session, txn_id)
         async for txns in in_turns(list(session.open.values()), ANNOUNCED_AT_ONCE):
@@ -208,22 +208,22 @@ class Sessions:
                     self._wait_for_claim(txn, now())
 
     def _counts(self, announcement: Announcement, session: ClientSession) -> bool:
-        """▲ Not once a newer connection's list is there, which says it all again; nor once its connection is gone: what
-        it names would be claimed for ever by a session that nobody ends."""
+        """▲ Whether to go on with this list. Not after a list of a newer connection, which repeats it all; nor after
+        its connection ended: a session that never ends would then claim its transactions for ever."""
         newest, connection = session.announcement, announcement.connection
         return newest is not None and newest.connection is connection and connection in session.connections
 
     def _listed(self, txn: OwnedTransaction, session: ClientSession, connection: SessionConnection) -> None:
         if txn.header.name is not None:
-            return  # everybody's who joined it: it belongs to no session
+            return  # a named transaction belongs to no session
         if txn.session is None and txn.header.owner == connection.owner:
             self.opened(txn, session, connection)
         if txn.session is session:
             self.claimed(txn, connection)
 
     def vanished(self, now: float, limit: int) -> list[OwnedTransaction]:
-        """At most `limit` transactions whose client has been gone for longer than the grace, again and again until they
-        have ended; not those that somebody is ending."""
+        """At most `limit` transactions whose client has been gone for longer than the grace, without those being ended.
+        It returns them again until they have ended."""
         return list(islice(self._vanished(now), limit))
 
     def _vanished(self, now: float) -> Iterator[OwnedTransaction]:

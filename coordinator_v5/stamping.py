@@ -1,4 +1,4 @@
-"""Who stamps the cluster's clock: the coordinator that owns coordinator id 0. What the stamps are for:
+"""Stamps the cluster's clock while this coordinator owns coordinator id 0. The purpose of stamps:
 `txnstore.cluster_clock`."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Stamping:
     def __init__(self, state: CoordinatorState) -> None:
         self._state = state
         self._epoch = 0
-        """Of id 0, under which this process has begun to stamp."""
+        """The epoch of id 0 under which this process stamps."""
         self._due = float("-inf")
 
     async def run(self) -> None:
@@ -39,7 +39,7 @@ class Stamping:
             await asyncio.sleep(self._state.settings.sweep_s)
 
     async def _stamp(self, tc: OwnedTcid) -> None:
-        """▲ Compares the epoch of the id: of two that believe they own it one sets the clock."""
+        """▲ Compares the epoch of the id: of two coordinators that believe they own it, only one sets the clock."""
         state = self._state
         if tc.epoch != self._epoch:
             await state.cluster.lead()

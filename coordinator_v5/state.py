@@ -1,4 +1,4 @@
-"""What the parts of one coordinator share: its ports, its settings, the TCIDs it owns, its sessions and counters."""
+"""State shared by the parts of one coordinator: its ports, its settings, its TCIDs, its sessions and counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txnwire.ids import TxnId
 from txnwire.ports import Clock, Random
 
 UNREADABLE: Final = (DataCorrupt, InvalidArgument)
-"""What a record, or a key, raises that is not as any of ours is."""
+"""Errors of a record or key that we did not write."""
 
 
 class CoordinatorState:
@@ -32,7 +32,7 @@ class CoordinatorState:
         self.store = store
         self.clock = clock
         self.cluster = cluster or ClusterClock(store, clock)
-        """Its wall clock is the cluster's: of everything that another process may judge."""
+        """Its wall clock is the cluster's; used for every time that another process may judge."""
         self.random = random
         self.settings = settings
         self.tcids: dict[int, OwnedTcid] = {}
@@ -47,8 +47,7 @@ class CoordinatorState:
         return self._awake_s + self._since_sweep_s(self.clock.monotonic())
 
     def swept(self, now: float) -> None:
-        """The sweeper is at work: time goes on, by what has passed since its last round but by little more than that
-        should be."""
+        """The sweeper runs: advance the clock by the time since its last round, but hardly more than one cadence."""
         self._awake_s += self._since_sweep_s(now)
         self._swept_at = now
 
@@ -61,7 +60,7 @@ class CoordinatorState:
         return None if tc is None else tc.find(txn_id.counter)
 
     def drop(self, tc: OwnedTcid) -> None:
-        """The TCID is ours no longer. Nothing is decided by that: a successor finds everything in the store."""
+        """The TCID is lost. This decides nothing: a successor finds everything in the store."""
         if tc.lost:
             return
         tc.lost = True
@@ -71,7 +70,7 @@ class CoordinatorState:
             self.sessions.dropped(txn)
 
     def submit(self, commit: Commit, done: Callable[[asyncio.Future[CommitVerdict]], None]) -> None:
-        """Commit without a task; `done` gets the finished future, always from the event loop, never from here."""
+        """Commit without a task; calls `done` with the finished future, always from the event loop, never from here."""
         try:
             future = self.store.commit_nowait(commit)
         except TxnError as error:

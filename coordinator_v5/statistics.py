@@ -10,8 +10,7 @@ from txnwire.histogram import Histogram, HistogramSnapshot
 
 
 class HeldKeyStatistics(NamedTuple):
-    """A transaction key whose holder is connected here; `age_s`: since it was given its epoch, by the wall
-    clock."""
+    """A transaction key whose holder is connected here; `age_s`: since its epoch was assigned, by the wall clock."""
 
     owner: str
     key: str
@@ -21,45 +20,44 @@ class HeldKeyStatistics(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatistics:
-    """Counters since the start of this process; the first group is of this moment."""
+    """Counters since the start of this process; the first group shows the present."""
 
     tcids: tuple[int, ...]
     open: int
     sessions: int
     retained: int
-    """Decided headers that wait out their retention."""
+    """Decided headers in their retention."""
     stuck: int
     """Decided transactions past their retention that still have op records."""
     begun: int
     committed: int
     aborted: int
-    """By whatever reason, `timed_out` and `vanished` among them."""
+    """For any reason, including `timed_out` and `vanished`."""
     timed_out: int
     vanished: int
-    """Aborted because their client was gone."""
+    """Aborted because their client vanished."""
     unanswered: int
     """Begins served with a fresh id because the first went unanswered."""
     collected: int
     aborted_by: dict[str, int]
-    """`aborted`, by the reason recorded in the header."""
+    """`aborted` by the reason recorded in the header."""
     oldest_open_s: float
-    """Age of the transaction that has been open for longest, by the wall clock; 0 without any."""
+    """Age of the oldest open transaction, by the wall clock; 0 without any."""
     sweeping: int
-    """Aborts that nobody asked for (deadlines, vanished clients) on their way, at most `swept_at_once`."""
+    """Aborts in flight that no client asked for (deadlines, vanished clients), at most `swept_at_once`."""
     overdue: int
-    """Deadlines that have passed, clients that have vanished: aborts that are due and not decided yet. Counted up to
-    10 000."""
+    """Aborts due and not decided yet (deadlines passed, clients vanished). Counted up to 10 000."""
     cas_ok: int
-    """Compare-and-sets of headers (begins and decisions) that held."""
+    """Compare-and-sets of headers (begins and decisions) that succeeded."""
     cas_conflict: int
-    """Those that found the header decided by somebody else."""
+    """Those that found the header decided by another process."""
     cas_reject: int
     """Those refused because the coordinator id, or the header, is not this process's any more."""
     begin_latency: HistogramSnapshot
     """From a begin's arrival to its answer, in seconds."""
     commit_latency: HistogramSnapshot
     abort_latency: HistogramSnapshot
-    """From the arrival of an end to its answer, in seconds; of transactions that are open here."""
+    """From the arrival of an end to its answer, in seconds; for transactions open here."""
     transaction_keys: int = 0
     """Transaction keys whose holders are connected here."""
     held_keys: Sequence[HeldKeyStatistics] = ()

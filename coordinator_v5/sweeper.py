@@ -1,7 +1,7 @@
-"""What happens to transactions by itself: deadlines, vanished clients, the late index, answers that are overdue.
+"""Periodic work on transactions: deadlines, vanished clients, the late index, overdue answers.
 
-Source: DESIGN §5 (deadlines, late index) and §9. Everything here is planned in one synchronous `sweep`; its writes are
-answered in callbacks, so a store that hangs delays nothing but what depends on it.
+Source: DESIGN §5 (deadlines, late index) and §9. One synchronous `sweep` plans everything; callbacks take the answers
+to its writes, so a store that hangs delays only what depends on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 INDEXED_AT_ONCE: Final = 500
 STALE_AFTER_S: Final = 60.0
-"""A deadline key this far past its time is looked at: its owner has dropped it or is about to."""
+"""A deadline key this far past its time is checked: its owner has dropped it or is about to."""
 
 
 class Sweeper:
@@ -53,8 +53,8 @@ class Sweeper:
             self.sweep()
 
     def sweep(self) -> None:
-        """One round. It may come late: deadlines are then met at once, but nobody is called vanished for the time this
-        process slept (D6)."""
+        """One round. After a late round all deadlines that passed are served, but time that this process slept does not
+        make a client vanish (D6)."""
         state = self._state
         now = state.clock.monotonic()
         state.swept(now)
@@ -71,17 +71,17 @@ class Sweeper:
 
     @property
     def _room(self) -> int:
-        """How many aborts that nobody asked for may be sent now: all of a crowd at once would stand between every
-        client and the store for as long as they take."""
+        """How many aborts that no client asked for may be sent now: without the bound a crowd of them would delay every
+        client's requests."""
         return max(0, self._state.settings.swept_at_once - self._state.counters.sweeping)
 
     @property
     def _behind(self) -> bool:
-        """The last round took all the room there was, so it may have left something overdue."""
+        """Whether the last round used all the room, so that something may be overdue."""
         return self._room == 0
 
     def _in_turn(self) -> list[OwnedTcid]:
-        """Another one first in every round, so that one with a crowd keeps none waiting for all of it."""
+        """Starts with another TCID each round, so that a crowd in one does not keep the others waiting."""
         tcids = list(self._state.tcids.values())
         self._turn += 1
         first = self._turn % max(1, len(tcids))
@@ -104,13 +104,13 @@ class Sweeper:
         elif verdict is Indexed.LOST:
             self._begins.lost(txn.tc)
         elif txn.phase is Phase.OPEN and txn.ending is None:
-            # Another coordinator has decided it; the abort will not be made, but tells the decision.
+            # Another coordinator has decided it; the abort is refused, and returns the decision.
             self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)
 
-    # ---- what other coordinators have decided ----
+    # ---- decisions of other coordinators ----
 
     async def reconcile(self) -> None:
-        """Look at the headers of transactions open for long: any coordinator may have ended them."""
+        """Read the headers of transactions open for long: any coordinator may have ended them."""
         now = self._state.clock.monotonic()
         at_once = self._state.store.page_size(self._state.settings.headers_at_once)
         for tc in list(self._state.tcids.values()):
@@ -136,9 +136,10 @@ class Sweeper:
     # ---- deadline keys left behind ----
 
     async def drop_stale_deadlines(self) -> int:
-        """Delete deadline keys long past their time whose header is final or gone; returns how many.
+        """Delete deadline keys long past their time whose header is final or deleted; returns how many.
 
-        Bounded by time in the key. With a wall clock stepped ahead it finds keys of open transactions and leaves them.
+        Bounded by the time in the key. With a wall clock stepped ahead it finds keys of open transactions and leaves
+        them.
         """
         now_ms = max(self._state.cluster.wall_ms(), self._state.clock.wall_ms())
         until_ms = now_ms - int(STALE_AFTER_S * 1000)

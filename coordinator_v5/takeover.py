@@ -1,10 +1,10 @@
-"""What a coordinator reads when it has taken TCIDs: open transactions first, then the headers left to collect.
+"""Loads the TCIDs that a coordinator has taken: open transactions first, then the headers left to collect.
 
-Nothing is replayed. A predecessor can begin nothing more (its begins compare the TCID epoch), so everything open is
-found by its deadline key or stands above the late-index mark. Source: DESIGN §5 (late index) and §9.
+Nothing is replayed. A predecessor can begin nothing more (its begins compare the TCID epoch), so every open transaction
+has a deadline key or lies above the late-index mark. Source: DESIGN §5 (late index) and §9.
 
-However many transactions are open: one id after the other is loaded, in pages with time limits of their own between
-which the loop goes on, and served at once. What goes wrong costs the id it concerns some time, and none of the others.
+Ids are loaded one after the other and served at once. Each is read in pages with their own time limits, and other tasks
+run in between. An error delays only the id it concerns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETRY_S: Final = 0.5
 
 
 class Takeover:
-    """Ids that were taken and are not loaded yet."""
+    """Loads ids that were taken and are not loaded yet."""
 
     def __init__(self, state: CoordinatorState, begins: BeginHandler) -> None:
         self._state = state
@@ -43,7 +43,7 @@ class Takeover:
         """TCID → epoch."""
         self._wanted = asyncio.Event()
         self.idle = asyncio.Event()
-        """Set while there is none."""
+        """Set while no id is left to load."""
         self.idle.set()
         self.to_walk: list[OwnedTcid] = []
         """Loaded, but for the headers left to collect."""
@@ -55,7 +55,7 @@ class Takeover:
             self._wanted.set()
 
     def forget(self, tcid: int) -> None:
-        """It is ours no longer."""
+        """The TCID is lost."""
         self._taken.pop(tcid, None)
 
     async def run(self) -> None:
@@ -69,7 +69,7 @@ class Takeover:
             self.idle.set()
 
     async def _load(self, taken: Mapping[int, int]) -> None:
-        """Each of them once; those that could not be loaded stay."""
+        """Try each once; failed ones stay."""
         try:
             await self._state.cluster.refresh()  # ▲ before any deadline is judged
             indexed = await self._indexed(taken)
@@ -84,12 +84,12 @@ class Takeover:
                 log.warning("coordinator id not loaded, trying again", tcid=tcid, error=str(error))
 
     def _is_taken(self, tcid: int, epoch: int) -> bool:
-        """Whether it is to be loaded under this epoch: it may be lost, and taken again, at any await."""
+        """Whether to load it under this epoch: it may be lost, and taken again, at any await."""
         return self._taken.get(tcid) == epoch
 
     async def _indexed(self, taken: Collection[int]) -> dict[int, list[int]]:
-        """By TCID the counters of transactions with a deadline key. Keys only, of all coordinators: they stand in the
-        order of their deadlines."""
+        """By TCID, the counters of transactions with a deadline key. Reads the keys of all coordinators, without
+        values: they are in the order of deadlines."""
         found: dict[int, list[int]] = {tcid: [] for tcid in taken}
         end = keys.prefix_end(keys.TXN_BY_DEADLINE)
         at_once = self._state.settings.keys_at_once
@@ -103,8 +103,7 @@ class Takeover:
         return found
 
     async def _load_one(self, tcid: int, epoch: int, indexed: list[int]) -> None:
-        """Read what stands in the store about an id and begin to serve it. Raises `StoreUnavailable`; then nothing has
-        changed."""
+        """Read an id's stored state and begin to serve it. Raises `StoreUnavailable`; then nothing has changed."""
         state = self._state
         store, at_once = state.store, state.settings.headers_at_once
         seq = read_seq(await store.get(keys.txn_seq(tcid)))
@@ -127,7 +126,7 @@ class Takeover:
             return
         del self._taken[tcid]
         state.tcids[tcid] = tc
-        # In one go: a client that announces in between would be taken for one that has not. At most `max_open`.
+        # Without a pause, or a client that announces in between would count as absent. At most `max_open`.
         for txn in tc.undecided():
             state.sessions.taken_over(txn, state.awake_s)
         self._begins.take_block(tc)
@@ -142,7 +141,7 @@ class Takeover:
 
 
 def deadline_of(key: bytes) -> tuple[int, TxnId] | None:
-    """What a deadline key says, None of one that is none of ours."""
+    """The parts of a deadline key, None for a key that we did not write."""
     try:
         return keys.deadline_parts(key)
     except UNREADABLE as error:
@@ -151,7 +150,7 @@ def deadline_of(key: bytes) -> tuple[int, TxnId] | None:
 
 
 def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed: bool) -> None:
-    """An open transaction joins those watched; its deadline is converted to the monotonic clock here, once."""
+    """Adds an open transaction to those watched; converts its deadline to the monotonic clock once, here."""
     now = state.clock.monotonic()
     try:
         txn_id = keys.txn_of(record.key)
@@ -163,9 +162,9 @@ def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed:
     if decision is not None:
         saw_final(tc, txn_id, decision, header, now)
         return
-    # ▲ By the cluster's clock, by which it was recorded. By one's own, ten minutes ahead, all that is taken over would
-    # be aborted, and what its clients have sent in it lost; by one behind it would hold readers back for longer. Never
-    # for longer than it was given, and never less than the grace: without a stamp clocks differ as they like.
+    # ▲ By the cluster's clock, which recorded it. A local clock ten minutes ahead would abort all transactions taken
+    # over, and lose what clients sent in them; one behind would hold readers back longer. Never longer than the
+    # timeout, and never less than the grace: without a stamp, clocks may differ by any amount.
     left_ms = min(state.cluster.left_ms(header.timeout_ms, header.created_ms), header.timeout_ms - header.created_ms)
     due = now + max(state.settings.client_grace_s, left_ms / 1000)
     # Deadline keys of transactions above the mark may or may not exist: they are put again, and deleted with the end.
@@ -177,7 +176,7 @@ def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed:
 
 
 async def _walk_finals(state: CoordinatorState, tc: OwnedTcid) -> None:
-    """The decided headers below the mark, in pages: how many there are is not bounded."""
+    """Reads the decided headers below the mark, in pages: their number is not bounded."""
     start, end = keys.txn(TxnId(tc.tcid, 0)), keys.txn(TxnId(tc.tcid, tc.seq.record.indexed_below))
     if start >= end:
         return
@@ -199,7 +198,7 @@ async def _walk_finals(state: CoordinatorState, tc: OwnedTcid) -> None:
 
 
 def _missed(state: CoordinatorState, tc: OwnedTcid, record: KeyValue) -> None:
-    """An open header below the mark without a deadline key: no rule of ours leaves one, a restored backup may."""
+    """An open header below the mark without a deadline key: our rules never leave one, a restored backup may."""
     log.warning("open transaction below the late-index mark", txn=str(keys.txn_of(record.key)))
     _found(state, tc, record, indexed=False)
     txn = tc.find(keys.txn_of(record.key).counter)

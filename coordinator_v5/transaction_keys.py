@@ -1,7 +1,7 @@
-"""Transaction keys: of all clients that name one key the newest is served, and every older one is fenced at once.
+"""Transaction keys: only the newest client that names a key is served; all older ones are fenced at once.
 
-Any coordinator serves any key: the record and its compares decide. A key hashes to one coordinator id all the same, so
-that its holders meet at one process, which then can close the older one's connection. Source: 003; DESIGN §9.
+Any coordinator serves any key: the record and its compares decide. A key still hashes to one coordinator id, so that
+its holders meet at one process, which can then close the older one's connection. Source: 003; DESIGN §9.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from txnwire.ids import TxnId
 from txnwire.ports import Clock
 
 SHOWN: Final = 1000
-"""Keys told of one by one in a coordinator's statistics; the rest only counts."""
+"""Keys listed one by one in a coordinator's statistics; the others are only counted."""
 
 
 class KeyConnection(SessionConnection, Protocol):
-    """What of a holder's connection matters here (`txnwire.calls.Peer`)."""
+    """The part of a holder's connection that keys need (`txnwire.calls.Peer`)."""
 
     def disconnect(self, reason: TxnError) -> None: ...
 
@@ -56,12 +56,12 @@ class _Holder:
 
     def __init__(self, taken: KeyState, connection: KeyConnection, tcid: int) -> None:
         self.tcid = tcid
-        """The one that its key hashes to."""
+        """The TCID that its key hashes to."""
         self.epoch = taken.record.epoch
         self.since_ms = taken.record.since_ms
         self.connection = connection
         self.state: KeyState | None = taken
-        """The key's record where it is known, so that the usual begin takes no read."""
+        """The key's record if known, so that the usual begin takes no read."""
 
 
 class TransactionKeys:
@@ -70,24 +70,24 @@ class TransactionKeys:
         self._begins = begins
         self._ends = ends
         self._holders: dict[bytes, _Holder] = {}
-        """By the key's record; holders that are connected here."""
+        """Holders connected here, by the key's record."""
         self._of_connection: dict[KeyConnection, dict[bytes, None]] = {}
         self._creating: dict[bytes, asyncio.Future[KeyedVerdict | TxnError]] = {}
-        """Begins on their way from here; one of each key, and it outlives whoever asked for it."""
+        """Begins in flight from here; one per key, which outlives its caller."""
 
     # ---- connect ----
 
     async def epoch(self, key: str, owner: str) -> int:
-        """The epoch of a key, to be named by a connect; -1: it was never used."""
+        """The epoch of a key, to pass to a connect; -1: it was never used."""
         state = read_key(await self._state.store.get(keys.txn_key(owner, key), timeout_s=self._state.settings.answer_s))
         return state.record.epoch
 
     async def connect(self, key: str, *, tcid: int, epoch: int, attempt: str, connection: KeyConnection) -> int:
-        """Make this client the holder of `key`, if its epoch is still `epoch`: the next one. Whoever held it before is
-        fenced, its open transaction aborted, its connection closed. The same attempt again is answered alike, and makes
-        `connection` the holder's; so a client that has lost its connection keeps its epoch.
+        """Make this client the holder of `key` if its epoch is still `epoch`; returns the next epoch. The former holder
+        is fenced, its open transaction aborted, its connection closed. A repeated attempt gets the same answer, and
+        makes `connection` the holder's; so a client that has lost its connection keeps its epoch.
 
-        Raises `NotAllowed` where the key has moved on, `Timeout` (ask again with the same attempt), `StoreUnavailable`,
+        Raises `NotAllowed` if the key has moved on, `Timeout` (ask again with the same attempt), `StoreUnavailable`,
         `StoreFull`."""
         limit_s = self._state.settings.answer_s
         try:
@@ -121,7 +121,7 @@ class TransactionKeys:
             self._ends.finish(txn, decision, mine=True)
 
     def _holds(self, name: bytes, state: KeyState, connection: KeyConnection, tcid: int) -> None:
-        """▲ Of two connects whose answers come in the wrong order the one of the higher epoch stands."""
+        """▲ If the answers of two connects come in the wrong order, the higher epoch stays."""
         epoch, before = state.record.epoch, self._holders.get(name)
         if before is not None and before.epoch > epoch:
             raise NotAllowed(f"the transaction key has a newer holder by now, of epoch {before.epoch}")
@@ -141,12 +141,12 @@ class TransactionKeys:
             self._of_connection.pop(connection, None)
 
     def lost(self, tcid: int) -> None:
-        """It is another coordinator's: there its holders meet, and announce themselves."""
+        """Another coordinator has the TCID: holders meet there, and announce themselves."""
         for name in [name for name, holder in self._holders.items() if holder.tcid == tcid]:
             self._forget(self._holders.pop(name).connection, name)
 
     def disconnected(self, connection: KeyConnection) -> None:
-        """It keeps its keys and their epochs; only this coordinator knows no more where it is."""
+        """Its client keeps its keys and their epochs; only this coordinator no longer knows its connection."""
         for name in self._of_connection.pop(connection, {}):
             if self._holders[name].connection is connection:
                 del self._holders[name]
@@ -164,12 +164,12 @@ class TransactionKeys:
         attempt: str,
         connection: SessionConnection,
     ) -> Begun:
-        """Begin the `number`th transaction of the holder of this epoch. The same one again finds what it has made,
-        through whichever coordinator, and how that ended, where it has (D7).
+        """Begin the `number`th transaction of the holder of this epoch. A repeated begin finds the transaction it made,
+        through any coordinator, and its decision if it has ended (D7).
 
-        Raises `ExpiredTransaction` where the key has another holder, `InvalidTxnState` while another transaction of it
-        is open, `NotAllowed` for one that comes late; `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may
-        yet be begun, under its own id, and is not aborted then."""
+        Raises `ExpiredTransaction` if the key has another holder, `InvalidTxnState` while another transaction of it is
+        open, `NotAllowed` if it comes late; `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be
+        begun, under its own id, and is not aborted then."""
         started, limit_s = self._state.clock.monotonic(), self._state.settings.answer_s
         asked = KeyedBegin(keys.txn_key(connection.owner, key), epoch, number)
         session = self._state.sessions.connected(connection)
@@ -225,7 +225,7 @@ class TransactionKeys:
             known = None
 
     def _known(self, asked: KeyedBegin) -> KeyState | None:
-        """The record as last heard of; not where this begin may be one that was made before."""
+        """The record as last heard of; None if this begin may repeat an earlier one."""
         holder = self._holders.get(asked.key)
         if holder is None or holder.state is None or holder.epoch != asked.epoch:
             return None
@@ -255,7 +255,7 @@ class TransactionKeys:
         connection: SessionConnection,
         session: ClientSession,
     ) -> OwnedTransaction:
-        """Send it. ▲ It goes on until it is definite, whether or not anybody still waits for it (DESIGN §4)."""
+        """Send the begin. ▲ It goes on until it is definite, even without a waiter (DESIGN §4)."""
         state = self._state
         now, left_s = state.clock.monotonic(), (header.timeout_ms - header.created_ms) / 1000
         txn = OwnedTransaction(
@@ -308,7 +308,7 @@ class TransactionKeys:
             return  # fenced before its begin was answered
         txn.phase = Phase.OPEN
         if landed is not None and landed.state != OPEN:
-            # Fenced elsewhere meanwhile: this end is refused, and tells the decision.
+            # Fenced elsewhere meanwhile: this end is refused, and returns the decision.
             self._ends.sweep_end(txn, ABORTED, REASON_FENCED)
             return
         if session.connections:
@@ -318,18 +318,18 @@ class TransactionKeys:
         if txn.tc.lost:
             state.sessions.dropped(txn)
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def epoch_held(self, owner: str, key: str) -> int | None:
-        """Of a key whose holder is connected here."""
+        """The epoch of a key whose holder is connected here."""
         holder = self._holders.get(keys.txn_key(owner, key))
         return None if holder is None else holder.epoch
 
     def held(self) -> Sequence[HeldKeyStatistics]:
-        """Those whose holders are connected here, the first `SHOWN` of them."""
+        """Keys whose holders are connected here, the first `SHOWN` of them."""
         now_ms = self._state.clock.wall_ms()
         found: list[HeldKeyStatistics] = []
         for name, holder in self._holders.items():
@@ -342,7 +342,7 @@ class TransactionKeys:
 
 
 async def look(store: MetadataStore, name: bytes) -> tuple[KeyState, KeyValue | None]:
-    """A key's record as it stands and, read after it, the header of the transaction it names."""
+    """A key's stored record and, read after it, the header of the transaction it names."""
     state = read_key(await store.get(name))
     txn_id = state.txn_id
     return state, None if txn_id is None else await store.get(keys.txn(txn_id))
@@ -350,7 +350,7 @@ async def look(store: MetadataStore, name: bytes) -> tuple[KeyState, KeyValue | 
 
 async def delete(store: MetadataStore, clock: Clock, *, owner: str, key: str, epoch: int) -> KeyState:
     """Delete a key whose epoch is `epoch`: its holder is fenced, its open transaction aborted; any process may do it.
-    Repeating it is harmless. Raises `NotAllowed` where the key has moved on, or was never used."""
+    Repeating it is harmless. Raises `NotAllowed` if the key has moved on, or was never used."""
     name = keys.txn_key(owner, key)
     while True:
         state, header = await look(store, name)

@@ -1,6 +1,6 @@
-"""What a coordinator knows of the transactions of one TCID it owns. Pure: time comes in, nothing goes out.
+"""The transactions of one owned TCID, as a coordinator keeps them in memory. Pure: time comes in, nothing goes out.
 
-Transactions stand in id order: `young` until they have their deadline key (most end before they need one), `aged`
+Transactions are in id order: `young` until they have their deadline key (most end before they need one), `aged`
 afterwards. Source: DESIGN §5 (late index, deadlines) and §9.
 """
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from coordinator_v5.sessions import ClientSession
 
 SHORT_TIMEOUT_S = 2.0
-"""Deadlines nearer than this are kept from the begin on, those of longer transactions from when they are aged."""
+"""Shorter timeouts are watched from the begin on, longer ones from when their transaction is aged."""
 
 
 class Phase(Enum):
     BEGINNING = "beginning"
-    """Its begin is on its way; nobody has been told the id."""
+    """Its begin is in flight; no client knows the id."""
     OPEN = "open"
     ENDED = "ended"
     """Decided, refused, or no longer ours."""
 
 
 class EndRequest:
-    """Somebody waits for a decision. `reply` is called exactly once."""
+    """A request that waits for a decision. `reply` is called exactly once."""
 
     __slots__ = ("note", "reason", "reply", "started_at", "state", "txn", "writers")
 
@@ -153,8 +153,8 @@ EndReply = Callable[[RecordedDecision | TxnError], None]
 
 
 class Seen(NamedTuple):
-    """A decided transaction waiting out its retention. `name`: it is a named one. `writers`: how many its commit
-    lists, which its name record takes over."""
+    """A decided transaction in its retention. `name`: of a named one. `writers`: how many its commit lists, which its
+    name record takes over."""
 
     seen_at: float
     final: Collectable
@@ -163,7 +163,7 @@ class Seen(NamedTuple):
 
 
 class IdBlocks:
-    """The ids of one TCID that are in hand: a current block and a spare one, asked for ahead of time."""
+    """The unused ids of one TCID: a current block and a spare one, requested ahead of time."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -173,14 +173,14 @@ class IdBlocks:
 
     @property
     def lowest(self) -> int | None:
-        """The next id that would be given out, None without any in hand."""
+        """The next id to be given out, None if there is none."""
         if self._next < self._end:
             return self._next
         return self._spare[0] if self._spare else None
 
     @property
     def wants_more(self) -> bool:
-        """Whether to ask for a block now, so that nobody has to wait for one."""
+        """Whether to request a block now, so that no begin has to wait for one."""
         return not self.asked and self._spare is None and self._end - self._next <= self._size // 2
 
     def grant(self, first: int, end: int) -> None:
@@ -200,7 +200,7 @@ class IdBlocks:
 
 
 class OwnedTcid:
-    """One TCID under our lease; `epoch` is the create revision of its key. `lost` once it is ours no longer."""
+    """One TCID under our lease; `epoch` is the create revision of its key. `lost`: it is no longer ours."""
 
     def __init__(self, tcid: int, epoch: int, seq: TcSeq, *, id_block: int) -> None:
         self.tcid = tcid
@@ -212,7 +212,7 @@ class OwnedTcid:
         self.young: dict[int, OwnedTransaction] = {}
         self.aged: dict[int, OwnedTransaction] = {}
         self.finals: dict[int, Seen] = {}
-        """By counter, in the order seen: what is to be collected when its retention is over."""
+        """By counter, in the order seen: to be collected when their retention is over."""
         self.waiting: deque[BeginRequest] = deque()
         self.lost = False
         self._deadlines: list[tuple[float, OwnedTransaction]] = []
@@ -234,7 +234,7 @@ class OwnedTcid:
             self.aged.pop(txn.txn_id.counter, None)
 
     def undecided(self) -> list[OwnedTransaction]:
-        """In no order: sorted, a few ten thousand would stop the loop."""
+        """In no order: sorting a few ten thousand would stop the loop."""
         return [*self.aged.values(), *self.young.values()]
 
     @property
@@ -243,13 +243,12 @@ class OwnedTcid:
 
     @property
     def oldest_created_ms(self) -> int | None:
-        """When the transaction that has been open for longest was begun, epoch ms; None without any. O(1): both are in
-        the order of begins."""
+        """When the oldest open transaction began, epoch ms; None without any. O(1): both are in the order of begins."""
         first = next(iter(self.aged.values()), None) or next(iter(self.young.values()), None)
         return None if first is None else first.header.created_ms
 
     def never_given_out(self, counter: int) -> bool:
-        """Whether an id was surely never told to anybody: it is still in hand, or in no block taken so far."""
+        """Whether an id was surely never given out: it is still unused, or in no block taken so far."""
         lowest = self.ids.lowest
         return counter >= self.seq.record.next or (lowest is not None and counter >= lowest)
 
@@ -263,7 +262,7 @@ class OwnedTcid:
             heapq.heapify(self._deadlines)
 
     def overdue(self, now: float, most: int) -> int:
-        """Deadlines on the heap that have passed, without taking them, up to `most`. O(how many they are)."""
+        """Number of passed deadlines on the heap, up to `most`; takes none. O(that number)."""
         found, look = 0, [0]
         while look and found < most:
             at = look.pop()
@@ -273,15 +272,15 @@ class OwnedTcid:
         return found
 
     def due(self, now: float, limit: int) -> list[OwnedTransaction]:
-        """At most `limit` transactions whose deadline has passed and that nobody is ending, the most overdue first;
-        each is returned once: a caller whose abort does not come to a verdict hands it to `watch_deadline` again."""
+        """At most `limit` transactions whose deadline has passed and that are not being ended, the most overdue first.
+        Each is returned once: if its abort gets no verdict, the caller hands it to `watch_deadline` again."""
         found: list[OwnedTransaction] = []
         while len(found) < limit and self._deadlines and self._deadlines[0][0] <= now:
             txn = heapq.heappop(self._deadlines)[1]
             if txn.phase is Phase.OPEN and txn.ending is None:
                 found.append(txn)
             elif txn.phase is not Phase.ENDED:
-                # Its begin or its end is on its way: look again soon.
+                # Its begin or its end is in flight: look again soon.
                 heapq.heappush(self._deadlines, (now + 0.5, txn))
         return found
 
@@ -290,7 +289,7 @@ class OwnedTcid:
     def to_index(self, now: float, after_s: float, limit: int) -> list[OwnedTransaction]:
         """Open transactions older than `after_s` without a deadline key, in id order, at most `limit` of them.
 
-        One that is being ended is left out: its end was sent without the deletion of a deadline key."""
+        A transaction being ended is left out: its end was sent without the deletion of a deadline key."""
         found: list[OwnedTransaction] = []
         for txn in self.young.values():
             if now - txn.begun_at < after_s:
@@ -323,12 +322,12 @@ class OwnedTcid:
     def saw_final(
         self, counter: int, committed: bool, revision: int, *, now: float, name: str | None, writers: int = 0
     ) -> None:
-        """Start its retention, unless that has started before."""
+        """Start its retention, unless it has started before."""
         if counter not in self.finals:
             self.finals[counter] = Seen(now, Collectable(counter, committed, revision), name, writers)
 
     def collectable(self, now: float, retention_s: float, limit: int) -> list[Seen]:
-        """Remove and return what has waited long enough, in id order."""
+        """Remove and return transactions whose retention is over, in id order."""
         found: list[Seen] = []
         for seen in islice(self.finals.values(), limit):
             if now - seen.seen_at < retention_s:

@@ -1,6 +1,6 @@
 """The metadata store: every key and record in etcd, every write that changes them, and the client that sends them.
 
-`keys` and `records` say what etcd holds, and `store` what a store is asked; `access` is how it is asked, `etcd` and
-`memory` answer, and `writes` builds the conditional commits. Imports `txnwire` alone. Begin with `store`, `keys` and
-`records`.
+`keys` and `records` define what etcd holds, and `store` the interface of a store; `access` sends the requests, `etcd`
+and `memory` answer them, and `writes` builds the conditional commits. Imports `txnwire` alone. Begin with `store`,
+`keys` and `records`.
 """

@@ -1,15 +1,15 @@
-"""The cluster's clock: what deadlines are made and judged by, however the clocks of single machines are set.
+"""The cluster's clock, which sets and judges deadlines, whatever the clocks of single machines show.
 
-One coordinator stamps `/clock` every few seconds. Everybody else keeps the offset between its own monotonic clock and
-the stamps, so the cluster's clock is one, and never jumps: whoever stamps next goes on from the stamps it has seen, by
-its own monotonic clock, and moves towards its own wall clock by half a millisecond a second at most.
+One coordinator stamps `/clock` every few seconds. Every other process keeps the offset between its own monotonic clock
+and the stamps, so there is one cluster clock, and it never jumps: the next stamper continues from the stamps it has
+seen, by its own monotonic clock, and moves towards its own wall clock by half a millisecond a second at most.
 
-A process that has seen nobody stamp cannot tell how old the last stamp is: the cluster may have stood still for a day,
-or its own clock may be a day ahead. It sets the clock forth to its own and writes down by how much: what was recorded
-before such a leap is judged by the clock without it (`ClusterTime.left_ms`). Where the two are seconds apart, as behind
-a restart, it believes its own clock.
+A process that has seen no live stamp cannot tell how old the last one is: the cluster may have stood still for a day,
+or its own clock may be a day ahead. It sets the cluster clock forward to its own and records by how much: times
+recorded before such a leap are judged by the clock without it (`ClusterTime.left_ms`). If the two are only seconds
+apart, as after a restart, it trusts its own clock.
 
-A stamp arrives some time after it was made, never before: of the latest ones that with the least delay counts.
+A stamp arrives some time after it was made, never before: of the latest stamps the one with the least delay counts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from txnwire.ports import Clock
 
 SAMPLES: Final = 20
 FRESH_S: Final = 60.0
-"""Who has seen a stamp so lately, by both of its clocks, goes on from there."""
+"""A process that saw a stamp this recently, by both of its clocks, continues from it."""
 TRUSTED_S: Final = 15.0
-"""By so much a wall clock is believed to be ahead of a stamp of unknown age: a restart takes as long."""
+"""A wall clock is trusted if it is at most this far ahead of a stamp of unknown age: a restart takes about as long."""
 SLEWED: Final = 0.0005
-"""Of the time that passes: as much as any clock drifts, and two seconds in an hour."""
+"""Share of the time passed: as much as any clock drifts, and two seconds in an hour."""
 LEAST_LEAP_MS: Final = 1000
 MOST_LEAPS: Final = 16
 WARN_AGAIN_S: Final = 600.0
@@ -49,40 +49,40 @@ class _Before(NamedTuple):
 
 
 class ClusterTime:
-    """Pure. `now_s` is the monotonic clock of this process, `wall_ms` its wall clock."""
+    """Computes the cluster's time. Pure. `now_s` is the monotonic clock of this process, `wall_ms` its wall clock."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=SAMPLES)
-        """Stamps less this process's monotonic clock when they were seen, in milliseconds."""
+        """Stamps minus this process's monotonic clock when they were seen, in milliseconds."""
         self._leaps: tuple[tuple[int, int], ...] = ()
         self._seen: tuple[float, int] | None = None
-        """This process's clocks when it last saw somebody stamp."""
+        """This process's clocks when it last saw a live stamp."""
         self._guessed = False
-        """Whether how old the last stamp is was taken from this process's wall clock."""
+        """Whether the age of the last stamp was taken from this process's wall clock."""
         self._newest_ms = -1
         self._stamped_ms = -1
         self._stamped_at = 0.0
         self._before: _Before | None = None
-        """What was known before a term of which no stamp is known to stand in the store yet."""
+        """The state before this term, kept until one of its stamps is known to be in the store."""
 
     @property
     def known(self) -> bool:
-        """Whether there is a stamp at all. Until then every process goes by its own clock."""
+        """Whether there is a stamp at all. Before that every process uses its own clock."""
         return bool(self._samples)
 
     def now_ms(self, now_s: float, wall_ms: int) -> int:
         return int(now_s * 1000 + max(self._samples)) if self._samples else wall_ms
 
     def left_ms(self, deadline_ms: int, since_ms: int, now_s: float, wall_ms: int) -> int:
-        """From now to a deadline that was recorded when the clock was at `since_ms`.
+        """Time left until a deadline that was recorded when the clock was at `since_ms`.
 
-        ▲ On the clock that it was recorded by. By a clock that has been set forth in between every transaction would
-        be past its deadline, and aborted though its client is at work."""
+        ▲ On the clock that recorded it. By a clock set forward in between, every transaction would be past its
+        deadline, and aborted while its client works."""
         leapt_ms = sum(by_ms for at_ms, by_ms in self._leaps if since_ms < at_ms)
         return deadline_ms - (self.now_ms(now_s, wall_ms) - leapt_ms)
 
     def learn(self, stamp: ClockStamp, now_s: float, wall_ms: int, *, live: bool) -> None:
-        """A stamp was read, or (`live`) has just been made by somebody."""
+        """A stamp was read, or (`live`) has just been written."""
         if stamp.ms <= self._stamped_ms:
             return  # one of its own
         if live:
@@ -94,11 +94,11 @@ class ClusterTime:
             self._guessed = True
             self._samples.append(wall_ms - now_s * 1000)
         self._samples.append(stamp.ms - now_s * 1000)
-        if stamp.ms >= self._newest_ms:  # ▲ a read may be older than what the watch has told since
+        if stamp.ms >= self._newest_ms:  # ▲ a read may be older than what the watch has delivered since
             self._newest_ms, self._leaps = stamp.ms, stamp.leaps
 
     def lead(self, now_s: float, wall_ms: int) -> None:
-        """This process stamps from now on, and has read the last stamp before."""
+        """This process stamps from now on; it has read the last stamp before."""
         if self._before is None:
             self._before = _Before(tuple(self._samples), self._leaps, self._guessed, self._stamped_ms)
         self._stamped_at = now_s
@@ -110,7 +110,7 @@ class ClusterTime:
             self._set(wall_ms, now_s)
 
     def stamp(self, now_s: float, wall_ms: int) -> ClockStamp:
-        """The next one of whoever leads."""
+        """The leader's next stamp."""
         cluster_ms = now_s * 1000 + max(self._samples)
         most_ms = max(0.0, now_s - self._stamped_at) * 1000 * SLEWED
         self._set(cluster_ms + max(-most_ms, min(most_ms, wall_ms - cluster_ms)), now_s)
@@ -119,15 +119,15 @@ class ClusterTime:
         return ClockStamp(ms=self._stamped_ms, leaps=self._leaps)
 
     def stamped(self, now_s: float, wall_ms: int) -> None:
-        """The latest stamp of this process stands in the store."""
+        """The latest stamp of this process is stored."""
         self._seen = now_s, wall_ms
         self._before = None
 
     def deposed(self) -> None:
         """This process stamps no more.
 
-        ▲ Without what it has set the clock to and nobody was told of: by a clock that leapt for this process alone it
-        would take every stamp of its successor for one of its own, and forget names for as long as it leapt too early.
+        ▲ Drop a clock setting that was never stored: with a clock that leapt for this process alone it would take every
+        stamp of its successor for one of its own, and expire names too early by the leap.
         """
         if (before := self._before) is not None:
             self._before = None
@@ -146,7 +146,7 @@ class ClusterTime:
 
 
 def _bounded(leaps: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The oldest two as one, which gives what was recorded between them too much time rather than too little."""
+    """Joins the oldest two leaps, which gives times recorded between them too much time rather than too little."""
     if len(leaps) <= MOST_LEAPS:
         return leaps
     (_, first_ms), (at_ms, second_ms), *rest = leaps
@@ -175,7 +175,7 @@ class ClusterClock:
 
     @property
     def ahead_s(self) -> float:
-        """This process's wall clock less the cluster's; 0 without a stamp."""
+        """This process's wall clock minus the cluster's; 0 without a stamp."""
         return (self._clock.wall_ms() - self.wall_ms()) / 1000
 
     async def run(self) -> None:
@@ -201,7 +201,7 @@ class ClusterClock:
         return True
 
     async def refresh(self) -> int:
-        """Read the last stamp; the revision it was read at. Raises `StoreUnavailable`."""
+        """Read the last stamp; returns the revision of the read. Raises `StoreUnavailable`."""
         revision, (record,) = await self._store.get_many([keys.CLOCK])
         if record is not None:
             self._learn(record, live=False)
@@ -222,10 +222,10 @@ class ClusterClock:
             self._warned_at = now
             log.warning("clock_differs_from_the_cluster", ahead_s=round(self.ahead_s, 1), clock_warn_s=self._warn_s)
 
-    # ---- of whoever stamps ------------------------------------------------------------------------------------------
+    # ---- for the stamper --------------------------------------------------------------------------------------------
 
     async def lead(self) -> None:
-        """Before the first stamp of a term. Raises `StoreUnavailable`."""
+        """Call it before the first stamp of a term. Raises `StoreUnavailable`."""
         await self.refresh()
         self._time.lead(self._clock.monotonic(), self._clock.wall_ms())
 
@@ -237,6 +237,6 @@ class ClusterClock:
         self._time.stamped(self._clock.monotonic(), self._clock.wall_ms())
 
     async def deposed(self) -> None:
-        """Somebody else stamps. Raises `StoreUnavailable`."""
+        """Another coordinator stamps. Raises `StoreUnavailable`."""
         self._time.deposed()
         await self.refresh()

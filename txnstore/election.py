@@ -1,7 +1,7 @@
 """Elections on lease keys, `/leader/<what>` (DESIGN §4, §9): one holder at a time, told apart by the epoch.
 
 The epoch is the key's create revision. The lease only speeds up fail-over; ▲ safety is `Leadership.still_held`, which
-the holder puts into every write of its role, so that one that was paused and has been followed can change nothing.
+the holder puts into every write of its role, so that a paused holder with a successor can change nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RETRY_S = (0.1, 0.5)
 
 
 class Leadership:
-    """One term of one holder; over when the lease or the key is gone."""
+    """One term of one holder; it ends with the lease or the key."""
 
     def __init__(self, store: MetadataStore, key: bytes, epoch: int, lease: Lease) -> None:
         self.key = key
@@ -44,7 +44,7 @@ class Leadership:
         return self._lease.valid()
 
     async def wait_lost(self) -> None:
-        """Return once the lease cannot be counted on any more, or the key has been deleted or replaced."""
+        """Return once the lease cannot be relied on any more, or the key has been deleted or replaced."""
         waits = [asyncio.create_task(self._lease.wait_lost()), asyncio.create_task(self._wait_key_changed())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +68,7 @@ class Leadership:
 
 
 class Election:
-    """One process's candidacy for `/leader/<what>`; `campaign` as often as a term has ended."""
+    """One process's candidacy for `/leader/<what>`; call `campaign` again after each term."""
 
     def __init__(
         self, store: MetadataStore, random: Random, *, what: str, id: str, address: str, lease_ttl_s: float
@@ -81,12 +81,12 @@ class Election:
         self._former_selves = FormerSelves()
 
     async def campaign(self) -> Leadership:
-        """Wait until elected, over any trouble of the store. Cancel-safe: a cancelled campaign leaves no key behind."""
+        """Wait until elected, despite errors of the store. Cancel-safe: a cancelled campaign leaves no key behind."""
         while True:
             try:
                 if (leadership := await self._try()) is not None:
                     return leadership
-            except TxnError as error:  # a candidate never gives up: whatever is wrong with the store may be mended
+            except TxnError as error:  # a candidate never gives up: any fault of the store may be repaired
                 log.warning("election_retry", key=self._key.decode(), error=str(error))
                 await asyncio.sleep(self._random.uniform(*_RETRY_S))
 
@@ -103,7 +103,9 @@ class Election:
         return None
 
     def _is_former_self(self, holder: KeyValue) -> bool:
-        """A key left by this id's previous process, or by a term of this one that ended without an answer."""
+        """Whether this id's previous process left the key, or an earlier term of this process that ended without an
+        answer.
+        """
         mine = decode(RegistrationRecord, holder.value, key=holder.key).id == self._registration.id
         self._former_selves.found([holder.lease] if mine and holder.lease else [])
         return self._former_selves.may_end(holder.lease)
@@ -116,7 +118,7 @@ class Election:
             commit = Commit((absent(self._key),), (put,), else_reads=(Read(self._key),))
             result = await self._store.commit(commit)
         except BaseException:
-            # The put may still land; on a revoked lease etcd refuses it, so that no key outlives its candidate.
+            # The put may still land; etcd refuses it on a revoked lease, so that no key outlives its candidate.
             await lease.revoke()
             raise
         if result.succeeded:

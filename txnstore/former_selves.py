@@ -1,9 +1,9 @@
-"""Which leases a process may end because its own name stands on them: its predecessors', never a living namesake's.
+"""Decides which leases under its own name a process may end: its predecessors', never a living namesake's.
 
-▲ A process that was paused wakes up and finds its name taken by the one that was started in its place. If each ended
-the other's lease to have the name back, neither would ever hold anything for long. So only what stood there at the
-first look is a predecessor's (whoever starts under a name has it), and what this process was granted itself; who finds
-any other lease waits until it is gone. Used by elections, brokers and coordinators.
+▲ A paused process wakes up and finds its name held by its replacement. If each ended the other's lease to get the name
+back, neither would hold anything for long. So a process may end the leases found at its first look (a process that
+starts under a name takes it over), and those granted to itself; for any other lease it waits until it is gone. Used by
+elections, brokers and coordinators.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Iterable
 from typing import Final
 
 REMEMBERED: Final = 64
-"""Leases of its own: each is gone from the store long before so many more have been granted."""
+"""Number of own leases remembered: each is gone from the store long before this many more are granted."""
 
 
 class FormerSelves:
-    """Of one process and one name."""
+    """The leases that one process may end under one name."""
 
     def __init__(self) -> None:
         self._looked = False
         self._leases: dict[int, None] = {}
 
     def found(self, leases: Iterable[int]) -> None:
-        """These leases hold the name now. At the first look they are predecessors', later on it changes nothing."""
+        """These leases hold the name now. At the first look they are predecessors'; later calls change nothing."""
         if not self._looked:
             self._looked = True
             self._leases.update(dict.fromkeys(leases))
 
     def granted(self, lease: int) -> None:
-        """This process has been granted `lease`; what it finds from now on is no predecessor's."""
+        """This process was granted `lease`; leases found from now on are no predecessor's."""
         self._looked = True
         self._leases[lease] = None
         while len(self._leases) > REMEMBERED:

@@ -74,7 +74,7 @@ def txn_ops(txn_id: TxnId) -> bytes:
 
 
 def write_ops(txn_id: TxnId, segment: str) -> bytes:
-    """Prefix of one segment's write ops: what its owner, and nobody else, range-deletes."""
+    """Prefix of one segment's write ops: only the segment's owner range-deletes it."""
     return txn_ops(txn_id) + segment.encode() + b"/w/"
 
 
@@ -88,7 +88,7 @@ def op(prefix: bytes, epoch: int, counter: int) -> bytes:
 
 
 def op_txn(key: bytes) -> TxnId:
-    """The transaction of an op key, or of whatever else stands under its ops."""
+    """The transaction of an op key, or of any other key under its ops."""
     return TxnId.parse(key[len(TXN_OP) :].decode().partition("/")[0])
 
 
@@ -174,7 +174,7 @@ def segment_state(segment: str) -> bytes:
 
 
 def tc_member(coordinator_id: str) -> bytes:
-    """Right before `TC`: one range holds who is there and who has what."""
+    """Sorts right before `TC`: one range holds the members and the holders."""
     return TC_MEMBER + coordinator_id.encode()
 
 
@@ -196,8 +196,8 @@ def aborted(segment: str, txn_id: TxnId, writer: int | None = None) -> bytes:
 def segment_state_parts(key: bytes) -> tuple[str, str]:
     """(segment path, `watermark` or `aborted/…`) of a key under `SEGMENT_STATE`.
 
-    ▲ The four parts of the path are counted off from the front: a tenant, namespace or topic may be called `aborted` or
-    `watermark`, and a segment whose aborted records cannot be read is served by nobody.
+    ▲ The four parts of the path are counted from the front: a tenant, namespace or topic may be called `aborted` or
+    `watermark`, and no broker can serve a segment whose aborted records it cannot read.
     """
     *path, rest = key[len(SEGMENT_STATE) :].decode().split("/", 4)
     if len(path) != 4 or not (rest == "watermark" or rest.startswith("aborted/")):
@@ -233,7 +233,7 @@ def ledger_pages(segment: str) -> bytes:
 
 
 def ledger_page(segment: str, ledger_id: int) -> bytes:
-    """So many digits that keys stand in the order of the ids."""
+    """With enough digits that keys sort in the order of the ids."""
     return ledger_pages(segment) + f"{ledger_id:016d}".encode()
 
 
@@ -282,7 +282,7 @@ def topic_and_name(key: bytes) -> tuple[str, str]:
 
 
 def drained_by_subscription(topic_path: str, subscription_name: str) -> bytes:
-    """Prefix of the sealed segments that a subscription has wholly consumed."""
+    """Prefix of the sealed segments that a subscription has consumed completely."""
     return DRAINED + f"{topic_path}/{subscription_name}/".encode()
 
 

@@ -1,7 +1,7 @@
 """Keeping etcd small: compaction, defragmentation and the quota's alarm, run by one elected process (DESIGN §4).
 
-Without compaction a 2 GiB quota is full after some 5 million mutations: in minutes. The decisions stand in pure
-functions and `CompactionPlan`; `Maintenance` carries them out.
+Without compaction a 2 GiB quota is full after some 5 million mutations: in minutes. Pure functions and `CompactionPlan`
+decide; `Maintenance` acts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`keep_s` is what a watch may be cut off for without a re-listing, and must be above `pins.REPORT_AFTER_S`. Two
+    """`keep_s`: how long a watch may be cut off without a re-listing; must be above `pins.REPORT_AFTER_S`. Two
     defragmentations are at least a cooldown apart: etcd serves nothing while it defragments."""
 
     every_s: float = 10.0
@@ -37,7 +37,7 @@ class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintainedStore(Protocol):
-    """What `Maintenance` needs of a store; `StoreClient` has it."""
+    """The part of a store that `Maintenance` needs; `StoreClient` has it."""
 
     @property
     def quota_bytes(self) -> int: ...
@@ -52,7 +52,7 @@ class MaintainedStore(Protocol):
 
 
 class CompactionPlan:
-    """Which revision may be compacted when. Pure."""
+    """Decides which revision may be compacted when. Pure."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
@@ -65,7 +65,7 @@ class CompactionPlan:
             self._samples.append((now, revision))
 
     def due(self, now: float, oldest_pin: int | None) -> int | None:
-        """The newest sampled revision that is `keep_s` old and above no pinned one; None where there is none."""
+        """The newest sampled revision that is `keep_s` old and not above a pinned one; None if there is none."""
         found = None
         while self._samples:
             sampled_at, revision = self._samples[0]
@@ -80,20 +80,20 @@ class CompactionPlan:
 
 
 def worth_defragmenting(status: StoreStatus, quota_bytes: int) -> bool:
-    """The file is at least half the quota and more than half of it is free pages; or it comes close to the quota, by
-    which etcd measures it, while what is in use does not."""
+    """True if the file is at least half the quota and more than half of it is free pages; or if the file, by which etcd
+    measures the quota, is close to it while the bytes in use are not."""
     mostly_free = 2 * status.db_bytes >= quota_bytes and 2 * status.db_bytes_in_use < status.db_bytes
     return mostly_free or is_pressing(status, quota_bytes)
 
 
 def is_pressing(status: StoreStatus, quota_bytes: int) -> bool:
-    """Once nothing can be put any more, what is reported as in use is out of date until the next write."""
+    """Once no put succeeds any more, the reported bytes in use are out of date until the next write."""
     near = status.db_bytes >= PRESSING_SHARE * quota_bytes
     return status.no_space or (near and status.db_bytes_in_use < SOFT_LIMIT_SHARE * quota_bytes)
 
 
 class Maintenance:
-    """One holder's term. `guard` is compared with every mark (`Leadership.still_held`): `run` ends once it fails."""
+    """One holder's term. Every mark compares `guard` (`Leadership.still_held`): `run` ends once it fails."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Maintenance:
         self._defragmented_at = float("-inf")
 
     async def run(self) -> None:
-        """Until cancelled, or until somebody else holds the role."""
+        """Runs until cancelled, or until another process holds the role."""
         while True:
             try:
                 await self.step()
@@ -124,7 +124,7 @@ class Maintenance:
             await asyncio.sleep(self._settings.every_s)
 
     async def step(self) -> None:
-        """Sample, compact what is due, defragment and disarm as need be. Raises `NotOwner`, `StoreUnavailable`."""
+        """Sample, compact, defragment and disarm as needed. Raises `NotOwner`, `StoreUnavailable`."""
         await self._sample()
         revision = self._plan.due(self._clock.monotonic(), await self._oldest_pin())
         if revision is not None:
@@ -134,13 +134,13 @@ class Maintenance:
     async def _sample(self) -> None:
         """Sample by writing a record that has a revision to itself.
 
-        Etcd releases before mid-2024 that are compacted at the revision of a deletion forget it, and a watch resumed
-        just there never hears of it (etcd-io/etcd#18089). The revision of a put of ours is not one of a deletion."""
+        Etcd releases before mid-2024 forget a deletion if compacted at its revision, and a watch resumed just there
+        misses it (etcd-io/etcd#18089). The revision of our own put is never one of a deletion."""
         now = self._clock.monotonic()
         mark = encode(CompactionMark(by=self._by, time_ms=self._clock.wall_ms()))
         try:
             revision = await self._store.mark_revision(keys.COMPACTION, mark, self._guard)
-        except StoreFull:  # nothing can be put: compacting is all the more urgent
+        except StoreFull:  # no put succeeds: compaction is all the more urgent
             revision = (await self._store.status()).revision
         self._plan.sample(now, revision)
 
@@ -151,7 +151,7 @@ class Maintenance:
         return min(pins if own is None else [*pins, own], default=None)
 
     async def mind_size(self) -> None:
-        """Defragment and disarm as need be; puts nothing. Raises `StoreUnavailable`."""
+        """Defragment and disarm as needed; puts nothing. Raises `StoreUnavailable`."""
         status = await self._store.status()
         quota_bytes = status.quota_bytes or self._store.quota_bytes
         now = self._clock.monotonic()

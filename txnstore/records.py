@@ -1,6 +1,6 @@
 """The values in etcd: one-line JSON with stable field order and `"v":1` first (DESIGN §4).
 
-`encode` and `decode` are the only way in and out. A record with an unknown version, or that does not parse, raises
+All records pass through `encode` and `decode`. A record with an unknown version, or that does not parse, raises
 `DataCorrupt` naming its key; unknown fields of a known version are ignored, so that a newer writer may add some.
 """
 
@@ -21,19 +21,19 @@ REASON_TIMEOUT: Final = "timeout"
 REASON_FENCED: Final = "fenced"
 REASON_ADMIN: Final = "admin"
 REASON_LOST: Final = "lost"
-"""It was committed, and a repair found that a part of it is missing in the data folder."""
+"""It was committed, and a repair found a part of it missing in the data folder."""
 REASON_SESSION: Final = "session"
 """Its client vanished: no connection and no announcement within the grace (DESIGN §9)."""
 REASON_UNANSWERED: Final = "unanswered"
-"""Its begin went unanswered for so long that the client was served with another id (DESIGN §4)."""
+"""Its begin stayed unanswered so long that the client got another id (DESIGN §4)."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """`/txn/<txnId>`. Written once OPEN, once decided: `version == 1` *is* OPEN (DESIGN §5).
 
     `timeout_ms`, `created_ms`, `finalized_ms`: absolute epoch milliseconds. `attempt`: hex, the identity under which a
-    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writes.writer_lists`). `note`: what
-    the commit of a named one has noted, None also in records of earlier versions."""
+    lost begin is repeated. `writers`: None counts all, a list only these (`txnstore.writes.writer_lists`). `note`: the
+    note of a named transaction's commit, None also in records of earlier versions."""
 
     v: int = 1
     state: str
@@ -56,9 +56,9 @@ NO_WRITER = 0
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`/txn-op/<txnId>/<seq>`. `positions` of an ack: `[ledger_id, entry_id, count, hex bitmap of indexes or ""]`;
-    for a cumulative ack `cumulative` is true and there is exactly one. A write's position is not known yet.
-    `consumer`: who acked, `name@incarnation`; a successor of the segment's owner has to know whose acks are pending."""
+    """`/txn-op/<txnId>/<seq>`. `positions` of an ack: `[ledger_id, entry_id, count, hex bitmap of indexes or ""]`; for
+    a cumulative ack `cumulative` is true and there is exactly one. A write's position is not known yet. `consumer`: who
+    acked, `name@incarnation`; the segment's next owner must know whose acks are pending."""
 
     v: int
     kind: str
@@ -84,8 +84,8 @@ class TxnSeq(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TxnName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`keep_ms`: how long it stays once collected; 0: the default. `keep_newest`: for ever while it is the newest
-    commit of its prefix; ▲ what earlier versions wrote says nothing of it, and was promised that."""
+    """`keep_ms`: how long it is kept after collection; 0: the default. `keep_newest`: kept for ever while it is the
+    newest commit of its prefix; ▲ True by default, because earlier versions promised that without writing it."""
 
     v: int
     txn_id: str
@@ -107,7 +107,7 @@ class OutcomeBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbortedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_position` `[ledger_id, entry_id]`, or None where nobody knew it (▲ §5: leftovers of an ownerless segment)"""
+    """`max_position` `[ledger_id, entry_id]`, or None if unknown (▲ §5: leftovers of an ownerless segment)"""
 
     v: int = 1
     max_position: tuple[int, int] | None
@@ -130,9 +130,9 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayoutChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A split or merge that was accepted and is neither done nor given up (DESIGN §8). `kind`: `"split"` or
-    `"merge"`; `parents`: ids of the active segments it seals; `at`: the first hash of a split's upper child;
-    `id`: hex, names it in the seals of its parents; `since_ms`: absolute epoch milliseconds."""
+    """A split or merge that was accepted and is neither done nor given up (DESIGN §8). `kind`: `"split"` or `"merge"`;
+    `parents`: ids of the active segments it seals; `at`: the first hash of a split's upper child; `id`: hex, identifies
+    it in the seals of its parents; `since_ms`: absolute epoch milliseconds."""
 
     id: str
     kind: str
@@ -143,12 +143,12 @@ class LayoutChange(msgspec.Struct, frozen=True, kw_only=True):
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`/topic/<topic>`: the DAG whose active leaves tile 0000–ffff exactly (DESIGN §8). `created_segments`: how many
-    the topic was created with; together with `policies` that is the shape a repeated creation is compared with.
-    `deleting_ms`: since when it is being deleted (absolute epoch milliseconds), 0 while it lives. `changes`: splits and
-    merges under way, no two of one segment. `pruning`: ids of sealed segments that are forgotten: their owners erase
-    them; one that is in `segments` no more has drained records left. `lost_id`: no segment above it that is not in
-    `segments` any more ever held anything; of one at or below it, something may have been trimmed. `first_segment_id`:
-    a lower one was of an earlier topic of this name; -1 in what earlier versions wrote."""
+    the topic was created with; a repeated creation is compared with it and `policies`. `deleting_ms`: when its deletion
+    began (absolute epoch milliseconds), 0 while it lives. `changes`: splits and merges under way, no two of one
+    segment. `pruning`: ids of sealed segments being pruned: their owners erase them; an id no longer in `segments` has
+    drained records left. `lost_id`: segments above it that have left `segments` never held anything; one at or below it
+    may have had entries trimmed. `first_segment_id`: a lower id belonged to an earlier topic of this name; -1 in
+    records of earlier versions."""
 
     v: int = 1
     epoch: int
@@ -165,21 +165,21 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentIds(msgspec.Struct, frozen=True, kw_only=True):
-    """`/segment-ids`: no deleted topic had a segment with id `floor` or above. New topics begin there, so that no id
-    of a deleted one is used twice under the same name."""
+    """`/segment-ids`: no deleted topic had a segment with id `floor` or above. New topics begin there, so that no id of
+    a deleted topic is reused under the same name."""
 
     v: int = 1
     floor: int
 
 
 PAGED: Final = 2
-"""The version of a ledger list whose older part stands in pages."""
+"""The version of a ledger list whose older part is in pages."""
 
 
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`closed_length`: entries in it once closed, None while open. `opened_ms`, `closed_ms`: absolute epoch
-    milliseconds. `aborted`: so many aborted records stand in its sidecar and no longer in etcd; 0: it has none.
-    `newest_ms`: nothing in it was published later, by its producers' clocks; None while that is not known."""
+    """`closed_length`: its entries once closed, None while open. `opened_ms`, `closed_ms`: absolute epoch milliseconds.
+    `aborted`: number of aborted records in its sidecar and no longer in etcd; 0: it has no sidecar. `newest_ms`: the
+    latest publish time in it, by its producers' clocks; None while unknown."""
 
     ledger_id: int
     closed_length: int | None = None
@@ -192,14 +192,13 @@ class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment, `sealed_by`: the `LayoutChange` it was
-    sealed for, which, if the topic's record tells of it no more and the segment is active, was given up: then the seal
-    is undone. `trimmed_below`: first position kept;
-    ledgers before it are read no more, and leave the list once they are deleted. `trimmed_through`: the last entry that
-    was trimmed, which tells a reader that has read all of that from one that has missed some. `paged`: so many ledgers,
-    all older than these, stand in `/ledger-page/<segment>/…`; `paged_bytes`: so many bytes are in those of them that
-    are kept. With pages `v` is 2: whoever does not know of them must not take the rest for the whole. `made`: the open
-    ledger whose file has surely been made; one that is listed and not there may otherwise never have been."""
+    """`/ledger/<segment>`. `sealed`: the end position of a sealed segment. `sealed_by`: the `LayoutChange` it was
+    sealed for; if the topic's record no longer has it and the segment is active, the change was given up and the seal
+    is undone. `trimmed_below`: first position kept; ledgers before it are no longer read, and leave the list once
+    deleted. `trimmed_through`: the last trimmed entry, which tells a reader whether it has read all trimmed entries or
+    missed some. `paged`: number of ledgers, all older than these, in `/ledger-page/<segment>/…`; `paged_bytes`: bytes
+    of those of them that are kept. With pages `v` is 2: a reader without pages must not take the rest for the whole.
+    `made`: the open ledger whose file surely exists; any other listed ledger without a file may never have had one."""
 
     v: int = 1
     ledgers: list[LedgerInfo]
@@ -213,7 +212,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`/ledger-page/<segment>/<ledger id>`: closed ledgers, oldest first, that the head gave up
+    """`/ledger-page/<segment>/<ledger id>`: closed ledgers, oldest first, moved out of the head
     (`segments.log.ledger_pages`)."""
 
     v: int = 1
@@ -221,8 +220,8 @@ class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
-    """`/cursor/<segment>/<subscription>/mark`: everything at or below `position` is acked. `seeks`: how often it has
-    been set anew."""
+    """`/cursor/<segment>/<subscription>/mark`: everything at or below `position` is acked. `seeks`: number of seeks so
+    far."""
 
     v: int = 1
     position: tuple[int, int]
@@ -231,7 +230,7 @@ class CursorMark(msgspec.Struct, frozen=True, kw_only=True):
 
 class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):
     """`/cursor/<segment>/<subscription>/<ledger>-<n>`: entries of one ledger from `first_entry` on. `acked`: hex
-    bitmap, LSB first, of wholly acked ones. `partial`: `[entry_id, messages, hex bitmap of acked indexes]`."""
+    bitmap, LSB first, of entries acked completely. `partial`: `[entry_id, messages, hex bitmap of acked indexes]`."""
 
     v: int = 1
     ledger_id: int
@@ -243,7 +242,7 @@ class CursorBlock(msgspec.Struct, frozen=True, kw_only=True):
 class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`start`: `{"kind": "earliest"|"latest"|"timestamp"|"message_id", …}`; `latest` and `timestamp` are resolved at
     creation into `positions`: segment path → `[ledger_id, entry_id]` of the last entry *not* delivered. `deleting_ms`:
-    since when it is being deleted, 0 while it lives."""
+    when its deletion began, 0 while it lives."""
 
     v: int = 1
     type: str
@@ -264,16 +263,16 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
     """`/drained/<topic>/<subscription>/<segment id>`: the subscription has consumed all of a sealed segment, through
-    `end`, so its children may be read. Written by the segment's owner with or behind the cursor that says so; goes with
-    a seek back, the subscription, the topic, or the segment."""
+    `end`, so its children may be read. The segment's owner writes it with or after the cursor that proves it; it is
+    deleted with a seek back, the subscription, the topic, or the segment."""
 
     v: int = 1
     end: tuple[int, int]
 
 
 class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
-    """`/load/<segment>`: what came in over the last `window_s` seconds, a second; `taken_ms`: absolute epoch
-    milliseconds, by the owner's clock."""
+    """`/load/<segment>`: messages and bytes per second received over the last `window_s` seconds; `taken_ms`: absolute
+    epoch milliseconds, by the owner's clock."""
 
     v: int = 1
     messages_in_per_s: float
@@ -284,8 +283,8 @@ class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
 
 class TransactionKey(msgspec.Struct, frozen=True, kw_only=True):
     """`/txn-key/<owner>&<key>` (003, "Transaction key"; DESIGN §9). `epoch` counts its holders up, for ever, from 0;
-    `txn_id`: the newest transaction begun under it, the `begins`th of this epoch; `attempt`: the connect that was given
-    `epoch`, hex; `since_ms`: when that was; `deleted_ms`: since when it is a tombstone, 0 while it is in use. Times are
+    `txn_id`: the newest transaction begun under it, the `begins`th of this epoch; `attempt`: the connect that got
+    `epoch`, hex; `since_ms`: when it did; `deleted_ms`: when it became a tombstone, 0 while it is in use. Times are
     absolute epoch milliseconds."""
 
     v: int = 1
@@ -306,7 +305,7 @@ class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`/tc/<tcid>`, `/leader/<what>`: who, where."""
+    """`/tc/<tcid>`, `/leader/<what>`: the holder's id and address."""
 
     v: int = 1
     id: str
@@ -314,7 +313,7 @@ class RegistrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """`/broker/<id>`: who, where; `leaving`: it hands its segments over, others are to claim them."""
+    """`/broker/<id>`: id and address; `leaving`: it hands its segments over, and others claim them."""
 
     v: int = 1
     id: str
@@ -323,7 +322,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """`/data-folder`: which folder file ledgers stand in (`id`: what its marker says), and where it was first seen."""
+    """`/data-folder`: the folder of file ledgers (`id`: from its marker file), and where it was first seen."""
 
     v: int = 1
     id: str
@@ -339,10 +338,10 @@ class GcHorizon(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """`/incarnation`: a random id the store got when it was first used, and a new one with every repair; ledgers carry
-    it (DESIGN §4, last rule). `raft_lead`: by how much etcd's log was ahead of its revision then, at least, None where
-    that is not known (`txnstore.access.lineage`); `generation`: how often it was repaired; `former`: its earlier ids,
-    oldest first; `repair`: why it must be repaired before anybody works with it, empty where it is fit."""
+    """`/incarnation`: a random id made at the store's first use, and again with every repair; ledgers carry it (DESIGN
+    §4, last rule). `raft_lead`: the least number of entries by which etcd's log was then ahead of its revision, None if
+    unknown (`txnstore.access.lineage`); `generation`: number of repairs; `former`: its earlier ids, oldest first;
+    `repair`: why it must be repaired before use, empty if it is fit."""
 
     v: int = 1
     id: str
@@ -361,7 +360,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionMark(msgspec.Struct, frozen=True, kw_only=True):
-    """`/compaction`: rewritten by whoever compacts, for the revision it gets (`txnstore.etcd.maintenance`)."""
+    """`/compaction`: rewritten by the compacting process to get a revision (`txnstore.maintenance`)."""
 
     v: int = 1
     by: str
@@ -369,7 +368,7 @@ class CompactionMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """`/clock`: the cluster's time when it was written. `leaps`: (what the clock was set forth to, by how much), ms."""
+    """`/clock`: the cluster's time when it was written. `leaps`: (the clock after a leap, the leap's size), ms."""
 
     v: int = 1
     ms: int
@@ -381,7 +380,7 @@ RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 _encoder = msgspec.json.Encoder()
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 _VERSIONS: Final[dict[type, tuple[int, ...]]] = {LedgerRecord: (1, PAGED)}
-"""Of records that have had more than one."""
+"""The versions of records that have had more than one."""
 
 
 def encode(record: msgspec.Struct) -> bytes:
@@ -389,7 +388,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(record_type: type[RecordT], value: bytes, *, key: bytes) -> RecordT:
-    """Parse the value of `key`; raises `DataCorrupt` that names the key and what is wrong."""
+    """Parse the value of `key`; raises `DataCorrupt` that names the key and the fault."""
     decoder = _decoders.get(record_type)
     if decoder is None:
         decoder = _decoders[record_type] = msgspec.json.Decoder(record_type)

@@ -1,12 +1,12 @@
-"""The metadata store as the rest of the code sees it: three nouns (key, lease, watch) and conditional commits.
+"""The metadata store's interface for the rest of the code: three nouns (key, lease, watch) and conditional commits.
 
 It names the three abilities PIP-471 ("A note on metadata-store backends") asks of a metadata store:
 *partition keys* (`Commit.partition_key`; on one etcd cluster all partitions coincide), *sequential keys* (op keys
 carry `<epoch>-<counter>`, see `txnstore.keys`) and *secondary indexes* (index keys put and deleted in the record's own
 commit).
 
-Two backends pass one contract suite: `EtcdStore`, the only one a user ever runs, and `MemoryStore`, the simulation's.
-Keys and values are bytes; keys are given without the configured prefix, which the store adds and removes.
+Two backends pass one contract suite: `EtcdStore`, for production, and `MemoryStore`, for the simulation. Keys and
+values are bytes; keys are given without the configured prefix, which the store adds and removes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ NO_LEASE: Final = 0
 
 MAX_COMMIT_OPS: Final = 100
 """No commit has more than this many compares, more than this many puts and deletes together, or more than this many
-else-reads: then it fits every etcd (`--max-txn-ops` is 128 by default). Planners cut longer work into several."""
+else-reads: so it fits every etcd (`--max-txn-ops` is 128 by default). Planners cut longer work into several."""
 
 MAX_COMMIT_BYTES: Final = 1_000_000
-"""Nor more than this many bytes of keys and values (etcd's request limit is 1.5 MiB)."""
+"""No commit has more bytes of keys and values (etcd's request limit is 1.5 MiB)."""
 
 
 class Compacted(ServiceError):
-    """The revision asked for has been compacted away: read again at a newer one."""
+    """The requested revision has been compacted away: read again at a newer one."""
 
     retriable = True
 
@@ -51,7 +51,7 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Target(IntEnum):
-    """What of a key is compared; numbers are etcd's `CompareTarget`. An absent key has 0 for every number."""
+    """The compared number of a key, as in etcd's `CompareTarget`. An absent key has 0 for every number."""
 
     VERSION = 0
     CREATE = 1
@@ -134,9 +134,9 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 class CommitVerdict(msgspec.Struct, frozen=True, gc=False):
     """A definite verdict. `revision` is the store's revision of the request that gave it.
 
-    `repeated` is True where an earlier sending of the same commit went unanswered: a refusal may then be due to that
-    earlier sending having landed. Only the caller's own identity in `reads` (an attempt, a unique key) can tell.
-    `reads` holds one tuple of records per else-read, and only where `succeeded` is False.
+    `repeated` is True if an earlier sending of the same commit went unanswered: a refusal may then mean that the
+    earlier sending landed. Only the caller's own identity in `reads` (an attempt, a unique key) can tell. `reads` holds
+    one tuple of records per else-read, and only if `succeeded` is False.
     """
 
     succeeded: bool
@@ -165,10 +165,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatchBatch(msgspec.Struct, frozen=True, gc=False):
-    """Events in revision order; `revision` is the highest that has been delivered *whole*, always that of an event.
+    """Events in revision order; `revision` is the highest one delivered *whole*, always that of an event.
 
-    With `resync` the watch had been compacted away: `events` are PUTs of everything present at `revision`, and what
-    the follower knows beyond them has been deleted in between. Nothing at or below `revision` follows.
+    With `resync` the watch had been compacted away: `events` are PUTs of everything present at `revision`, and every
+    other key that the follower knows was deleted in between. Nothing at or below `revision` follows.
     """
 
     revision: int
@@ -177,7 +177,7 @@ class WatchBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreWatch(Protocol):
-    """Follows a range for ever, over lost connections and restarts of the store. Cancel-safe; `close()` ends it."""
+    """Follows a range for ever, across lost connections and restarts of the store. Cancel-safe; `close()` ends it."""
 
     def __aiter__(self) -> AsyncIterator[WatchBatch]: ...
     async def close(self) -> None: ...
@@ -193,18 +193,18 @@ class Lease(Protocol):
         """Whether it surely has not expired: TTL minus a margin since the *sending* of the last answered keep-alive."""
 
     async def wait_lost(self) -> None:
-        """Return once the lease is known to be gone, or can no longer be counted on."""
+        """Return once the lease is known to be gone, or can no longer be relied on."""
 
     async def revoke(self) -> None:
         """End it and its keys now. Idempotent; gives up quietly (and logs) if the store cannot be reached in 2 s."""
 
 
 class MetadataStore(Protocol):
-    """A time limit of a read is one on each request of it: how many it takes has no bound."""
+    """Reads and writes records. A read's time limit applies to each of its requests, whose number has no bound."""
 
     def page_size(self, records: int) -> int:
-        """How many to read, or write, at once where `records` is meant: as many, or fewer where what spans pages is to
-        be tried with less data (simulation)."""
+        """The number of records to read or write at once: `records`, or fewer in a simulation that spans pages with
+        less data."""
 
     async def get(self, key: bytes, *, timeout_s: float = 10.0) -> KeyValue | None:
         """Linearizable read. Raises `StoreUnavailable`."""
@@ -213,7 +213,7 @@ class MetadataStore(Protocol):
         self, keys: Sequence[bytes], *, revision: int = 0, timeout_s: float = 10.0
     ) -> tuple[int, list[KeyValue | None]]:
         """Several keys at one revision (`revision`, or the current one; split into pinned requests as needed), and that
-        revision. Raises `Compacted` where `revision` is gone."""
+        revision. Raises `Compacted` if `revision` is gone."""
 
     async def range(
         self,
@@ -227,7 +227,7 @@ class MetadataStore(Protocol):
     ) -> RangeResult:
         """Every record in [start, end), in pages pinned at one revision (`revision`, or the one of the first page).
         `limit` (0: none) bounds the answer, not etcd's work: bound the range by keys. Raises `StoreUnavailable`, and
-        `Compacted` where `revision` is gone."""
+        `Compacted` if `revision` is gone."""
 
     async def ranges(
         self, ranges: Sequence[tuple[bytes, bytes]], *, revision: int, timeout_s: float = 30.0
@@ -236,19 +236,19 @@ class MetadataStore(Protocol):
         `StoreUnavailable`."""
 
     async def commit(self, commit: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
-        """A definite verdict on one conditional write, coalesced with others on its way (group commit).
+        """A definite verdict on one conditional write, coalesced with others in flight (group commit).
 
         Raises `StoreUnavailable`: definitely not applied, now or later. `OutcomeUnknown`: the time ran out while its
-        fate was open; the store goes on repeating it until the verdict is definite, and until then sends no other
-        write of its keys. `StoreFull`: refused, definitely not applied. `LeaseGone`: a put's lease has ended.
-        `InvalidArgument`: malformed (a key written twice, more than `MAX_COMMIT_OPS`), definitely not applied.
+        fate was open; the store repeats it until the verdict is definite, and until then sends no other write of its
+        keys. `StoreFull`: refused, definitely not applied. `LeaseGone`: a put's lease has ended. `InvalidArgument`:
+        malformed (a key written twice, more than `MAX_COMMIT_OPS`), definitely not applied.
         """
 
     def commit_nowait(self, commit: Commit) -> asyncio.Future[CommitVerdict]:
         """As `commit`, for hot paths: no task and no time limit. The future resolves once the verdict is definite, or
-        to `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it `OutcomeUnknown`.
-        Several that are not awaited may be applied in any order. Cancelling it withdraws nothing. Malformed commits
-        raise `InvalidArgument`, from here too."""
+        to `StoreUnavailable` / `StoreFull` (definitely not applied); only closing the store ends it with
+        `OutcomeUnknown`. Several commits not awaited may be applied in any order. Cancelling it withdraws nothing.
+        Malformed commits raise `InvalidArgument`, from here too."""
 
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> StoreWatch:
         """Every change in [start, end) at or after `from_revision`."""
@@ -258,14 +258,14 @@ class MetadataStore(Protocol):
         A pin held longer than `pins.REPORT_AFTER_S` is reported to the compacting process by a record."""
 
     async def incarnation(self, *, timeout_s: float = 10.0) -> str:
-        """The store's identity (`/incarnation`), given to it when it was first used; ledgers carry it."""
+        """The store's identity (`/incarnation`), made at its first use; ledgers carry it."""
 
     async def grant_lease(self, ttl_s: float, *, timeout_s: float = 10.0) -> Lease:
         """A lease kept alive until it is revoked, lost or the store is closed. Raises `StoreUnavailable`."""
 
     async def revoke_lease(self, lease_id: int, *, timeout_s: float = 10.0) -> None:
-        """End a lease granted to somebody else (a predecessor of the same broker id) with all its keys. A lease that is
-        gone already is fine. Raises `StoreUnavailable`."""
+        """End another process's lease (a predecessor of the same broker id) with all its keys. No error if the lease is
+        gone already. Raises `StoreUnavailable`."""
 
     async def close(self) -> None:
-        """Fail what is waiting with `StoreUnavailable` or `OutcomeUnknown`, close watches and connections. Bounded."""
+        """Fail waiting calls with `StoreUnavailable` or `OutcomeUnknown`, close watches and connections. Bounded."""

@@ -1,4 +1,4 @@
-"""Participants: what a segment and a subscription hold of transactions, and how decisions in etcd reach them.
+"""Participants: the transaction state of a segment and a subscription, and how decisions in etcd reach them.
 
 Decides what a READ_COMMITTED reader may see and which acks count. Imports `txnstore` and `txnwire`; knows no segment,
 no ledger and no connection. Begin with `visibility` and `pending_acks` (both pure), then `decisions` (one watch a

@@ -1,7 +1,7 @@
-"""Which messages of a (segment, subscription) are held by acks of undecided transactions. Pure.
+"""Messages of a (segment, subscription) that acks of undecided transactions hold. Pure.
 
-Individual acks are kept by entry, as chains of reservations with their bitmaps; cumulative ones hold everything from
-the first unacked message to their position. Whether a message is acked already is the cursor's business, not ours.
+Individual acks are kept by entry, as chains of reservations with their bitmaps; a cumulative ack holds everything from
+the first unacked message to its position. The cursor, not this module, knows which messages are acked already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, LeftOut, ack
 
 
 class Reservation:
-    """One ack op between being reserved and its transaction's decision. Opaque to callers, but for its attributes."""
+    """One ack op from its reservation to its transaction's decision. Callers use only its attributes."""
 
     __slots__ = ("cumulative", "in_flight", "positions", "txn_id", "writer")
 
@@ -27,7 +27,7 @@ class Reservation:
 
 
 class _Hold:
-    """One link of the chain of reservations that hold messages of one entry."""
+    """One link of an entry's chain of reservations."""
 
     __slots__ = ("indexes", "messages", "next", "reservation")
 
@@ -48,28 +48,27 @@ class _Hold:
 
 
 class AckHolds:
-    """Every reservation adds its own holds and takes only those away, so a refused resend within one transaction
-    does not let go of what its first sending holds."""
+    """Each reservation adds and removes only its own holds. A refused resend therefore keeps the holds of the first
+    sending in the same transaction."""
 
     def __init__(self) -> None:
         self._individual: dict[Position, _Hold] = {}
         self._lowest: list[Position] = []
-        """Heap over `_individual`; stale ones go lazily."""
+        """Heap over `_individual`; stale positions are removed lazily."""
         self._whole: dict[Block, int] = {}
-        """Bitmaps of those that some ack of the whole entry holds: what a cumulative ack of others leaves out is asked
-        of dozens of blocks, not of a hundred thousand entries."""
+        """Bitmaps of the entries that an ack of the whole entry holds: a cumulative ack then compares dozens of blocks
+        instead of a hundred thousand entries."""
         self._parts: dict[Position, None] = {}
-        """The others."""
+        """Entries held in part only."""
         self._cumulative: dict[Reservation, None] = {}
         self._covered: AckPosition | None = None
         self._uncovered = False
-        """Whether one has gone that `_covered` still counts: who lets go of many in a row looks through the rest once.
-        """
+        """Whether `_covered` still counts a removed ack: after many removals in a row it is computed only once."""
 
     @property
     def covered(self) -> AckPosition | None:
-        """The highest cumulative ack, its indexes joined over reservations. All cumulative ones are of one
-        transaction, as any two name the same earliest messages."""
+        """The highest cumulative ack, its indexes joined over reservations. All cumulative acks belong to one
+        transaction, because any two of them hold the same earliest messages."""
         if self._uncovered:
             self._uncovered, self._covered = False, None
             for reservation in self._cumulative:
@@ -117,7 +116,7 @@ class AckHolds:
             heapify(self._lowest)
 
     def pending(self, position: Position) -> int:
-        """Bitmap of what is held of one entry, in whatever transaction."""
+        """Bitmap of the messages of one entry that any transaction holds."""
         pending = 0
         covered = self.covered
         if covered is not None and position <= covered.position:
@@ -135,14 +134,13 @@ class AckHolds:
         return self._lowest[0] if self._lowest else None
 
     def whole_from(self, position: Position) -> int:
-        """How many entries in a row, from `position` on and within its block, are held individually by acks of the
-        whole entry."""
+        """Number of consecutive entries, from `position` on and within its block, that acks of the whole entry hold."""
         found = self._whole.get(block_of(position), 0) >> position.entry_id % BLOCK_ENTRIES
         return (~found & found + 1).bit_length() - 1
 
     def between(self, after: Position, last: Position) -> LeftOut | None:
-        """What is held behind `after`, up to `last`: from the last covered one on, where there is one, which stands for
-        all before it. None where that is nothing. O(blocks, and entries held in part)."""
+        """The holds behind `after`, up to `last`. The highest cumulative ack, if it lies there, stands for all entries
+        before it. None if there are no holds. O(blocks, and entries held in part)."""
         covered = self.covered
         at = [] if covered is None or not after < covered.position <= last else [covered.position]
         if covered is not None:
@@ -167,7 +165,7 @@ class AckHolds:
         return max(named, 0 if hold is None else hold.messages)
 
     def other(self, txn_id: TxnId, ack: AckPosition) -> TxnId | None:
-        """A transaction besides `txn_id` that holds some of what `ack` names individually."""
+        """A transaction besides `txn_id` that holds a message which the individual `ack` names."""
         covered, position = self.covered, ack.position
         if covered is not None and position <= covered.position:
             holder = self._covering()
@@ -177,7 +175,7 @@ class AckHolds:
         return None if hold is None else hold.other(txn_id, ack.indexes)
 
     def other_up_to(self, txn_id: TxnId, ack: AckPosition) -> tuple[Position, TxnId] | None:
-        """The same for a cumulative ack. O(entries held), if any is held at or below it."""
+        """As `other`, for a cumulative ack. O(entries held), if any is held at or below it."""
         covered = self.covered
         if covered is not None and self._covering() != txn_id:
             return covered.position, self._covering()
@@ -212,12 +210,12 @@ class AckHolds:
         self._index(position)
 
     def _index(self, position: Position) -> None:
-        """Some of what held the entry has gone."""
+        """Corrects the indexes after the entry lost a hold."""
         first = hold = self._individual.get(position)
         while hold is not None and hold.indexes != WHOLE:
             hold = hold.next
         if hold is not None:
-            return  # held whole, as it was
+            return  # still held whole
         if first is None:
             self._parts.pop(position, None)
         else:
@@ -233,13 +231,13 @@ class AckHolds:
         if highest is None or ack.position > highest.position:
             self._covered = ack
         elif ack.position == highest.position:
-            # ▲ Of two counts the larger one: not all of the indexes need be below the other.
+            # ▲ Take the larger count: one ack's indexes may exceed the other's count.
             messages = max(ack.messages, highest.messages)
             self._covered = AckPosition(ack.position, messages, ack.indexes | highest.indexes)
 
 
 def _within(block: Block, bits: int, after: Position, last: Position) -> int:
-    """What of a block's bitmap lies behind `after`, up to `last`."""
+    """The bits of a block's bitmap behind `after`, up to `last`."""
     ledger_id, number = block
     first = number * BLOCK_ENTRIES
     if ledger_id < after.ledger_id or ledger_id > last.ledger_id:

@@ -1,7 +1,8 @@
-"""What an ack names: positions, and indexes within an entry as a bitmap; to and from the wire and op records. Pure.
+"""The positions of an ack, with indexes within an entry as a bitmap; conversion to and from the wire and op records.
+Pure.
 
-A bitmap is an int, least significant bit = index 0. `WHOLE` (all ones) stands for the whole entry whatever its count;
-a bitmap that names every message of its entry is always turned into it.
+A bitmap is an int, least significant bit = index 0. `WHOLE` (all ones) stands for the whole entry whatever its count; a
+bitmap that names every message of its entry always becomes `WHOLE`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class AckPosition(NamedTuple):
 Block = tuple[int, int]
 
 BLOCK_ENTRIES: Final = 4096
-"""Entries whose acks stand together, as one bitmap."""
+"""Entries whose acks share one bitmap."""
 
 
 def block_of(position: Position) -> Block:
@@ -42,13 +43,13 @@ def block_of(position: Position) -> Block:
 
 
 def bit_of(position: Position) -> int:
-    """Of its block's bitmap."""
+    """The bit of `position` in its block's bitmap."""
     return 1 << position.entry_id % BLOCK_ENTRIES
 
 
 class LeftOut(NamedTuple):
-    """What a cumulative ack leaves out. `first`: the first entry of it. `whole`: entries of which all is, as bitmaps by
-    block: a hundred thousand of them are some dozens. `parts`: the others, in order."""
+    """What a cumulative ack leaves out. `first`: the first entry left out. `whole`: entries left out completely, as
+    bitmaps by block (dozens for a hundred thousand entries). `parts`: entries left out in part, in order."""
 
     first: Position
     whole: Mapping[Block, int]
@@ -67,18 +68,18 @@ class AckOp(NamedTuple):
 
 
 def names_all(indexes: int, messages: int) -> bool:
-    """Whether a bitmap names each of that many messages. ▲ It costs what the bitmap does: a mask of as many ones as a
-    peer claims that there are messages would take all memory and time."""
+    """Whether a bitmap names each of `messages` messages. ▲ Its cost depends on the bitmap only: a mask built from the
+    count that a peer claims could take all memory and time."""
     return indexes.bit_length() == messages == indexes.bit_count()
 
 
 def ack_position(position: Position, messages: int, indexes: int) -> AckPosition:
-    """With `indexes` brought into its one form. Raises `InvalidArgument` for indexes outside the entry, or a number of
-    messages that no entry has."""
+    """An `AckPosition` with normalized `indexes`. Raises `InvalidArgument` for indexes outside the entry, or a number
+    of messages that no entry has."""
     if position.ledger_id < 0 or position.entry_id < 0:
         raise InvalidArgument(f"ack of {position}: there is no entry at that position")
     if not 0 <= messages <= MAX_ENTRY_MESSAGES:
-        # ▲ Before anything is computed from it.
+        # ▲ Checked before anything is computed from it.
         raise InvalidArgument(f"ack of {position}: {messages} messages, an entry has at most {MAX_ENTRY_MESSAGES}")
     if indexes == WHOLE or indexes == 0:
         return AckPosition(position, messages)
@@ -88,7 +89,7 @@ def ack_position(position: Position, messages: int, indexes: int) -> AckPosition
 
 
 def from_wire(positions: Iterable[pb.AckPosition]) -> tuple[AckPosition, ...]:
-    """Raises `InvalidArgument` for indexes outside the entry or a position that cannot be."""
+    """Raises `InvalidArgument` for indexes outside the entry or an impossible position."""
     return tuple(_from_wire(one) for one in positions)
 
 
@@ -105,19 +106,19 @@ def bitmap_bytes(indexes: int) -> bytes:
 
 
 def to_op_positions(positions: Iterable[AckPosition]) -> list[tuple[int, int, int, str]]:
-    """For `records.Op.positions`."""
+    """The form stored in `records.Op.positions`."""
     return [(*one.position, one.messages, bitmap_bytes(one.indexes).hex()) for one in positions]
 
 
 MAX_OP_BYTES: Final = 900_000
-"""Of the positions in the record of one ack, which has to fit a commit with its keys."""
+"""Largest size of the positions in one ack's record: the record and its keys must fit one commit."""
 
 _POSITION_BYTES: Final = 56
-"""Of a position's numbers, and what stands around them."""
+"""A position's numbers and the JSON around them."""
 
 
 def check_op_size(positions: Iterable[AckPosition]) -> None:
-    """Raises `InvalidArgument` where one op record could not hold the ack: ▲ before anything is reserved for it."""
+    """Raises `InvalidArgument` if one op record could not hold the ack. ▲ Call it before anything is reserved."""
     size = sum(
         _POSITION_BYTES + (0 if one.indexes == WHOLE else one.indexes.bit_length() // 4 + 2) for one in positions
     )
@@ -137,7 +138,7 @@ def ack_op_record(
     writer: int,
     consumer: str | None = None,
 ) -> Op:
-    """The op record of an ack; `messages` counts what it names (a whole entry of unknown count as one)."""
+    """The op record of an ack; `messages` counts the messages it names (a whole entry of unknown count as one)."""
     return Op(
         v=1,
         kind=ACK,
@@ -152,14 +153,14 @@ def ack_op_record(
 
 
 def from_op(key: bytes, op: Op) -> AckOp:
-    """Raises `DataCorrupt` naming the key where the record is not that of an ack."""
+    """Raises `DataCorrupt` naming the key if the record is not that of an ack."""
     if op.kind != ACK or not op.positions:
         raise DataCorrupt(f"{key.decode(errors='replace')}: expected an ack op with positions, found kind {op.kind!r}")
     try:
         positions = tuple(
             ack_position(
                 Position(ledger_id, entry_id),
-                min(messages, MAX_ENTRY_MESSAGES),  # it was taken in before the bound was
+                min(messages, MAX_ENTRY_MESSAGES),  # the record may be older than the bound
                 int.from_bytes(bytes.fromhex(text), "little"),
             )
             for ledger_id, entry_id, messages, text in op.positions

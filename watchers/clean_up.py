@@ -1,8 +1,8 @@
-"""The shell around `watchers.clean_up_plans`: writes what they plan, for all participants of a process (DESIGN §5, §6).
+"""Writes the plans of `watchers.clean_up_plans` for all participants of a process (DESIGN §5, §6).
 
-▲ One unanswered commit per participant: its keys are its own, so no late old value can land on a new one. Commits of
-different participants are coalesced by the store. Clean-up may lag without harm, so a first item waits a little for
-company, which turns many small commits into few.
+▲ One unanswered commit per participant: only it writes its keys, so no late old value can overwrite a new one. The
+store coalesces commits of different participants. Clean-up may lag without harm, so the first item waits a little for
+others, which turns many small commits into few.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanUpSettings:
-    """`linger_s`: how long a first item waits for company; not at all once `full_batch` have gathered behind a commit.
-    `retry_s`: pause after the store was unavailable, or a compare was lost twice in a row. `max_in_flight`: commits;
-    small ones are not counted, as long as all in flight together write less than `small_keys`."""
+    """`linger_s`: how long the first item waits for others; it does not wait once `full_batch` have gathered behind a
+    commit. `retry_s`: pause after the store was unavailable, or a compare was lost twice in a row. `max_in_flight`:
+    bound on commits in flight, ignored while all of them together write less than `small_keys`."""
 
     linger_s: float = 0.02
     full_batch: int = 32
@@ -57,7 +57,7 @@ class CleanUpStatistics:
 
 
 class _Registered:
-    """`flush` is the timer of what has no clean-up to travel with. `drains`: who waits for the commit in flight."""
+    """`flush`: timer for writes without clean-up to travel with. `drains`: waiters for the commit in flight."""
 
     __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "retired", "target")
 
@@ -72,7 +72,7 @@ class _Registered:
 
 
 class CleanUp:
-    """One per process. `start` and `close` bracket its life; nothing is written before or after."""
+    """Sends clean-up commits. One per process. Writes only between `start` and `close`."""
 
     def __init__(self, store: MetadataStore, clock: Clock, settings: CleanUpSettings | None = None) -> None:
         self._store = store
@@ -91,7 +91,7 @@ class CleanUp:
             self.wake(target)
 
     async def close(self) -> None:
-        """Stop; what is in flight may still land, which is harmless."""
+        """Stop; a commit in flight may still land, which is harmless."""
         self._running = False
         if self._turn is not None:
             self._turn.cancel()
@@ -103,7 +103,7 @@ class CleanUp:
         self._registered[target] = _Registered(target)
 
     def remove(self, target: CleanUpTarget) -> None:
-        """No more writes or calls for it. Idempotent. A commit in flight is not withdrawn."""
+        """Stop writes and calls for `target`. Idempotent. A commit in flight is not withdrawn."""
         registered = self._registered.pop(target, None)
         if registered is None:
             return
@@ -114,7 +114,7 @@ class CleanUp:
         self._wake_drains(registered)
 
     async def retire(self, target: CleanUpTarget) -> None:
-        """As `remove`; returns once a commit that is in flight for it has been answered."""
+        """As `remove`, but returns only after its commit in flight has been answered."""
         registered = self._registered.get(target)
         self.remove(target)
         if registered is not None and registered.busy:
@@ -122,8 +122,8 @@ class CleanUp:
             await registered.retired
 
     def wake(self, target: CleanUpTarget) -> None:
-        """It has something to write: clean-up was queued, a cursor was acked on, the read position moved. O(1), may be
-        called as often as one likes; unknown targets are passed over."""
+        """`target` has something to write: clean-up was queued, its cursor or read position moved. O(1), callable at
+        any rate; ignores unknown targets."""
         registered = self._registered.get(target)
         if registered is None or not self._running or (registered.flush is not None and not target.backlog):
             return
@@ -132,7 +132,9 @@ class CleanUp:
             self._turn = asyncio.get_running_loop().call_later(self._settings.linger_s, self._take_turn)
 
     async def drain(self, target: CleanUpTarget, *, timeout_s: float) -> None:
-        """Write all it has, watermark and cursor included (graceful hand-over). Raises `Timeout`, `NotOwner`."""
+        """Write all that `target` has, watermark and cursor included (graceful hand-over). Raises `Timeout`,
+        `NotOwner`.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while (registered := self._registered.get(target)) is not None:
@@ -162,10 +164,10 @@ class CleanUp:
     # ---- turns
 
     def _take_turn(self) -> None:
-        """Send for everyone due, as far as the bound goes."""
+        """Send for every due target, up to the bound."""
         self._turn = None
-        # A transaction of a thousand segments is a thousand commits of two keys. Eight at a time would be 128 requests
-        # to etcd, and twice the work there and here.
+        # A transaction of a thousand segments is a thousand commits of two keys. Eight at a time would take 128
+        # requests to etcd, and twice the work on both sides.
         for registered in list(self._due):
             if self._in_flight >= self._settings.max_in_flight and self._keys_in_flight >= self._settings.small_keys:
                 return  # an answer takes the next turn
@@ -174,7 +176,7 @@ class CleanUp:
                 self._send(registered)
 
     def _send(self, registered: _Registered, *, everything: bool = False) -> bool:
-        """Returns whether a commit is on its way."""
+        """Returns whether a commit is in flight."""
         target = registered.target
         plan = target.plan(self._clock.monotonic(), everything=everything)
         if plan is None:
@@ -187,7 +189,7 @@ class CleanUp:
             self._retry(registered)
             return everything
         except TxnError as error:
-            # ▲ Told at once: nothing of it would ever be stored, while acks go on being answered.
+            # ▲ Report it at once: clean-up would never be stored, while acks go on being answered.
             self._lose(registered, error)
             return False
         registered.busy = True
@@ -207,7 +209,7 @@ class CleanUp:
         self.wake(registered.target)
 
     def _retry(self, registered: _Registered) -> None:
-        """After a pause, whoever waits for it included."""
+        """Try again after a pause; drains wait for that too."""
         if self._running and registered.error is None:
             asyncio.get_running_loop().call_later(self._settings.retry_s, self._try_again, registered)
 
@@ -225,7 +227,7 @@ class CleanUp:
             registered.retired.set_result(None)
         if registered.error is None and self._registered.get(registered.target) is registered:
             self._take_answer(registered, plan, future)
-        # ▲ Whether or not anybody is left to hear it: others wait for what it was in the way of.
+        # ▲ Also if nobody is left to take this answer: other targets wait for its place in flight.
         if self._due and self._turn is None and self._running:
             self._turn = asyncio.get_running_loop().call_later(0, self._take_turn)
 
@@ -238,7 +240,7 @@ class CleanUp:
         except OutcomeUnknown:
             return  # the store is closing
         except TxnError as error:
-            self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: it cannot go on here
+            self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: clean-up cannot go on here
 
     def _settle(self, registered: _Registered, plan: CleanUpPlan, result: CommitVerdict) -> None:
         target = registered.target

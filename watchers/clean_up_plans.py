@@ -1,8 +1,8 @@
-"""Durable clean-up behind decisions: what to write next, planned per participant (DESIGN §5, §6). Pure.
+"""Plans the durable clean-up behind decisions: what each participant writes next (DESIGN §5, §6). Pure.
 
-Aborted records, cursor blocks and watermarks go in, op records and index keys go out, batched over transactions into
-commits within `store.MAX_COMMIT_OPS`. `watchers.clean_up` writes the plans, ▲ one unanswered at a time per participant.
-In steady state a one-write transaction costs two deletions here, and nothing more.
+A plan puts aborted records, cursor blocks and watermarks, and deletes op records and index keys, batched over
+transactions into commits within `store.MAX_COMMIT_OPS`. `watchers.clean_up` writes the plans, ▲ one unanswered at a
+time per participant. In steady state a one-write transaction costs two deletions here, and nothing more.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from watchers.pending_acks import AppliedAcks, BlockWrite, PendingAcks
 from watchers.visibility import AbortedKey, Applied, TransactionBuffer
 
 _ROOM = MAX_COMMIT_OPS - 1
-"""Besides the owner's compare."""
+"""Operations in one commit besides the owner's compare."""
 
 _ROOM_BYTES = MAX_COMMIT_BYTES * 6 // 10
-"""Of cursor records in one commit; keys, each of which stands there three times, and deletions take the rest."""
+"""Bytes of cursor records in one commit; deletions and keys, which occur three times each, take the rest."""
 
 _KEY_BYTES = 3 * 700
-"""A record's key, in its compare, its put and its read, with all names at their longest."""
+"""Bytes of a record's key in its compare, its put and its read, with all names at their longest."""
 
 _ROUND_ACKS = 500
-"""Transactions cleaned with a round of several commits."""
+"""Most transactions cleaned with a round of several commits."""
 
 
 class CleanUpPlan(NamedTuple):
@@ -52,33 +52,33 @@ class CleanUpPlan(NamedTuple):
 
 
 class CleanUpTarget(Protocol):
-    """One participant's durable side. Pure: told the time (monotonic seconds), does no I/O."""
+    """The durable side of one participant. Pure: the caller passes the time (monotonic seconds), no I/O."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def backlog(self) -> int:
-        """Decisions applied whose clean-up is not durable."""
+        """Number of applied decisions whose clean-up is not durable."""
 
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
-        """What to write next, None if nothing is due. `everything`: do not wait for the flush interval."""
+        """The next commit, None if nothing is due. `everything`: do not wait for the flush interval."""
 
     def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
-        """Take the verdict; False: a compare was lost, and what is there now has been taken over: plan again.
-        Raises `NotOwner`, `DataCorrupt`."""
+        """Apply the verdict. False: a compare was lost and the stored records were loaded; plan again. Raises
+        `NotOwner`, `DataCorrupt`."""
 
     def next_flush_s(self) -> float | None:
-        """When something that has no clean-up to travel with is due, None if nothing is."""
+        """When a write without clean-up to travel with is due, None if there is none."""
 
     def lost(self, error: TxnError) -> None:
-        """The owner epoch is lost, or a record is corrupt: stop. Called once."""
+        """Stop: the owner epoch is lost, or a record is corrupt. Called once."""
 
 
 class WriteCleanUp:
     """`CleanUpTarget` of a segment's writes: op and index deletes, aborted records, the watermark.
 
-    `watermark`: its record as recovery found it. `on_lost`: told when the segment cannot go on."""
+    `watermark`: its record as recovery found it. `on_lost`: called when the segment cannot go on."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class WriteCleanUp:
         self._mod_revision = 0
         self._take_watermark(watermark)
         self._recorded: dict[AbortedKey, None] = {}
-        """Aborted records that stand in etcd while the ops of their transaction have not been deleted yet."""
+        """Aborted records in etcd whose transaction still has op records there."""
 
     @property
     def backlog(self) -> int:
@@ -118,8 +118,8 @@ class WriteCleanUp:
         room = _ROOM - len(rewrites)
         for applied in self._buffer.clean_up_batch(room // 2):
             due = [one for one in applied.aborted if (applied.decision.txn_id, one[0]) not in self._recorded]
-            # ▲ An aborted record is durable before or with the deletion of its op: where they do not all fit, the
-            # records go first, and the deletion waits for the next commit.
+            # ▲ An aborted record is durable before or with the deletion of its op: if they do not all fit, this commit
+            # takes the records and the next one the deletion.
             complete = len(due) + 2 <= room
             if not complete and writes:
                 break
@@ -163,7 +163,7 @@ class WriteCleanUp:
         self._on_lost(error)
 
     def _lag(self) -> Position | None:
-        """The watermark to be written, if it has moved."""
+        """The watermark to write, None if it has not moved."""
         watermark = self._buffer.watermark
         if watermark.ledger_id <= 0 or (self._written is not None and watermark <= self._written):
             return None
@@ -188,11 +188,11 @@ class WriteCleanUp:
 
 
 class BehindCursor(Protocol):
-    """One more record, which says something of the cursor and is written by whoever writes that."""
+    """One more record about the cursor, written by the cursor's writer."""
 
     @property
     def due(self) -> bool:
-        """Whether it is to be written once the cursor that is in memory stands in the store, which then hurries."""
+        """Whether to write it as soon as the in-memory cursor is stored; the cursor is then stored without delay."""
 
     def commit(self) -> Commit: ...
 
@@ -201,10 +201,10 @@ class BehindCursor(Protocol):
 
 
 class _Round(NamedTuple):
-    """The cursor as it was at one moment, on its way to the store, in several commits where it is large.
+    """A copy of the cursor at one moment, written to the store in several commits if it is large.
 
-    ▲ `acks`, all of which it holds, are cleaned once all of it is stored, whatever has been acked since: if nothing at
-    all might be left to be stored, ops would stay for as long as others ack. `seeks`: of the cursor, at that moment."""
+    ▲ The copy holds all of `acks`, so they are cleaned once it is stored, even if the cursor has moved on: waiting for
+    a clean cursor would keep ops for as long as others ack. `seeks`: the cursor's count of seeks at that moment."""
 
     seeks: int = 0
     blocks: tuple[BlockWrite, ...] = ()
@@ -219,10 +219,10 @@ class _Round(NamedTuple):
 
 
 def _that_fit(blocks: Sequence[BlockWrite]) -> Sequence[BlockWrite]:
-    """As many of the first as one commit takes, by number and by bytes."""
+    """The first blocks that fit one commit, by number and by bytes."""
     size = 0
     for count, block in enumerate(blocks):
-        # ▲ By bytes as well: a commit too large for the store would be refused for good.
+        # ▲ By bytes too: the store would always refuse a commit that is too large.
         size += len(block.value or b"") + _KEY_BYTES
         if count and (count == _ROOM or size > _ROOM_BYTES):
             return blocks[:count]
@@ -230,9 +230,9 @@ def _that_fit(blocks: Sequence[BlockWrite]) -> Sequence[BlockWrite]:
 
 
 class AckCleanUp:
-    """`CleanUpTarget` of one (segment, subscription): ack op and index deletes, together with the cursor's records that
-    hold what they acked. It writes the cursor's plain acks too, so a cursor has one writer (▲ P11), and what is to
-    stand in the store only behind the cursor."""
+    """`CleanUpTarget` of one (segment, subscription): deletes ack ops and indexes together with writing the cursor
+    records that hold their acks. It also writes the cursor's plain acks, so a cursor has one writer (▲ P11), and the
+    record that must follow the cursor."""
 
     def __init__(
         self,
@@ -265,8 +265,8 @@ class AckCleanUp:
     def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
         left = self._left_to_store(now_s, everything=everything)
         blocks = _that_fit(left)
-        # ▲ An ack op goes only with, or after, the cursor records that hold its ack: all of them, so that none of a
-        # commit is lost by a crash. Where they do not all fit, deletions wait for the next commit.
+        # ▲ An ack op is deleted only with, or after, all cursor records that hold its ack, so that a crash loses no
+        # part of a commit. If they do not all fit, deletions wait for the next commit.
         room = (_ROOM - len(blocks)) // 2 if len(blocks) == len(left) else 0
         acks = self._pending.clean_up_batch(room) if self._round.over else self._round.acks[:room]
         if not blocks and not acks:
@@ -283,11 +283,10 @@ class AckCleanUp:
         return CleanUpPlan(commit, acks=acks, blocks=blocks)
 
     def _left_to_store(self, now_s: float, *, everything: bool) -> Sequence[BlockWrite]:
-        """Of the round that is under way, or of the cursor as it is now; that begins a round if it takes several
-        commits."""
+        """Blocks left of the current round, or of the current cursor; begins a round if they take several commits."""
         if not self._round.over and self._round.seeks == self._cursor.seeks:
             return self._round.blocks
-        # ▲ What was to be written before a seek is not written after it.
+        # ▲ Blocks planned before a seek are not written after it.
         self._round = _Round()
         due = self.backlog > 0 or everything or now_s >= self._flushed_s + self._flush_interval_s
         left = self._cursor.block_writes() if due and self._cursor.dirty else ()
@@ -296,8 +295,7 @@ class AckCleanUp:
         return left
 
     def _plan_behind_cursor(self) -> CleanUpPlan | None:
-        """▲ Only where nothing of the cursor is left to be stored: whoever acts on this record must find what it tells
-        of."""
+        """▲ Only once the whole cursor is stored: a reader that acts on this record must find that cursor."""
         behind = self._behind_cursor
         if behind is None or not behind.due:
             return None

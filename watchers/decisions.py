@@ -1,13 +1,13 @@
-"""One watch on `/txn/` per process: every decision reaches the segments that hold its transaction (DESIGN §6).
+"""One watch on `/txn/` per process delivers each decision to the segments that hold its transaction (DESIGN §6).
 
 A header put with version 1 is a begin and is skipped unread; version 2 is the decision, its mod revision orders it. A
-decision of a transaction that nobody here holds is dropped unread too. Source: PIP-471, "Notification mechanism", with
-one range-watch in place of a point-watch per header.
+decision is dropped unread if no segment here holds its transaction. Source: PIP-471, "Notification mechanism", with one
+range-watch in place of a point-watch per header.
 
-Besides the watch, headers of what is held are read again: of transactions long held open, now and then, in pages and
-rate-capped; of those a resync did not show; and of all, where somebody waits for a revision that brings no event.
-▲ A header that is absent for a transaction held open decides nothing: it stays held, and its participant has to check
-that it is still the owner.
+Besides the watch, the process reads headers of held transactions again: those held long, now and then, in pages and
+rate-capped; those that a resync did not show; and all, if a caller waits for a revision that brings no event. ▲ An
+absent header of a held transaction decides nothing: the transaction stays held, and its participant checks that it is
+still the owner.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = ["Decision", "DecisionMembership", "DecisionSettings", "DecisionStatis
 log = structlog.get_logger(__name__)
 
 EVENTS_AT_ONCE: Final = 250
-"""Of a batch, looked at in one go: a decision takes some 40 µs where each has an ack."""
+"""Events of a batch taken without a pause: a decision with acks takes some 40 µs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSettings:
     """`reconcile_interval_s`: pause between passes over transactions held open longer than `held_long_s`; a pass reads
     `reconcile_page` headers at a time, with `reconcile_pause_s` between pages. `nudge_s`: how long `wait_followed`
-    waits for the watch before it reads the headers of what is held instead. `wide_pause_s`: pause before a decision is
-    told to `wide` participants or more, at most once in `wide_interval_s`."""
+    waits for the watch before it reads the headers of held transactions. `wide_pause_s`: pause before a decision goes
+    to `wide` participants or more, at most once in `wide_interval_s`."""
 
     reconcile_interval_s: float = 10.0
     held_long_s: float = 30.0
@@ -60,8 +60,8 @@ class DecisionSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecisionStatistics:
-    """`held`: transactions somebody here awaits the decision of. `events`, `decisions` (delivered), `resyncs`, `reread`
-    (headers) and `absent` (of those) count since the start."""
+    """`held`: transactions whose decision a participant here awaits. `events`, `decisions` (delivered), `resyncs`,
+    `reread` (headers) and `absent` (of those) count since the start."""
 
     followed_revision: int
     held: int
@@ -71,12 +71,12 @@ class DecisionStatistics:
     reread: int
     absent: int
     lag: HistogramSnapshot
-    """Seconds from a decision, by the coordinator's wall clock, to its delivery here, by ours; of what is held."""
+    """Seconds from a decision (coordinator's wall clock) to its delivery (local wall clock), for held transactions."""
 
 
 class DecisionMembership:
-    """One participant's interest. From `DecisionWatch.join` until `loaded` decisions are kept for it, from `expect` on
-    those of its transactions alone; afterwards it is told those of transactions it has added."""
+    """One participant's interest. From `DecisionWatch.join` until `loaded` the watch keeps decisions for it, from
+    `expect` on only those of its transactions; afterwards it delivers those of transactions the participant added."""
 
     __slots__ = ("_watch", "held", "loading", "participant")
 
@@ -85,18 +85,18 @@ class DecisionMembership:
         self.participant = participant
         self.loading = True
         self.held: dict[_Held, None] = {}
-        """By the watch: what it awaits the decision of."""
+        """Set by the watch: transactions whose decision the participant awaits."""
 
     def add(self, txn_id: TxnId) -> None:
-        """▲ Before the transaction's first op is sent from here. Idempotent."""
+        """▲ Call it before the transaction's first op is sent from here. Idempotent."""
         self._watch.hold(self, txn_id)
 
     def drop(self, txn_id: TxnId) -> None:
-        """Nothing of the transaction is held any more and no decision was delivered (its only op was refused)."""
+        """The participant holds nothing of the transaction any more, without a decision (its only op was refused)."""
         self._watch.let_go(self, txn_id)
 
     async def expect(self, held: Sequence[TxnId]) -> None:
-        """Its state was read, with these transactions open: no other decision need be kept for it.
+        """The participant has read its state and found these transactions open: keep no other decision for it.
         Idempotent."""
         if not self._watch.early.is_reading(self):
             return
@@ -106,11 +106,11 @@ class DecisionMembership:
         self._watch.early.expect(self, wanted)
 
     async def loaded(self, held: Sequence[TxnId]) -> None:
-        """Recovery is over: `held` are the transactions found open, those of `expect` where that was called. Decisions
-        that came since `join` are delivered now, within this call, to those of them that are held.
+        """Recovery is over: `held` are the transactions found open, the same as for `expect` if that was called.
+        Delivers within this call the decisions on them that came since `join`.
 
-        ▲ Others have their turns meanwhile, and decisions come: they go on being kept for it, so that it is told all of
-        them in revision order, until the last few are delivered in one go with the end of its loading."""
+        ▲ Other tasks run meanwhile, and further decisions come. They are kept too, so the participant gets all of them
+        in revision order; the last few are delivered in one step with the end of its loading."""
         await self.expect(held)
         async for part in in_turns(held):
             for txn_id in part:
@@ -128,12 +128,12 @@ class DecisionMembership:
             self._watch.deliver(keys.txn_of(record.key), record, (self,))
 
     def leave(self) -> None:
-        """No more calls. Idempotent. O(transactions it holds)."""
+        """Stop calls to the participant. Idempotent. O(transactions it holds)."""
         self._watch.leave(self)
 
 
 class _Held:
-    """A transaction whose decision is awaited, since `since_s`, by `members`."""
+    """A transaction whose decision `members` await since `since_s`."""
 
     __slots__ = ("key", "members", "since_s", "txn_id")
 
@@ -145,7 +145,9 @@ class _Held:
 
 
 class DecisionWatch:
-    """`on_failed`: told once if the watch ends for good (no right to read `/txn/`, a bug): the process cannot serve."""
+    """Follows decisions. `on_failed`: called once if the watch ends for good (no right to read `/txn/`, a bug): the
+    process cannot serve.
+    """
 
     def __init__(
         self,
@@ -160,9 +162,9 @@ class DecisionWatch:
         self._settings = settings or DecisionSettings()
         self._on_failed = on_failed
         self._held: dict[bytes, _Held] = {}
-        """By header key, so that an event is looked up as it comes."""
+        """By header key, to look up events."""
         self.early = EarlyDecisions()
-        """By `DecisionMembership`: what came while its participant loads."""
+        """For `DecisionMembership`: decisions that came while its participant loads."""
         self._followed = 0
         self._shown = 0
         self._waiters: dict[asyncio.Future[None], int] = {}
@@ -197,8 +199,8 @@ class DecisionWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def join(self, participant: Participant) -> DecisionMembership:
-        """▲ Before the participant reads anything of its state from the store: what is decided between that read and
-        its end of loading would be missed."""
+        """▲ Call it before the participant reads any of its state from the store: it would miss decisions made between
+        that read and its end of loading."""
         membership = DecisionMembership(self, participant)
         self.early.begin(membership)
         return membership
@@ -212,19 +214,20 @@ class DecisionWatch:
 
     @property
     def shown_revision(self) -> int:
-        """Whatever is visible here was decided at or before this revision. It is raised before participants are told,
-        so ▲ it may be above `followed_revision` in the middle of a large batch, and after a segment was loaded."""
+        """Whatever is visible here was decided at or before this revision. It rises before participants get the
+        decision, so ▲ it may exceed `followed_revision` in the middle of a large batch, and after a segment was loaded.
+        """
         return self._shown
 
     def loaded_at(self, revision: int) -> None:
-        """A participant has read its state at this revision: what was decided by then counts for it."""
+        """A participant has read its state at this revision, with every decision made by then."""
         self._shown = max(self._shown, revision)
 
     async def wait_followed(self, revision: int, *, timeout_s: float, patience_s: float | None = None) -> None:
         """Return once every decision up to `revision` has been delivered. `patience_s`: how long to wait for the watch
-        before the headers of what is held are read; by default the setting `nudge_s`.
+        before reading the headers of held transactions; by default the setting `nudge_s`.
 
-        Raises `Timeout`, or `StoreUnavailable` where decisions are not followed any more."""
+        Raises `Timeout`, or `StoreUnavailable` if this process no longer follows decisions."""
         if self._followed >= revision:
             return
         try:
@@ -254,17 +257,17 @@ class DecisionWatch:
     async def _read_held(self, revision: int) -> None:
         """Reach `revision` without the watch: no event may be due, or the watch may be cut off.
 
-        The headers of all that is held tell every decision up to R that concerns this process. (▲ A progress answer
-        would not: its revision runs ahead of events still to come.) ▲ R is read before it is looked what is held: what
-        is held only later is decided after R. A segment that is loading has not said what it holds: then R does not
-        count as followed, or its readers would miss what was committed before R."""
+        The headers of all held transactions show every decision up to R that concerns this process. (▲ A progress
+        answer would not: its revision runs ahead of events still to come.) ▲ R is read before the list of held
+        transactions: any that is held only later is decided after R. A loading segment has not said what it holds: then
+        R does not count as followed, or its readers would miss what was committed before R."""
         async with self._reading:
             if self._followed >= revision:
                 return
             try:
                 read_at, _ = await self._store.get_many([keys.INCARNATION])
                 held, loading = list(self._held), bool(self.early)
-                # In pages, each with a time limit of its own: a process may hold as many as all coordinators have open.
+                # In pages, each with its own time limit: a process may hold every open transaction of all coordinators.
                 for asked in in_parts(held, self._store.page_size(self._settings.reconcile_page)):
                     _, found = await self._store.get_many(asked)
                     self._compare(asked, found)
@@ -297,15 +300,15 @@ class DecisionWatch:
                 and self._is_wide(batch)
                 and self._clock.monotonic() - paused_s >= self._settings.wide_interval_s
             ):
-                # etcd tells watchers before it answers who has written. To take a decision to 64 segments keeps a core
-                # busy for half a millisecond, and where cores are few the answer to the commit stands behind that. So
-                # the answer goes first; the batch is taken whole, so `followed_revision` keeps its meaning.
+                # etcd tells watchers before it answers the committer. A decision for 64 segments keeps a core busy for
+                # half a millisecond, and with few cores the answer to the commit waits for that. The pause lets the
+                # answer go first; the batch is taken whole, so `followed_revision` keeps its meaning.
                 await asyncio.sleep(self._settings.wide_pause_s)
                 paused_s = self._clock.monotonic()
             await self._take(batch)
 
     def _is_wide(self, batch: WatchBatch) -> bool:
-        """Whether it brings a decision that many participants here wait for."""
+        """Whether the batch brings a decision that many participants here wait for."""
         held, wide = self._held, self._settings.wide
         for event in batch.events:
             record = event.record
@@ -316,8 +319,8 @@ class DecisionWatch:
         return False
 
     async def _take(self, batch: WatchBatch) -> None:
-        """▲ Of a large one others have their turns in between. What is held only since has no decision in it; and it
-        counts as followed behind its end."""
+        """▲ Other tasks run between the parts of a large batch. A transaction held only since then has no decision in
+        it; and its revision counts as followed only at its end."""
         async for part in in_turns(batch.events, EVENTS_AT_ONCE):
             self._take_part(part)
         if batch.resync:
@@ -339,8 +342,8 @@ class DecisionWatch:
                 early.note(record)
 
     async def _resynced(self, batch: WatchBatch) -> None:
-        """▲ A header that a resync does not show may have been begun after it, or be gone with our ownership: in either
-        case nothing is decided by that."""
+        """▲ If a resync does not show a header, it may have been begun afterwards, or be deleted and our ownership
+        lost: neither is a decision."""
         self._resyncs += 1
         present: dict[bytes, None] = {}
         async for part in in_turns(batch.events, EVENTS_AT_ONCE):
@@ -354,7 +357,7 @@ class DecisionWatch:
         for membership in held.members:
             del membership.held[held]
         told: Sequence[DecisionMembership] = held.members
-        if self.early:  # ▲ for who is still loading it is kept
+        if self.early:  # ▲ kept for members that are still loading
             self.early.note(record)
             told = [membership for membership in told if not membership.loading]
         if not self.deliver(held.txn_id, record, told):
@@ -364,7 +367,9 @@ class DecisionWatch:
                 membership.held[held] = None
 
     def deliver(self, txn_id: TxnId, record: KeyValue, members: Sequence[DecisionMembership]) -> bool:
-        """By `DecisionMembership`. False where the header cannot be read: it is reported, and stays undecided."""
+        """Called by `DecisionMembership`. False if the header cannot be read: it is logged, and the transaction stays
+        undecided.
+        """
         try:
             header = records.decode(Header, record.value, key=record.key)
             decision = Decision.from_header(txn_id, header, record.mod_revision)
@@ -383,7 +388,7 @@ class DecisionWatch:
     # ---- interest
 
     def hold(self, membership: DecisionMembership, txn_id: TxnId) -> None:
-        """By `DecisionMembership`."""
+        """Called by `DecisionMembership`."""
         key = keys.txn(txn_id)
         held = self._held.get(key)
         if held is None:
@@ -393,14 +398,14 @@ class DecisionWatch:
             held.members.append(membership)
 
     def let_go(self, membership: DecisionMembership, txn_id: TxnId) -> None:
-        """By `DecisionMembership`."""
+        """Called by `DecisionMembership`."""
         held = self._held.get(keys.txn(txn_id))
         if held is not None and held in membership.held:
             del membership.held[held]
             self._without(membership, held)
 
     def leave(self, membership: DecisionMembership) -> None:
-        """By `DecisionMembership`."""
+        """Called by `DecisionMembership`."""
         self.early.leave(membership)
         for held in membership.held:
             self._without(membership, held)
@@ -439,7 +444,7 @@ class DecisionWatch:
             await asyncio.sleep(self._settings.reconcile_pause_s)
 
     def _compare(self, asked: Sequence[bytes], found: Sequence[KeyValue | None]) -> None:
-        """Take what a read of the headers under `asked` has found; those let go of meanwhile are passed over."""
+        """Take the headers read under `asked`; skip transactions no longer held."""
         self._reread += len(asked)
         decided = [record for record in found if record is not None and record.version > 1]
         for record in sorted(decided, key=lambda one: one.mod_revision):
@@ -454,7 +459,7 @@ class DecisionWatch:
     # ---- the end
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Neither task ends by itself while the store is open."""
+        """A task ended: neither may while the store is open."""
         if task.cancelled() or not self._tasks or self._failure is not None:
             return
         self._failure = task.exception() or InternalError(f"{task.get_name()} ended")

@@ -1,8 +1,8 @@
-"""Decided headers that come while segments load, kept for when those say what they hold. Pure.
+"""Keeps decided headers that come while segments load, until these know what they hold. Pure.
 
-Of a segment that has not read its state yet nobody knows which transactions it holds, so every decision counts: one
-record of it for all segments that load, as far back as the oldest of them began. Once its state is read, only those of
-the transactions it found open are kept: ▲ nothing else of it can be decided before it serves.
+Until a segment has read its state, nobody knows which transactions it holds, so every decision is kept: one list for
+all loading segments, back to the start of the oldest one. Once its state is read, only decisions on the transactions it
+found open are kept: ▲ no other transaction of it can be decided before it serves.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from txnstore.store import KeyValue
 
 
 class EarlyDecisions:
-    """`len` is the number of headers kept for those that have not read their state."""
+    """`len` is the number of headers kept for segments that have not read their state."""
 
     def __init__(self) -> None:
         self._reading: dict[Hashable, int] = {}
-        """Who has yet to read its state, with the number of decisions that had come before it."""
+        """Segments that have yet to read their state, each with the number of decisions that came before it began."""
         self._expecting: dict[Hashable, dict[bytes, KeyValue | None]] = {}
         self._kept: OrderedDict[bytes, tuple[int, KeyValue]] = OrderedDict()
         self._came = 0
@@ -27,18 +27,18 @@ class EarlyDecisions:
         return len(self._kept)
 
     def __bool__(self) -> bool:
-        """Whether anybody loads."""
+        """Whether any segment loads."""
         return bool(self._reading or self._expecting)
 
     def begin(self, who: Hashable) -> None:
         self._reading[who] = self._came
 
     def is_reading(self, who: Hashable) -> bool:
-        """Whether it has not said what it expects."""
+        """Whether `who` has not called `expect` yet."""
         return who in self._reading
 
     def note(self, header: KeyValue) -> None:
-        """A decision. O(segments that load)."""
+        """Keep a decision. O(segments that load)."""
         if self._reading:
             self._came += 1
             self._kept[header.key] = (self._came, header)
@@ -48,8 +48,8 @@ class EarlyDecisions:
                 expected[header.key] = header
 
     def expect(self, who: Hashable, keys: Iterable[bytes]) -> None:
-        """`who` has read its state: only the headers under these `keys` count for it from now on. O(keys), much less
-        each where they are those of a dict, and O(kept)."""
+        """`who` has read its state: from now on keep only the headers under these `keys` for it. O(keys), much less
+        each if `keys` is a dict, and O(kept)."""
         if who in self._reading:
             expected: dict[bytes, KeyValue | None] = dict.fromkeys(keys)
             for key, (_, header) in self._kept.items():
@@ -64,8 +64,8 @@ class EarlyDecisions:
         return key in expected and expected[key] is None
 
     def take(self, who: Hashable) -> list[KeyValue]:
-        """The decided headers that `who` expects and that have come since it began, or since the last time, in the
-        order of their decisions."""
+        """The expected headers that were decided since `who` began, or since the last call, in the order of their
+        decisions."""
         expected = self._expecting.get(who, {})
         found = [header for header in expected.values() if header is not None]
         for header in found:
@@ -73,7 +73,7 @@ class EarlyDecisions:
         return sorted(found, key=lambda header: header.mod_revision)
 
     def leave(self, who: Hashable) -> None:
-        """It serves, or will not. Idempotent."""
+        """`who` serves, or never will. Idempotent."""
         self._expecting.pop(who, None)
         self._end_reading(who)
 

@@ -4,9 +4,9 @@
        ▲                      │
        └──── release, abort ──┘
 
-A message in PENDING_ACK is not redelivered; a plain ack on it is dropped, and a plain cumulative ack acks all but it,
-of which its transaction decides. A second transaction that acks it gets `TxnConflict`. Messages of an entry count by
-index. Pending acks of a named transaction are held per writer. Source: PIP-31, "New Acknowledgement State".
+A message in PENDING_ACK is not redelivered. A plain ack on it is dropped; a plain cumulative ack acks all but it, and
+its transaction decides it. A second transaction that acks it gets `TxnConflict`. Messages of an entry count by index.
+Pending acks of a named transaction are held per writer. Source: PIP-31, "New Acknowledgement State".
 
 The life of one ack op, as the segment drives it:
 
@@ -15,8 +15,8 @@ The life of one ack op, as the segment drives it:
 
 An op whose fate is unknown stays in flight; `MetadataStore.commit_nowait` resolves only when it is definite.
 
-A decision on very many acks is applied in parts, between which others have their turn: it counts as undecided here
-until the last of them (`PendingAcks.applying`).
+A decision on very many acks is applied in parts, and other tasks run in between: until the last part the transaction
+counts as undecided here (`PendingAcks.applying`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = [
 ]
 
 APPLIED_AT_ONCE: Final = 1000
-"""Positions of acks to which a decision is applied in one go, or those of one op."""
+"""Positions of acks to which a decision is applied without a pause; those of one op always are."""
 
 
 class BlockWrite(NamedTuple):
-    """A cursor record to be written: `value` None deletes it. `mod_revision` is what it was read or last written at (0:
+    """A cursor record to be written: `value` None deletes it. `mod_revision` is that of its last read or write (0:
     absent). `generation` tells a later change apart (see `CursorView.written`)."""
 
     block: str
@@ -59,7 +59,7 @@ class BlockWrite(NamedTuple):
 
 
 class CursorView(Protocol):
-    """What pending acks and clean-up need of `segments.subscription.cursor.Cursor`, which documents it."""
+    """The part of `segments.subscription.cursor.Cursor` that pending acks and clean-up need; documented there."""
 
     @property
     def mark_delete(self) -> Position: ...
@@ -84,7 +84,7 @@ class AppliedAcks(NamedTuple):
     """A decision that has been applied to this subscription; its durable clean-up is queued.
 
     `acked`: now DELETED, and applied to the cursor. `released`: back to PENDING: a queue redelivers these, a stream
-    consumer is rewound if there are any. A cumulative ack stands as its one position.
+    consumer is rewound if there are any. A cumulative ack is listed as its one position.
     """
 
     decision: Decision
@@ -93,7 +93,7 @@ class AppliedAcks(NamedTuple):
 
 
 class AppliedPart(NamedTuple):
-    """`whole`: with the last part, all of it."""
+    """`whole`: the complete result, with the last part only."""
 
     acked: tuple[AckPosition, ...]
     released: tuple[AckPosition, ...]
@@ -113,7 +113,7 @@ class PendingAckStatistics:
 
 
 class _Held:
-    """What one transaction holds here. `reservations` in order of reserving, with `positions` positions."""
+    """The acks of one transaction here. `reservations` in order of reserving, with `positions` positions."""
 
     __slots__ = ("decision", "in_flight", "positions", "reservations")
 
@@ -152,11 +152,11 @@ class PendingAcks:
     def reserve(
         self, txn_id: TxnId, writer: int, positions: tuple[AckPosition, ...], *, cumulative: bool
     ) -> Reservation:
-        """▲ Before the op is sent. All or nothing. The same transaction may ack a message again (a resend).
+        """▲ Call it before the op is sent. All or nothing. The same transaction may ack a message again (a resend).
 
-        Raises `TxnConflict` where a message is pending in another transaction or acked already, or the transaction is
-        decided; `Overloaded` where the cursor could not hold the ack; `InvalidArgument` where a cumulative ack does not
-        name exactly one position, or none is named."""
+        Raises `TxnConflict` if a message is pending in another transaction or acked already, or the transaction is
+        decided; `Overloaded` if the cursor could not hold the ack; `InvalidArgument` if a cumulative ack does not name
+        exactly one position, or none is named."""
         held = self._txns.get(txn_id)
         decision = self._decision(txn_id, held)
         if decision is not None:
@@ -169,7 +169,7 @@ class PendingAcks:
             for ack in positions:
                 self._check(txn_id, ack)
         reservation = Reservation(txn_id, writer, positions, cumulative=cumulative)
-        # ▲ Held from here on, before the op is sent: an op whose fate is not known yet keeps other transactions off.
+        # ▲ Held from here on, before the op is sent: an op of unknown fate keeps other transactions off.
         self._hold(reservation, bounded=True)
         if held is None:
             held = self._txns[txn_id] = _Held()
@@ -178,15 +178,15 @@ class PendingAcks:
         return reservation
 
     def confirmed(self, reservation: Reservation) -> AppliedAcks | None:
-        """The op is recorded. Returns a remembered decision that this let through."""
+        """The op is recorded. Returns the remembered decision that can now be applied."""
         held = self._landed(reservation)
         if held.decision is None or held.in_flight:
             return None
         return self._apply(reservation.txn_id, held, held.decision)
 
     def release(self, reservation: Reservation) -> AppliedAcks | None:
-        """▲ The op is *definitely* not recorded, now or later. Its messages go back to PENDING: the caller goes on as
-        if they had not been acked. Returns a remembered decision that this let through for the rest."""
+        """▲ The op is *definitely* not recorded, now or later. Its messages go back to PENDING, as if they had not been
+        acked. Returns the remembered decision that can now be applied to the rest."""
         held = self._landed(reservation)
         held.remove(reservation)
         self._unhold(reservation)
@@ -199,7 +199,7 @@ class PendingAcks:
         return self._apply(reservation.txn_id, held, held.decision)
 
     def restore(self, op: AckOp) -> None:
-        """An op found in the store while the segment recovered (P5). It was admitted once, so nothing is checked."""
+        """Restore an op that recovery found in the store (P5). It was admitted once, so nothing is checked."""
         reservation = Reservation(op.txn_id, op.writer, op.positions, cumulative=op.cumulative)
         reservation.in_flight = False
         self._hold(reservation, bounded=False)
@@ -207,7 +207,7 @@ class PendingAcks:
 
     def decided(self, decision: Decision) -> AppliedAcks | None:
         """Apply a decision (commit: to the cursor, monotonically), remember it while an op of the transaction is in
-        flight, or drop it if the transaction holds nothing here (P7). None too where it is `applying` from now on."""
+        flight, or drop it if the transaction holds nothing here (P7). Also None if it is `applying` from now on."""
         held = self._txns.get(decision.txn_id)
         if held is None or decision.txn_id in self._applying:
             return None
@@ -220,19 +220,19 @@ class PendingAcks:
 
     @property
     def applying(self) -> bool:
-        """Whether a decision is being applied in parts: somebody has to call `apply_part`."""
+        """Whether a decision is being applied in parts: the caller must call `apply_part`."""
         return bool(self._applying)
 
     def apply_part(self) -> AppliedPart:
-        """Of the oldest one that is `applying`. ▲ Until its last part the transaction holds something here, and admits
-        nothing more: what has come so far of a commit counts, and what of an abort has been released may be acked by
-        anybody; nothing of it is cleaned up, so a crash in between has the next owner apply all of it anew."""
+        """Apply the next part of the oldest `applying` decision. ▲ Until its last part the transaction holds something
+        here, and admits nothing more. Parts of a commit count at once; messages released by an abort may be acked by
+        anybody. Clean-up waits for the whole, so after a crash in between the next owner applies all of it anew."""
         return next(next(iter(self._applying.values())))
 
     # ---- plain acks
 
     def ack(self, positions: Sequence[AckPosition]) -> bool:
-        """Ack outside any transaction; what is pending in one is dropped from it. Returns whether the cursor moved.
+        """Ack outside any transaction, without the messages pending in one. Returns whether the cursor moved.
 
         Raises `Overloaded` past the cursor's bound; positions before the failing one have been applied."""
         moved = False
@@ -244,21 +244,21 @@ class PendingAcks:
         return moved
 
     def ack_cumulative(self, ack: AckPosition) -> bool:
-        """Ack everything up to and including `ack` but for what is pending in a transaction. Returns whether anything
-        changed. Raises `Overloaded` where the cursor could not hold what lies behind the first pending message; what
-        stands before that one is acked then. O(blocks, and entries pending in part)."""
+        """Ack everything up to and including `ack` but for messages pending in a transaction. Returns whether anything
+        changed. Raises `Overloaded` if the cursor could not hold the acks behind the first pending message; those
+        before it are then acked. O(blocks, and entries pending in part)."""
         covered, lowest = self._holds.covered, self._holds.lowest()
         if covered is None and (lowest is None or lowest > ack.position):
             return self._cursor.ack_cumulative(ack)
         if covered is not None and ack.position <= covered.position:
             return ack.position == covered.position and self.ack([ack])
-        # ▲ What is pending is not acked with the others, or an abort would not bring it back: it would be lost. What
-        # stands behind it is: it would come again although its ack was answered, and keep a split segment undrained.
+        # ▲ Pending messages are left out, or an abort could not bring them back. Messages behind them are acked: they
+        # would come again although their ack was answered, and keep a split segment undrained.
         kept = self._holds.between(self._cursor.mark_delete, ack.position)
-        if kept is None:  # found by recovery: applied before it, and still to be cleaned up
+        if kept is None:  # only holds that recovery found: applied already, still to be cleaned up
             return self._cursor.ack_cumulative(ack)
         before = Position(kept.first.ledger_id, kept.first.entry_id - 1)
-        # ▲ Also behind a covered one that was trimmed away: what is acked here would come again.
+        # ▲ Also behind a covered position that was trimmed away: the messages acked here would come again.
         moved = (covered is None or covered.position < kept.first) and before > self._cursor.mark_delete
         if moved:
             self._cursor.ack_cumulative(AckPosition(before, 0))
@@ -267,20 +267,20 @@ class PendingAcks:
     # ---- dispatch
 
     def pass_over(self, position: Position) -> bool:
-        """An aborted entry: nobody is shown it, so nobody will ever ack it. Not bounded: refused, it would hold the
+        """Ack an aborted entry: no consumer sees it, so none will ever ack it. Not bounded: a refusal would hold the
         mark-delete position for ever. Returns whether the cursor moved."""
         return self._cursor.ack(AckPosition(position, 0), held=True)
 
     def skip(self, position: Position, messages: int = 0) -> int:
-        """Bitmap of indexes not to be delivered (acked or pending); `WHOLE`: none of the entry, 0: all of it. Where
-        `messages`, the entry's count, is given, a bitmap that names all of them is `WHOLE`."""
+        """Bitmap of indexes not to deliver (acked or pending); `WHOLE`: deliver none of the entry, 0: all of it. With
+        `messages`, the entry's count, a bitmap that names all of them becomes `WHOLE`."""
         skipped = self._cursor.acked(position)
         if skipped != WHOLE:
             skipped |= self._holds.pending(position)
         return WHOLE if messages and names_all(skipped, messages) else skipped
 
     def earliest_unacked(self) -> Position:
-        """The first position with a message neither acked nor pending: where a stream consumer is rewound to. It may
+        """The first position with a message neither acked nor pending, where a stream consumer is rewound to. It may
         lie behind the last entry. O(entries pending and blocks acked from the mark-delete position on)."""
         position = self._cursor.following(self._cursor.mark_delete)
         if self._holds.covered is not None:
@@ -289,7 +289,7 @@ class PendingAcks:
             position = self._cursor.next_unacked(position)
             if self._holds.pending(position) != WHOLE:
                 return position
-            # Past all that are held in a row: position by position a hundred thousand would stop the loop.
+            # Skip a run of held entries at once: a hundred thousand single steps would stop the loop.
             last = position.entry_id + max(0, self._holds.whole_from(position) - 1)
             position = self._cursor.following(Position(position.ledger_id, last))
 
@@ -312,7 +312,7 @@ class PendingAcks:
         return tuple(islice(self._cleaning.values(), limit))
 
     def cleaned(self, batch: Sequence[AppliedAcks]) -> None:
-        """Their ops are gone from etcd, and what they acked stands in the cursor's records there."""
+        """Their ops are deleted from etcd, and the cursor's records there hold their acks."""
         for applied in batch:
             self._cleaning.pop(applied.decision.txn_id, None)
 
@@ -338,7 +338,7 @@ class PendingAcks:
         return None if applied is None else applied.decision
 
     def _check(self, txn_id: TxnId, ack: AckPosition) -> None:
-        """Whether an individual ack may go to PENDING_ACK: only from PENDING."""
+        """Raises unless an individual ack may go to PENDING_ACK: only from PENDING."""
         if self._cursor.acked(ack.position) & ack.indexes:
             raise TxnConflict(f"{self._where(ack.position)} is acked already")
         other = self._holds.other(txn_id, ack)
@@ -362,7 +362,7 @@ class PendingAcks:
         return TxnConflict(f"{self._where(position)} is being acked in transaction {other}: abort this one")
 
     def _hold(self, reservation: Reservation, *, bounded: bool) -> None:
-        """Room in the cursor is promised first, so that a commit can always be applied."""
+        """Reserves room in the cursor first, so that a commit can always be applied."""
         if not reservation.cumulative:
             held = 0
             try:
@@ -391,7 +391,7 @@ class PendingAcks:
 
     def _apply(self, txn_id: TxnId, held: _Held, decision: Decision) -> AppliedAcks | None:
         if held.positions > turn_size(APPLIED_AT_ONCE):
-            # ▲ As one that waits for an op in flight: whoever acks in it is refused, and a seek waits.
+            # ▲ Like a decision that waits for an op in flight: further acks in it are refused, and a seek waits.
             held.decision = self._deferred[txn_id] = decision
             self._applying[txn_id] = self._in_parts(txn_id, held, decision)
             return None
@@ -417,7 +417,7 @@ class PendingAcks:
         return applied
 
     def _in_parts(self, txn_id: TxnId, held: _Held, decision: Decision) -> Iterator[AppliedPart]:
-        """▲ What counts first, and what does not only behind it: of a message that both name nothing is released."""
+        """▲ Acks that count come first, the others only behind them: a message that both name is not released."""
         acked: list[AckPosition] = []
         released: list[AckPosition] = []
         losing: list[Reservation] = []
@@ -439,7 +439,7 @@ class PendingAcks:
             )
             released += back
             yield AppliedPart((), back)
-        # Each holds what all of them name: only once the last is gone, anything is released.
+        # Cumulative acks hold each other's messages: only the last one releases any.
         for part in in_weighed_steps((one for one in losing if one.cumulative), _weight, APPLIED_AT_ONCE):
             back = tuple(ack for reservation in part for ack in self._released(reservation))
             released += back
@@ -448,9 +448,9 @@ class PendingAcks:
         yield AppliedPart((), (), self._applied(decision, acked, released))
 
     def _released(self, reservation: Reservation) -> list[AckPosition]:
-        """What goes back to PENDING of an ack that does not count: ▲ not what another writer's ack, which counts, has
-        acked as well, or it would be delivered once more; nor what another ack, whose turn is yet to come, still holds:
-        that one releases it."""
+        """The messages that go back to PENDING from an ack that does not count. ▲ Not those that a counting writer's
+        ack has acked as well: they would be delivered once more. Nor those that a later ack still holds: that ack
+        releases them."""
         if reservation.cumulative:
             ack = reservation.positions[0]
             return [ack] if self._cursor.next_unacked(self._cursor.mark_delete) <= ack.position else []
@@ -475,7 +475,7 @@ def _weight(reservation: Reservation) -> int:
 
 
 def _without(ack: AckPosition, pending: int) -> AckPosition:
-    """What a plain ack may still ack of an entry some of whose messages are pending."""
+    """The part of a plain ack left when some messages of its entry are pending."""
     if ack.indexes != WHOLE:
         return AckPosition(ack.position, ack.messages, ack.indexes & ~pending)
     everything = (1 << ack.messages) - 1

@@ -1,6 +1,6 @@
-"""What a new owner reads of a segment's transactional state: everything at one revision R (DESIGN §6, "Recovery").
+"""Reads a segment's transactional state for a new owner: everything at one revision R (DESIGN §6, "Recovery").
 
-The segment has joined the decision watch, taken ownership and fenced the old ledger before. Then
+Before that, the segment has joined the decision watch, taken ownership and fenced the old ledger. Then
 
     state = await load_state(store, segment, owner_epoch)        watermark, aborted, indexes, ops, cursors, headers at R
     buffer = await state.transaction_buffer(last_confirmed=…, fenced_below=…)
@@ -9,7 +9,7 @@ The segment has joined the decision watch, taken ownership and fenced the old le
     for decision in state.decisions: decide(decision)            decided leftovers; aborted ones before the first read
     await membership.loaded(state.open_transactions)             decisions after R
 
-Write ops are not read: an entry names its transaction and writer itself, and what has no entry needs nothing but its
+Write ops are not read: an entry names its transaction and writer itself, and an op without an entry needs only its
 deletion. Cost: open and not yet cleaned transactions, never history.
 """
 
@@ -34,14 +34,14 @@ from watchers.pending_acks import CursorView, PendingAcks
 from watchers.visibility import AbortedKey, TransactionBuffer
 
 READ_AT_ONCE: Final = 500
-"""Records of a page, ranges, or headers of one request."""
+"""Records of a page, or ranges or headers of one request."""
 POSITIONS_AT_ONCE: Final = 250
-"""Of acks, restored in one go."""
+"""Positions of acks restored without a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentState:
-    """All as of `revision`. `decisions`: of transactions with leftovers here, in revision order. `open_transactions`:
+    """State as of `revision`. `decisions`: of transactions with leftovers here, in revision order. `open_transactions`:
     those without a decision (▲ `absent_headers` among them: still pinned). `written`: transactions with writes here.
     `ack_ops` and `cursor_blocks`: by subscription, in key order."""
 
@@ -59,7 +59,9 @@ class SegmentState:
     absent_headers: Sequence[TxnId]
 
     async def transaction_buffer(self, *, last_confirmed: Position, fenced_below: Position) -> TransactionBuffer:
-        """With every transaction of the write index registered; feed it `scanned`, then `decided`, before any read."""
+        """A buffer with every transaction of the write index registered; call `scanned`, then `decided`, before any
+        read.
+        """
         buffer = TransactionBuffer(
             self.segment,
             watermark=self.watermark,
@@ -73,7 +75,7 @@ class SegmentState:
         return buffer
 
     async def pending_acks(self, subscription: str, cursor: CursorView) -> PendingAcks:
-        """With every ack op restored (P5)."""
+        """The subscription's pending acks, with every ack op restored (P5)."""
         pending, positions = PendingAcks(self.segment, subscription, cursor), 0
         for op in self.ack_ops.get(subscription, ()):
             pending.restore(op)
@@ -85,17 +87,17 @@ class SegmentState:
 
     @property
     def subscriptions(self) -> Sequence[str]:
-        """Those with cursor records or ack ops here, in order of name."""
+        """Subscriptions with cursor records or ack ops here, in order of name."""
         return sorted({**self.cursor_blocks, **self.ack_ops})
 
 
 async def load_state(
     store: MetadataStore, segment: str, owner_epoch: int, *, timeout_s: float = 30.0, at_once: int = READ_AT_ONCE
 ) -> SegmentState:
-    """However much there is: `timeout_s` is the longest time without an answer of the store, `at_once` how much is
-    asked for in one request.
+    """Reads any amount of state: `timeout_s` bounds the time without an answer of the store, `at_once` the size of one
+    request.
 
-    Raises `NotOwner` where the segment has another owner at R, `DataCorrupt` naming the key of a record that does not
+    Raises `NotOwner` if the segment has another owner at R, `DataCorrupt` naming the key of a record that does not
     parse, `StoreUnavailable`, `Timeout`."""
     loop = asyncio.get_running_loop()
     try:
@@ -107,7 +109,7 @@ async def load_state(
                 try:
                     return await loading.load()
                 except Compacted:
-                    continue  # a slow read was overtaken by compaction: all of it again, at a newer revision
+                    continue  # compaction overtook a slow read: read all again, at a newer revision
     except TimeoutError:
         raise Timeout(
             f"the transactional state of {segment} was not read: no answer from etcd within {timeout_s} s"
@@ -115,7 +117,7 @@ async def load_state(
 
 
 class _Loading:
-    """One attempt, at one revision. `went_on` is called with every page that was read: there the loop goes on, too."""
+    """One attempt, at one revision. Calls `went_on` with every page read, where other tasks run too."""
 
     def __init__(
         self, store: MetadataStore, segment: str, owner_epoch: int, at_once: int, went_on: Callable[[], None]
@@ -182,7 +184,7 @@ class _Loading:
         await asyncio.sleep(0)
 
     async def _ack_ops(self, acked: Sequence[tuple[str, TxnId]]) -> dict[str, list[AckOp]]:
-        """One range per (subscription, transaction), many in one request: their keys lie apart from each other."""
+        """One range per (subscription, transaction), many in one request: their keys are not adjacent."""
         ops: dict[str, list[AckOp]] = {}
         for part in in_parts(acked, self._store.page_size(self._at_once)):
             prefixes = [keys.ack_ops(txn_id, self._segment, subscription) for subscription, txn_id in part]
@@ -196,7 +198,7 @@ class _Loading:
         return ops
 
     async def _headers(self, txn_ids: Sequence[TxnId]) -> dict[TxnId, Decision | Header | None]:
-        """Decided, still open, or ▲ absent: which is to be held like an open one."""
+        """Each decided, still open, or ▲ absent: an absent one is held like an open one."""
         headers: dict[TxnId, Decision | Header | None] = {}
         for part in in_parts(txn_ids, self._store.page_size(self._at_once)):
             _, found = await self._store.get_many([keys.txn(txn_id) for txn_id in part], revision=self._revision)

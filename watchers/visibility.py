@@ -1,9 +1,10 @@
-"""Which entries of one segment a READ_COMMITTED reader may see: the transaction buffer, as a pure core (DESIGN §6).
+"""The transaction buffer: decides which entries of one segment a READ_COMMITTED reader may see, as a pure core (DESIGN
+§6).
 
     visible(entry)  ⇔  its position ≤ max_read_position  and  not is_aborted(its transaction, its writer)
 
-Publish order is op record → ledger append → ack, so every transactional entry was registered here before it could be
-read. The life of one write, as the segment drives it:
+Publish order is op record → ledger append → ack, so every transactional entry is registered here before it can be read.
+The life of one write, as the segment drives it:
 
     op_started ──► (op recorded) ──► appended ──► op_finished        acked, or failed after the op was recorded
          └───────► op_refused                                        the op is definitely not recorded
@@ -28,16 +29,16 @@ from watchers.noted_decisions import NotedDecisions
 from watchers.outcomes import Decision, refusal
 
 CUT_AT_ONCE: Final = 5000
-"""Transactions that a cut looks at in one go."""
+"""Transactions that a cut examines without a pause."""
 
 AbortedKey = tuple[TxnId, int | None]
-"""A transaction aborted whole (None), or one writer of it that did not count."""
+"""A transaction aborted whole (None), or one of its writers that did not count."""
 
 
 class Applied(NamedTuple):
     """A decision that has been applied to the pure state; its durable clean-up is queued in the buffer.
 
-    `aborted`: the records to be written, each with the highest position of its entries here.
+    `aborted`: the records to write, each with the highest position of its entries here.
     """
 
     decision: Decision
@@ -46,7 +47,7 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferStatistics:
-    """`open`: transactions registered. `pinning`: those of them with entries here. `deferred`: decided, but waiting for
+    """`open`: registered transactions. `pinning`: those of them with entries here. `deferred`: decided, but waiting for
     operations in flight. `cleaning`: applied, clean-up not durable yet. `aborted`: size of the aborted set."""
 
     open: int
@@ -61,8 +62,8 @@ class BufferStatistics:
 
 
 class BufferCut(NamedTuple):
-    """What a buffer knows of a cut at R. `undecided`: transactions with entries in (resolved, end] not known to be
-    decided at or before R, in order of their first entries as far as they are open. `aborted`: decided by then."""
+    """One buffer's part of a cut at R. `undecided`: transactions with entries in (resolved, end] not known to be
+    decided at or before R; open ones in order of their first entries. `aborted`: decided by then."""
 
     end: Position
     undecided: tuple[TxnId, ...]
@@ -87,9 +88,10 @@ def _before(position: Position) -> Position:
 
 
 class TransactionBuffer:
-    """`watermark`: every entry at or below it is decided and every aborted record there is durable. `aborted`: the
-    durable aborted records with their highest positions; None (nobody knew it) is taken as `fenced_below`, the place
-    before the first ledger this owner has opened. `last_confirmed`: the last entry that may be exposed at all."""
+    """Applies decisions to one segment's entries. `watermark`: every entry at or below it is decided and every aborted
+    record there is durable. `aborted`: the durable aborted records with their highest positions; an unknown one (None)
+    counts as `fenced_below`, the place before the first ledger this owner has opened. `last_confirmed`: the last entry
+    that may be exposed at all."""
 
     def __init__(
         self,
@@ -108,15 +110,17 @@ class TransactionBuffer:
         # Both in order of first positions, which is the order of insertion, with O(1) removal and first element.
         self._pinning: OrderedDict[TxnId, _Open] = OrderedDict()
         self._unsettled: OrderedDict[TxnId, Position] = OrderedDict()
-        """Open, or aborted with a record that is not durable: what holds the watermark."""
+        """Open transactions, and aborted ones whose record is not durable: they hold the watermark back."""
         self._deferred: dict[TxnId, Decision] = {}
         self._cleaning: OrderedDict[TxnId, Applied] = OrderedDict()
         self._aborted: dict[TxnId, Position] = {}
         self._losers: dict[tuple[TxnId, int], Position] = {}
         self._durable: list[tuple[Position, TxnId, int]] = []
-        """Heap of aborted records in etcd by highest position; -1 for a whole transaction. Stale ones go lazily."""
+        """Heap of aborted records in etcd by highest position; -1 for a whole transaction. Stale ones are removed
+        lazily.
+        """
         self._sidecars: dict[int, list[AbortedKey]] = {}
-        """By ledger: the aborted records that its sidecar has taken over."""
+        """By ledger: the aborted records in its sidecar."""
         self._highest_applied = 0
         self._noted: NotedDecisions | None = None
         for (txn_id, writer), position in (aborted or {}).items():
@@ -130,7 +134,7 @@ class TransactionBuffer:
     def op_started(self, txn_id: TxnId, writer: int) -> None:
         """Register a write before its op is sent; from here on it is in flight.
 
-        Raises `TxnConflict` (or `ExpiredTransaction`), registering nothing, where the decision is known already."""
+        Raises `TxnConflict` (or `ExpiredTransaction`), registering nothing, if the decision is known already."""
         found = self._open.get(txn_id)
         if found is None:
             if txn_id in self._cleaning:
@@ -139,13 +143,13 @@ class TransactionBuffer:
         elif found.decision is not None:
             raise refusal(found.decision)
         found.in_flight += 1
-        # ▲ Registered before the op is sent: a writer that the decision does not list is a loser by this registration,
-        # whatever etcd still holds of its ops by then (DESIGN §6).
+        # ▲ Registered before the op is sent: this registration makes a writer that the decision does not list a loser,
+        # whatever ops of it etcd still holds by then (DESIGN §6).
         if writer not in found.last_by_writer:
             found.last_by_writer[writer] = None
 
     def appended(self, txn_id: TxnId, writer: int, position: Position) -> None:
-        """Its entry has got `position`; positions rise. Called before `confirmed` reaches it."""
+        """Its entry was appended at `position`; positions rise. Call it before `confirmed` reaches `position`."""
         found = self._open.get(txn_id)
         if found is None or found.in_flight == 0:
             raise InternalError(f"{self.segment}: an entry of {txn_id} was appended with no operation in flight")
@@ -154,7 +158,9 @@ class TransactionBuffer:
         self._entry(txn_id, found, writer, position)
 
     def op_finished(self, txn_id: TxnId) -> Applied | None:
-        """The write is acked, or failed after its op was recorded. Returns a remembered decision this let through."""
+        """The write is acked, or failed after its op was recorded. Returns the remembered decision that can now be
+        applied.
+        """
         found = self._open[txn_id]
         found.recorded = True
         found.in_flight -= 1
@@ -182,13 +188,13 @@ class TransactionBuffer:
     # ---- recovery
 
     def loaded(self, txn_id: TxnId) -> None:
-        """This segment's index names the transaction: its ops, and perhaps entries, are from before this owner."""
+        """This segment's index names the transaction: its ops, and perhaps entries, come from a former owner."""
         found = self._open.setdefault(txn_id, _Open())
         found.recorded = True
 
     def scanned(self, txn_id: TxnId, writer: int, position: Position) -> None:
-        """An entry found in the ledger tail, in order. One of a loaded transaction pins at its own first entry; any
-        other was decided and cleaned up before: it is visible or in the aborted set already."""
+        """An entry found in the ledger tail, in order. A loaded transaction pins at its first entry; any other
+        was decided and cleaned up before: it is visible or in the aborted set already."""
         found = self._open.get(txn_id)
         if found is not None:
             self._entry(txn_id, found, writer, position)
@@ -214,26 +220,26 @@ class TransactionBuffer:
     # ---- cuts (DESIGN §10)
 
     def note_decisions(self) -> None:
-        """From now on remember which transactions with entries here are decided, for `cut`. Idempotent."""
+        """From now on remember, for `cut`, which transactions with entries here are decided. Idempotent."""
         if self._noted is None:
             self._noted = NotedDecisions(self._highest_applied)
 
     def forget_decisions(self) -> None:
-        """No cut is under way any more. A cut that is asked for nonetheless is told that nothing is known."""
+        """The last cut is over. A later `cut` without new notes returns None."""
         self._noted = None
 
     def cut(self, revision: int, resolved: Position) -> Steps[BufferCut | None]:
-        """Where this segment ends, and what behind `resolved` does not count at `revision`; None where decisions were
-        not noted since before that revision.
+        """Where this segment ends, and which transactions behind `resolved` do not count at `revision`; None if
+        decisions were not noted since before that revision.
 
-        ▲ Only with decisions followed to `revision` and nothing `unsettled` at it, as the first step is taken: all is
-        of that moment, whatever comes by the last one. O(open and noted), and O(aborted) unless everything is
-        resolved; only the copies of these are made in one go."""
+        ▲ At its first step, decisions must be followed to `revision` and none `unsettled` at it: the cut shows that
+        moment, even if more is decided before its last step. O(open and noted), and O(aborted) unless everything is
+        resolved; only the copies of these are made without a pause."""
         end, noted = self._last_confirmed, self._noted
         if noted is None or revision < noted.known_above:
             return None
         pinning = list(self._pinning)
-        for found in reversed(self._pinning.values()):  # in order of first positions: those that are not confirmed yet
+        for found in reversed(self._pinning.values()):  # in order of first positions: skip those not confirmed yet
             if found.first is not None and found.first <= end:
                 break
             pinning.pop()
@@ -245,7 +251,7 @@ class TransactionBuffer:
         for pins in in_steps(pinning, CUT_AT_ONCE):
             undecided |= dict.fromkeys(pins)
             yield
-        # ▲ What was decided after R and is applied here already is open at R all the same.
+        # ▲ A transaction decided after R is open at R, even if its decision is applied here already.
         for some in in_steps(later, CUT_AT_ONCE):
             undecided |= {txn_id: None for decided, txn_id, first in some if decided > revision and first <= end}
             yield
@@ -292,10 +298,10 @@ class TransactionBuffer:
 
     @property
     def watermark(self) -> Position:
-        """The highest position that may be written as watermark now."""
+        """The highest position that may now be written as watermark."""
         reached = self._last_confirmed
         # ▲ Never past an entry of an open transaction, nor past an aborted one whose record is not durable: a successor
-        # scans from here, and must find every first position and every highest position that it has to know.
+        # scans from here, and must find every first and highest position that it needs.
         for first in self._unsettled.values():
             reached = min(_before(first), reached)
             break
@@ -306,7 +312,7 @@ class TransactionBuffer:
         return tuple(islice(self._cleaning.values(), limit))
 
     def cleaned(self, batch: Sequence[Applied]) -> None:
-        """Their ops are gone from etcd and their aborted records stand there."""
+        """Their ops are deleted from etcd and their aborted records are stored there."""
         for applied in batch:
             txn_id = applied.decision.txn_id
             if self._cleaning.pop(txn_id, None) is None:
@@ -329,7 +335,7 @@ class TransactionBuffer:
         return found
 
     def in_sidecar(self, ledger_id: int, records: Mapping[AbortedKey, Position]) -> None:
-        """Recovery: these stand in the synced sidecar of a ledger. Before `scanned` and `decided`."""
+        """Recovery: the synced sidecar of a ledger holds these records. Call it before `scanned` and `decided`."""
         for (txn_id, writer), position in records.items():
             if not self.is_aborted(txn_id, -1 if writer is None else writer):
                 self._mark_aborted(txn_id, writer, position)
@@ -337,7 +343,7 @@ class TransactionBuffer:
 
     @property
     def records_in_store(self) -> int:
-        """How many aborted records stand in etcd, give or take those just trimmed: what recovery reads there."""
+        """Number of aborted records in etcd, which recovery reads; may count some that were just trimmed."""
         return len(self._durable)
 
     def durable(self, up_to: Position) -> Mapping[AbortedKey, Position]:
@@ -349,8 +355,8 @@ class TransactionBuffer:
         return found
 
     def moved(self, ledger_id: int, records: Mapping[AbortedKey, Position]) -> None:
-        """▲ They stand in the synced and listed sidecar of a ledger, and no longer in etcd: aborted all the same.
-        O(in etcd)."""
+        """▲ The synced and listed sidecar of a ledger holds these records, etcd no longer does: they still count as
+        aborted. O(in etcd)."""
         self._durable = [
             record for record in self._durable if (record[1], None if record[2] < 0 else record[2]) not in records
         ]
@@ -358,7 +364,7 @@ class TransactionBuffer:
         self._sidecars.setdefault(ledger_id, []).extend(records)
 
     def trimmed(self, below: Position) -> None:
-        """The ledgers before `below` are gone, with their sidecars: forget what those held. O(forgotten)."""
+        """The ledgers before `below` are deleted, with their sidecars: forget the records in them. O(forgotten)."""
         for ledger_id in [ledger_id for ledger_id in self._sidecars if ledger_id < below.ledger_id]:
             self.pruned(self._sidecars.pop(ledger_id))
 
@@ -374,7 +380,7 @@ class TransactionBuffer:
         return tuple((txn_id, None if writer < 0 else writer) for _, txn_id, writer in taken)
 
     def pruned(self, records: Iterable[AbortedKey]) -> None:
-        """Their data is trimmed and their records are gone from etcd: forget them (R3: not before)."""
+        """Their data is trimmed and their records are deleted from etcd: forget them (R3: not before)."""
         for txn_id, writer in records:
             if writer is None:
                 self._aborted.pop(txn_id, None)
@@ -406,7 +412,7 @@ class TransactionBuffer:
             self._unsettled[txn_id] = position
 
     def _apply(self, txn_id: TxnId, found: _Open, decision: Decision) -> Applied:
-        """Readers move at once; the durable part is queued."""
+        """Readers see the decision at once; the durable part is queued."""
         del self._open[txn_id]
         self._pinning.pop(txn_id, None)
         if found.decision is not None:
@@ -423,7 +429,7 @@ class TransactionBuffer:
         return applied
 
     def _aborted_by(self, txn_id: TxnId, found: _Open, decision: Decision) -> tuple[tuple[int | None, Position], ...]:
-        """The aborted records that are due: none for what has no entry here, or is recorded already."""
+        """The aborted records to write: none if the transaction has no entry here, or is recorded already."""
         if found.first is None or (decision.committed and decision.writers is None):
             return ()
         entries = [(writer, last) for writer, last in found.last_by_writer.items() if last is not None]

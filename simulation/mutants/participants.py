@@ -188,11 +188,11 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit(
                 "watchers/pending_acks.py",
                 (
-                    '        """The op is recorded. Returns a remembered decision that this let through."""\n'
+                    '        """The op is recorded. Returns the remembered decision that can now be applied."""\n'
                     "        held = self._landed(reservation)\n"
                 ),
                 (
-                    '        """The op is recorded. Returns a remembered decision that this let through."""\n'
+                    '        """The op is recorded. Returns the remembered decision that can now be applied."""\n'
                     "        held = self._landed(reservation)\n"
                     "        self._hold(reservation, bounded=False)\n"
                 ),
@@ -216,18 +216,18 @@ MUTANTS: tuple[Mutant, ...] = (
         more=(
             Edit(
                 "watchers/pending_acks.py",
-                '        """The op is recorded. Returns a remembered decision that this let through."""\n',
+                '        """The op is recorded. Returns the remembered decision that can now be applied."""\n',
                 (
-                    '        """The op is recorded. Returns a remembered decision that this let through."""\n'
+                    '        """The op is recorded. Returns the remembered decision that can now be applied."""\n'
                     "        if reservation.txn_id not in self._txns:\n"
                     "            return None\n"
                 ),
             ),
             Edit(
                 "watchers/pending_acks.py",
-                'Returns a remembered decision that this let through for the rest."""\n',
+                'Returns the remembered decision that can now be applied to the rest."""\n',
                 (
-                    'Returns a remembered decision that this let through for the rest."""\n'
+                    'Returns the remembered decision that can now be applied to the rest."""\n'
                     "        if reservation.txn_id not in self._txns:\n"
                     "            return None\n"
                 ),

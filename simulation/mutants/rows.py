@@ -318,7 +318,7 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§4",
         file="txnstore/maintenance.py",
         old=(
-            "        except StoreFull:  # nothing can be put: compacting is all the more urgent\n"
+            "        except StoreFull:  # no put succeeds: compaction is all the more urgent\n"
             "            revision = (await self._store.status()).revision\n"
         ),
         new=("        except StoreFull:\n            return\n"),

@@ -1,8 +1,9 @@
 """The port below a store: etcd's requests one by one, each answered, refused or left unanswered.
 
-`StoreClient` (group commit, watches that resume, leases, pins) is written against it once. The real etcd stands behind
-it in `txnstore.etcd.backend`, the simulation's in `txnstore.memory.memory_store`. Keys carry no prefix here either: a
-backend adds and removes it. No method repeats a request: that is decided above, where it is known what may be repeated.
+`StoreClient` (group commit, watches that resume, leases, pins) is written against it once. `txnstore.etcd.backend`
+implements it for the real etcd, `txnstore.memory.memory_store` for the simulation. Keys carry no prefix here either: a
+backend adds and removes it. No method repeats a request: the caller decides that, because it knows what may be
+repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from txnstore.store import Commit, CommitVerdict, Event, KeyValue
 from txnwire.errors import TxnError
 
 GROUP_BYTES: Final = 1_000_000
-"""A group is closed when its serialized members pass this; etcd refuses requests over 1.5 MiB."""
+"""A group is closed when its serialized members exceed this; etcd refuses requests over 1.5 MiB."""
 
 
 class Unanswered(Exception):
@@ -28,11 +29,11 @@ class Unanswered(Exception):
 class Reason(Enum):
     """Why a request was refused; in every case it was definitely not applied, now or later."""
 
-    MALFORMED = "malformed"  # the request itself is at fault, so one of its members is
+    MALFORMED = "malformed"  # one of the request's members is at fault
     DENIED = "denied"  # this user may not touch one of its keys
     LEASE_GONE = "lease gone"
     FULL = "full"  # etcd's quota is exhausted
-    BUSY = "busy"  # etcd asks to come again later
+    BUSY = "busy"  # etcd asks to try again later
 
 
 class Refused(Exception):
@@ -44,11 +45,11 @@ class Refused(Exception):
 
 
 class Fenced(Exception):
-    """The request found its sending fence raised or gone: it was not applied, and never will be."""
+    """The request found its sending fence raised or deleted: it was not applied, and never will be."""
 
 
 class RequestFence(NamedTuple):
-    """What a request is sent under (`txnstore.access.sending_fence`): a key and the mod revision that it must still
+    """The condition of a sent request (`txnstore.access.sending_fence`): a key and the mod revision that it must still
     have."""
 
     key: bytes
@@ -56,7 +57,7 @@ class RequestFence(NamedTuple):
 
 
 class RangePage(msgspec.Struct, frozen=True, gc=False):
-    """Part of a range at `revision`; `more` where the limit cut it off."""
+    """Part of a range at `revision`; `more`: the limit cut it off."""
 
     revision: int
     records: tuple[KeyValue, ...]
@@ -64,7 +65,7 @@ class RangePage(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the one store process that answered. `quota_bytes` is 0 where it does not tell (etcd before 3.6)."""
+    """Status of the one store process that answered. `quota_bytes` is 0 if it does not report it (etcd before 3.6)."""
 
     version: str
     revision: int
@@ -77,34 +78,36 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 class WatchStream(Protocol):
     async def receive(self) -> tuple[Event, ...]:
         """The next events, whole revisions in order; never empty. Raises `Unanswered` once the stream is lost and
-        `Compacted` when its start has been compacted away; either way it is over."""
+        `Compacted` if its start has been compacted away; after either the stream is over."""
 
     async def close(self) -> None: ...
 
 
 class Backend(Protocol):
-    """Every method raises `Unanswered` or `Refused` besides what it names itself, and takes a bounded time."""
+    """Sends requests to a store. Every method raises `Unanswered` or `Refused` besides its own errors, and takes a
+    bounded time.
+    """
 
     @property
     def max_txn_ops(self) -> int:
-        """etcd's `--max-txn-ops` as found, or as much of it as is of use."""
+        """etcd's `--max-txn-ops` as found, up to a useful maximum."""
 
     @property
     def pages_divided_by(self) -> int:
-        """1; more in a simulation, where pages are to be crossed with little data."""
+        """1; more in a simulation, so that little data spans several pages."""
 
     async def wait_ready(self) -> None:
-        """Return once some endpoint is connected, at once if one is. What is not sent has a definite fate. Raises
-        `StoreUnfit` for good once the store is found to be another one, or set back (`txnstore.access.lineage`)."""
+        """Return once some endpoint is connected, at once if one is. A request not sent has a definite fate. Raises
+        `StoreUnfit` for good once the store turns out to be another one, or set back (`txnstore.access.lineage`)."""
 
     async def wait_unfit(self) -> TxnError:
         """Return with the reason once the store is unfit."""
 
     def known_as(self, incarnation: str) -> None:
-        """This is the store's identity, as its client has read or made it: another one later on is another store."""
+        """Sets the store's identity, as its client has read or made it: a different one later means another store."""
 
     async def raft_lead(self) -> int | None:
-        """By how much the store's log is ahead of its revision, at least; None where it has no log."""
+        """The least number of entries by which the store's log is ahead of its revision; None if it has no log."""
 
     def encode(self, commit: Commit) -> bytes:
         """The commit as this backend sends it inside a group; its length counts towards the request limit."""
@@ -113,10 +116,12 @@ class Backend(Protocol):
         self, members: Sequence[GroupMember], *, repeated: bool, fence: RequestFence | None = None
     ) -> list[CommitVerdict]:
         """One request: all compares of all members, then the writes of those that hold. Verdicts in order. Raises
-        `Fenced` where `fence` does not stand as it is told."""
+        `Fenced` if `fence` no longer holds."""
 
     async def raise_fence(self, fence: RequestFence, lease: int) -> int:
-        """Put the fence's key anew, on `lease`, if it still has that mod revision; the one it has now, 0 for none."""
+        """Put the fence's key again, on `lease`, if it still has that mod revision. Returns its mod revision now, 0 for
+        none.
+        """
 
     async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
         """At most `max_txn_ops` keys in one request. Raises `Compacted`."""
@@ -128,7 +133,7 @@ class Backend(Protocol):
         """At most `max_txn_ops` ranges in one request, at most `limit` records of each. Raises `Compacted`."""
 
     async def count(self, start: bytes, end: bytes) -> int:
-        """How many keys there are in [start, end), without reading them."""
+        """The number of keys in [start, end), without reading them."""
 
     async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> WatchStream: ...
 
@@ -136,21 +141,21 @@ class Backend(Protocol):
         """(lease id, TTL in seconds as granted)."""
 
     async def keep_alive(self, lease_id: int) -> float:
-        """The renewed TTL in seconds; 0 where the lease is gone. ▲ To be called without `wait_ready`: sent wherever a
-        connection stands, also where nothing else is answered. Raises what `wait_ready` raises."""
+        """The renewed TTL in seconds; 0 if the lease is gone. ▲ Call it without `wait_ready`: it goes over any
+        connection, even if nothing else is answered. Raises the errors of `wait_ready`."""
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease; one that is gone already is fine."""
+        """End a lease; no error if it is gone already."""
 
     async def status(self) -> StoreStatus: ...
 
     async def compact(self, revision: int) -> None:
-        """Forget superseded records below `revision`. One that is compacted already is fine."""
+        """Forget superseded records below `revision`. No error if it is compacted already."""
 
     async def defragment(self) -> None:
-        """Give free pages back, one store process after another. Each is deaf meanwhile."""
+        """Return free pages, one store process after another. Each serves nothing meanwhile."""
 
     async def disarm(self) -> None:
-        """Take back the alarm that a full quota raised."""
+        """Clear the alarm that a full quota raised."""
 
     async def close(self) -> None: ...

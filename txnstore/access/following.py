@@ -1,8 +1,8 @@
-"""A watch that goes on over lost connections, restarts and compaction (DESIGN §4, "What a careful etcd client does").
+"""A watch that survives lost connections, restarts and compaction (DESIGN §4, "What a careful etcd client does").
 
-It resumes from the last event's revision + 1, drops what is not newer, and on compaction lists the range at one
-revision and goes on from there. ▲ Only events count as followed; etcd's progress answers, whose revision runs ahead of
-events still to come, never get this far (the backend drops them).
+It resumes from the last event's revision + 1, drops older events, and after compaction lists the range at one revision
+and continues from there. ▲ Only events count as followed; etcd's progress answers, whose revision runs ahead of events
+still to come, never get here (the backend drops them).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FollowingWatch:
         return batch
 
     async def close(self) -> None:
-        """Idempotent. Ends a waiting `__anext__`; batches that have arrived may still be taken."""
+        """Idempotent. Ends a waiting `__anext__`; batches that have arrived can still be taken."""
         self._closed = True
         self._on_close(self)
         self._task.cancel()
@@ -116,7 +116,7 @@ class FollowingWatch:
         try:
             listed = await self._relist(self._start, self._end)
         except (StoreUnavailable, Compacted):
-            return  # the stream is opened again, which finds it compacted again
+            return  # the next stream finds it compacted again
         self._next_revision = listed.revision + 1
         events: list[Event] = []
         async for part in in_turns(listed.records, _LISTED_AT_ONCE):

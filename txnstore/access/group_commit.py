@@ -1,10 +1,10 @@
 """Group commit: concurrent conditional writes gather while requests are in flight and leave together (DESIGN §4).
 
-A few sender tasks each take what has gathered, send it as one request and stay with it until every member's verdict is
-definite; there is no timer before sending, so a lone caller waits for one round trip. While a request is in flight a
-few more wait for its answer, or for company, but not for long: a request of its own costs etcd and this process more
-than a dozen members do. What may share a request is decided in `txnstore.access.grouping`. Time limits are kept by one
-sweep over everything outstanding.
+A few sender tasks each take the queued commits, send them as one request and repeat it until every member's verdict is
+definite. There is no timer before sending, so a lone caller waits for one round trip. While a request is in flight a
+few commits wait shortly for its answer, or for others: a request of its own costs etcd and this process more than a
+dozen members do. `txnstore.access.grouping` decides what may share a request. One sweep over everything outstanding
+keeps the time limits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from txnwire.tasks import vital
 
 MAX_IN_FLIGHT: Final = 4
 COMPANY: Final = 32
-"""So many do not wait for the answer to a request in flight."""
+"""This many commits do not wait for the answer to a request in flight."""
 COMPANY_S: Final = 0.005
-"""Nor does anybody for longer than this."""
+"""No commit waits longer than this."""
 SWEEP_S: Final = 0.05
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
@@ -47,8 +47,8 @@ log = structlog.get_logger(__name__)
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start, and what is outstanding now. `sizes`: members per request; `latency`: from the sending
-    of a request to its answer, in seconds. `revision`: the newest that an answer has told."""
+    """Counts since the start, and the numbers outstanding now. `sizes`: members per request; `latency`: from sending a
+    request to its answer, in seconds. `revision`: the newest one in an answer."""
 
     members: int
     requests: int
@@ -62,7 +62,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingCommit(GroupMember):
-    """A member with its caller. `sent`: a sending of it has not been answered (yet), so its fate is open."""
+    """A member with its caller. `sent`: a sending of it was not answered (yet), so its fate is open."""
 
     __slots__ = ("deadline", "future", "sent")
 
@@ -97,7 +97,7 @@ class GroupCommit:
         self._waking = False
         self._company_timer: asyncio.TimerHandle | None = None
         self._waited = False
-        """Whether what is queued has waited for company as long as it may."""
+        """Whether the queued commits have waited for others as long as they may."""
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._broken: str | None = None
@@ -106,7 +106,7 @@ class GroupCommit:
         self._revision = 0
 
     def submit(self, commit: Commit, timeout_s: float | None) -> asyncio.Future[CommitVerdict]:
-        """Queue a commit. Raises `InvalidArgument` at once where it is malformed; otherwise see `MetadataStore`."""
+        """Queue a commit. Raises `InvalidArgument` at once if it is malformed; otherwise see `MetadataStore`."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
         if self._broken is not None:
@@ -136,7 +136,7 @@ class GroupCommit:
         )
 
     async def close(self) -> None:
-        """Fail what is waiting: `OutcomeUnknown` where a sending is unanswered, else `StoreUnavailable`."""
+        """Fail all waiting commits: `OutcomeUnknown` if a sending is unanswered, else `StoreUnavailable`."""
         self._closed = True
         for timer in (self._sweep_timer, self._company_timer):
             if timer is not None:
@@ -152,7 +152,7 @@ class GroupCommit:
             sender.add_done_callback(self._sender_ended)
 
     def _sender_ended(self, sender: asyncio.Task[None]) -> None:
-        """A sender ends by itself only through a bug: then nobody may wait for it in vain."""
+        """A sender ends only through a bug: then fail every commit, so that no caller waits for ever."""
         if sender.cancelled() or (error := sender.exception()) is None:
             return
         self._broken = f"group commit broke down: {type(error).__name__}: {error}"
@@ -167,13 +167,13 @@ class GroupCommit:
         return [member for group in self._planner.groups_in_flight() for member in group.members]
 
     def _wake(self) -> None:
-        """At most one sender is being woken at a time, so that it finds everything this turn of the loop brings."""
+        """Wakes at most one sender at a time, so that it finds everything this turn of the loop brings."""
         if not self._waking and self._idle and self._may_send():
             self._waking = True
             self._idle.popleft().set_result(None)
 
     def _may_send(self) -> bool:
-        """Whether what is queued goes now; if not, it goes with the next answer, or soon by itself."""
+        """Whether to send the queued commits now; if not, they go with the next answer, or after `COMPANY_S`."""
         if self._waited or not self._planner.in_flight or self._planner.queued >= COMPANY:
             return True
         if self._company_timer is None and self._planner.has_queued:
@@ -197,7 +197,7 @@ class GroupCommit:
 
     async def _run_sender(self) -> None:
         while True:
-            await self._backend.wait_ready()  # before taking: what is not sent can still be withdrawn
+            await self._backend.wait_ready()  # before taking: a commit not sent can still be withdrawn
             group = self._take()
             if group is None:
                 await self._wait_for_work()
@@ -214,7 +214,7 @@ class GroupCommit:
         self._waking = False
 
     async def _settle(self, group: Group[PendingCommit]) -> None:
-        """Stay with the group until every verdict is definite, apart and repeated as need be."""
+        """Send the group until every verdict is definite, split and repeated as needed."""
         self._members += len(group.members)
         pause_s = 0.0
         parts: deque[_Part] = deque([_Part(group.members)])
@@ -224,7 +224,7 @@ class GroupCommit:
                 await asyncio.sleep(pause_s)
             await self._backend.wait_ready()
             try:
-                # ▲ No earlier sending of it can land behind this one.
+                # ▲ No earlier sending of it can land after this one.
                 fence = await self._fence.under(dead=part.unanswered)
                 part.drop_withdrawn()
                 if not part.members:
@@ -259,7 +259,7 @@ class GroupCommit:
         return results
 
     def _after_refusal(self, part: _Part, refusal: Refused) -> list[_Part]:
-        """What is to be sent next. This sending was not applied; an earlier, unanswered one may have been or may be."""
+        """The parts to send next. This sending was not applied; an earlier, unanswered one may have been or may be."""
         if not part.repeated:
             for member in part.members:
                 member.sent = False
@@ -274,7 +274,7 @@ class GroupCommit:
         return [_Part(first, part.unanswered), _Part(second, part.unanswered)]
 
     def _sweep(self) -> None:
-        """The one place that keeps time limits."""
+        """Keeps all time limits."""
         now = self._clock.monotonic()
         limited = 0
         for member in self._planner.waiting():
@@ -315,7 +315,7 @@ class _Part:
         return self.unanswered != 0
 
     def drop_withdrawn(self) -> None:
-        """Members given up on before they were sent must not be sent now; repeats go on for ever (▲ DESIGN §4)."""
+        """Members withdrawn before they were sent must not be sent now; repeats go on for ever (▲ DESIGN §4)."""
         if not self.repeated:
             self.members = [member for member in self.members if not member.withdrawn]
 
@@ -334,7 +334,7 @@ def _fail(member: PendingCommit, error: TxnError) -> None:
 def _error_for(refusal: Refused, *, repeated: bool) -> TxnError:
     match refusal.reason:
         case Reason.LEASE_GONE:
-            return LeaseGone(str(refusal))  # also after an unanswered sending: what that one put went with the lease
+            return LeaseGone(str(refusal))  # also after an unanswered sending: its puts went with the lease
         case Reason.FULL:
             return StoreFull(f"{refusal}; it compacts and defragments, try again later")
         case Reason.DENIED if repeated:

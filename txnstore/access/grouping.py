@@ -1,12 +1,12 @@
-"""Which conditional writes may share one etcd request, and which must wait for one that is under way. Pure.
+"""Decides which conditional writes may share one etcd request, and which must wait for one in flight. Pure.
 
 Rules (DESIGN §4, "Group commit"):
 
 - ▲ etcd evaluates all compares of a request before any of its writes, so no request holds a compare on a key that
-  another of its members puts or deletes; ranges count. Inside one member that is just what is wanted.
+  another of its members puts or deletes; ranges count. Inside one member that order is intended.
 - No key is written twice in a request, and puts on a lease travel alone (a lease that is gone fails the whole request).
-- ▲ A process has at most one unanswered write of a key in flight: the keys of a group stay held from when it is taken
-  until it is finished, and members that write one of them are parked. Mere compares are not held up.
+- ▲ A process has at most one unanswered write of a key in flight: a group holds its keys from when it is taken until it
+  is finished, and members that write one of them are parked. Members that only compare them are not.
 - A request stays within `--max-txn-ops` (a nested budget is the limit minus the outer one's use) and the byte limit.
 """
 
@@ -22,11 +22,11 @@ from txnwire.errors import InvalidArgument
 
 MAX_MEMBERS: Final = 500
 UNDIVIDED: Final = 64
-_LOOK_AHEAD: Final = 500  # members looked at in vain before a group is closed
+_LOOK_AHEAD: Final = 500  # members passed over before a group is closed
 
 
 class GroupMember:
-    """One commit on its way, with what it touches. `wire`: its serialized form, made once."""
+    """One commit with the keys that it touches. `wire`: its serialized form, made once."""
 
     __slots__ = (
         "alone",
@@ -43,7 +43,7 @@ class GroupMember:
     )
 
     def __init__(self, commit: Commit, wire: bytes) -> None:
-        """Raises `InvalidArgument` for a commit that no etcd would take."""
+        """Raises `InvalidArgument` for a commit that any etcd would refuse."""
         self.commit = commit
         self.wire = wire
         self.size = len(wire)
@@ -91,7 +91,7 @@ class GroupMember:
 
 
 def ops_of(commit: Commit) -> int:
-    """What etcd counts of it towards `--max-txn-ops`."""
+    """The number of operations that etcd counts towards `--max-txn-ops`."""
     return max(len(commit.compares), len(commit.puts) + len(commit.deletes), len(commit.else_reads))
 
 
@@ -119,7 +119,7 @@ class Group(Generic[MemberT]):
         self._most_ops = 0
 
     def try_add(self, member: MemberT, *, max_txn_ops: int, max_bytes: int) -> bool:
-        """Add `member` if that breaks no rule; whether it did."""
+        """Add `member` if no rule forbids it; returns whether it did."""
         members = self.members
         if members:
             most_ops = max(self._most_ops, member.ops)
@@ -147,7 +147,7 @@ class Group(Generic[MemberT]):
         return (self._ranged or member.ranged) and self._ranges_conflict(member)
 
     def _ranges_conflict(self, member: GroupMember) -> bool:
-        """▲ The same where a range takes part."""
+        """▲ As `_conflicts`, for ranges."""
         written, compared = self.written, self._compared
         if written.meets_any(member.compared) or written.meets_any(member.written):
             return True
@@ -209,7 +209,7 @@ class GroupPlanner(Generic[MemberT]):
             yield from group.parked
 
     def take(self) -> Group[MemberT] | None:
-        """The next request, oldest members first; what may not travel in it keeps its place in the queue."""
+        """The next request, oldest members first; members that may not travel in it keep their places in the queue."""
         group: Group[MemberT] = Group()
         queue = self._queue
         passed: list[MemberT] = []
@@ -230,7 +230,7 @@ class GroupPlanner(Generic[MemberT]):
         return group
 
     def finish(self, group: Group[MemberT]) -> None:
-        """Every member's verdict is definite: release its keys; who waited for them comes first."""
+        """Every member's verdict is definite: release its keys; members parked behind them come first."""
         del self._in_flight[group]
         self._groups_with_ranges -= group.written.has_ranges
         for member in group.members:
@@ -239,8 +239,8 @@ class GroupPlanner(Generic[MemberT]):
         self._queue.extendleft(reversed(group.parked))
 
     def _most_members(self) -> int:
-        """Of many that are outstanding only half travel together: etcd applies one half while this process deals with
-        the other. Fewer do not make up for the cost of a request."""
+        """If many are outstanding, only half travel together: etcd applies one half while this process handles the
+        other. With few, the extra request would cost more than it gains."""
         outstanding = len(self._queue) + sum(len(group.members) for group in self._in_flight)
         return min(self._max_members, max(UNDIVIDED, (outstanding + 1) // 2))
 
@@ -269,6 +269,6 @@ def _writes_meet(written: Spans, member: GroupMember) -> bool:
 
 
 def halves(members: list[MemberT]) -> tuple[list[MemberT], list[MemberT]]:
-    """Of a group that was refused as a whole, to be tried apart, until the poisoned member stands alone."""
+    """Splits a group that was refused as a whole: repeated, it isolates the faulty member."""
     middle = len(members) // 2
     return members[:middle], members[middle:]

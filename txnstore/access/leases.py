@@ -1,4 +1,4 @@
-"""A lease that is kept alive, and how long it may be counted on (DESIGN §4: leases only speed up fail-over)."""
+"""Keeps a lease alive, and says how long it may be relied on (DESIGN §4: leases only speed up fail-over)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class KeptLease:
-    """`txnstore.store.Lease`. Once it cannot be counted on any more it is lost for good, also if etcd still has it."""
+    """`txnstore.store.Lease`. Once it cannot be relied on it is lost for good, even if etcd still has it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class KeptLease:
 
     @property
     def good_until(self) -> float:
-        """Monotonic: it is lost then, unless it is renewed before."""
+        """Monotonic: the lease is lost then, unless it is renewed before."""
         return self._good_until
 
     def valid(self) -> bool:
@@ -73,7 +73,7 @@ class KeptLease:
             log.warning("lease not revoked, it will expire", lease=f"{self._id:x}", error=str(error))
 
     async def abandon(self) -> None:
-        """Stop keeping it alive; it expires by itself."""
+        """Stop keeping it alive; it then expires."""
         self._lose()
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -83,7 +83,7 @@ class KeptLease:
         self._on_end(self)
 
     def _renewed(self, ttl_s: float, sent_at: float) -> None:
-        """▲ Counted from the *sending* of the answered keep-alive: the store's count started later."""
+        """▲ Counted from the *sending* of the answered keep-alive: the store began to count later."""
         margin_s = min(ttl_s * MARGIN_SHARE, LONGEST_MARGIN_S)
         self._ttl_s, self._sent_at = ttl_s, sent_at
         self._good_until = sent_at + ttl_s - margin_s
@@ -97,16 +97,16 @@ class KeptLease:
                     return
                 pause_s = await self._renew()
         finally:
-            self._lose()  # ▲ by a defect, too: whoever waits for its loss would count on it for ever
+            self._lose()  # ▲ also after a defect: waiters for its loss would rely on it for ever
 
     async def _renew(self) -> float:
-        """One keep-alive; seconds until the next."""
+        """Sends one keep-alive; returns seconds until the next."""
         try:
             async with asyncio.timeout(self._good_until - self._clock.monotonic()):
                 # ▲ Not behind `wait_ready`: an etcd that answers no reads for a while still renews leases.
                 sent_at = self._clock.monotonic()
                 ttl_s = await self._backend.keep_alive(self._id)
-        except TxnError as error:  # the store is another one: nothing counts on what it says of this lease
+        except TxnError as error:  # another store by now: its answer about this lease means nothing
             log.error("lease given up", lease=f"{self._id:x}", error=str(error))
             self._lose()
             return 0.0

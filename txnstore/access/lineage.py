@@ -1,11 +1,11 @@
-"""Whether this etcd is still the one we have worked with: one that was put back from a backup is found out before
-anything is written to it (E8, DESIGN §4). Pure.
+"""Checks that this etcd is still the one we have worked with: detects a restored backup before anything is written to
+it (E8, DESIGN §4). Pure.
 
-Every write of etcd is one entry of its Raft log and raises its revision by one at most. So the log's index less the
-revision never falls, as long as an etcd lives. `etcdctl snapshot restore` keeps the revision and begins a new log: the
-difference falls by all that was ever written, which neither a new cluster id (it is made of names and addresses, and is
-the same) nor any record tells. `/incarnation` says how far the index was ahead when it was written, and any member that
-is connected to is asked how far it is now. Whoever is connected all along sees a revision that goes back.
+Every write of etcd is one entry of its Raft log and raises its revision by one at most. So the log's index minus the
+revision never falls as long as an etcd lives. `etcdctl snapshot restore` keeps the revision and begins a new log, so
+the difference falls by all that was ever written. Neither the cluster id (made of names and addresses, so unchanged)
+nor any record shows that. `/incarnation` records how far the index was ahead when it was written, and each connected
+member is asked how far it is ahead now. A client that stays connected sees the revision go back.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ HOW_TO_REPAIR: Final = "stop every process of the cluster, run `txnctl check --r
 
 
 class StoreUnfit(DataCorrupt):
-    """etcd is not what it was: restored from a backup, or its repair has not ended. Nothing more is read or written by
-    this process; it ends, and none starts before `txnctl check --repair` has come to its end."""
+    """etcd was restored from a backup, or its repair has not ended. This process reads and writes nothing more and
+    ends; none starts before `txnctl check --repair` has finished."""
 
 
 class Lineage:
-    """What one store client knows of its etcd. `repairing`: it is to work on one that is unfit."""
+    """What one store client knows of its etcd. `repairing`: admits an unfit store."""
 
     def __init__(self, *, repairing: bool = False) -> None:
         self._repairing = repairing
         self._known: str | None = None
         self.newest = 0
-        """The highest revision that any answer has told."""
+        """The highest revision in any answer."""
         self.incarnation_revision = 0
-        """The mod revision of `/incarnation` as it was read last, 0 for none."""
+        """The mod revision of `/incarnation` as last read, 0 for none."""
 
     def known_as(self, incarnation: str) -> None:
-        """▲ Also of a store that had no identity yet when it was connected to."""
+        """▲ Also called for a store that had no identity when the client connected."""
         self._known = incarnation
 
     def admit(self, record: KeyValue | None, *, floor: int, revision: int, raft_index: int, raft_revision: int) -> None:
-        """Judge a member before it is used: `record` is `/incarnation`, `revision` what the answer with it told, both
-        read linearizably, when `newest` was `floor`; `raft_index` is of the log it had at least when its revision was
-        `raft_revision`.
+        """Judge a member before it is used. `record` is `/incarnation` and `revision` that of its answer, both read
+        linearizably when `newest` was `floor`; the log had at least `raft_index` when the revision was `raft_revision`.
 
         Raises `StoreUnfit`."""
         found = None if record is None else decode(Incarnation, record.value, key=keys.INCARNATION)
@@ -71,8 +70,8 @@ class Lineage:
             )
 
     def answered(self, floor: int, revision: int) -> None:
-        """`revision` was told in answer to a linearizable request that was sent when `newest` was `floor`. Raises
-        `StoreUnfit` where it goes back."""
+        """`revision` is that of the answer to a linearizable request sent when `newest` was `floor`. Raises
+        `StoreUnfit` if it goes back."""
         if revision < floor and not self._repairing:
             raise StoreUnfit(
                 f"etcd has gone back from revision {floor} to {revision}, as when a backup is restored: {HOW_TO_REPAIR}"

@@ -1,5 +1,5 @@
-"""Reading what a user can multiply: page by page, each of its own revision, so that neither an answer nor a time limit,
-nor the memory of whoever reads, has to hold all of it."""
+"""Reads data without a fixed bound in pages, each at its own revision, so that no answer, time limit or reader's memory
+has to hold all of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """`items` in order, at most `size` at a time: what is asked for in one request, and looked at in one go."""
+    """`items` in order, at most `size` at a time: for one request, or one step without a pause."""
     for at in range(0, len(items), size):
         yield items[at : at + size]
 
@@ -22,8 +22,8 @@ async def in_pages(
 ) -> AsyncGenerator[tuple[KeyValue, ...], None]:
     """The records of [start, end) in key order, about `at_once` a page, never more; no page is empty.
 
-    ▲ Without a `revision`, what is written or deleted meanwhile may be in them or not: for work whose writes compare it
-    again. Each page has a time limit of its own. Raises `StoreUnavailable`; `Compacted` where `revision` is gone.
+    ▲ Without a `revision`, records written or deleted meanwhile may or may not be in them: for work whose writes
+    compare again. Each page has its own time limit. Raises `StoreUnavailable`; `Compacted` if `revision` is gone.
     """
     at_once = store.page_size(at_once)
     while True:

@@ -1,4 +1,4 @@
-"""Revisions that must stay readable for a while, in this process and, for long reads, made known to the compacting one.
+"""Revisions that must stay readable for a while: in this process and, for long reads, reported to the compacting one.
 
 Compaction keeps the last 60 s anyway (DESIGN §4), so only a pin held longer than `REPORT_AFTER_S` costs a record:
 `/pin/<process>` on a lease, with the oldest revision pinned here.
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class Pins:
-    """Pins are objects, not revisions: the same revision may be pinned twice."""
+    """Keeps revisions readable. Pins are objects, not revisions: the same revision may be pinned twice."""
 
     def __init__(self, store: StoreClient, random: Random) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Pins:
             await asyncio.wait([self._reporter])
 
     async def _report(self) -> None:
-        """Ends once nothing is pinned; most pins are gone before it has done anything."""
+        """Ends once nothing is pinned; most pins are gone before its first report."""
         await asyncio.sleep(REPORT_AFTER_S)
         while self._pinned:
             try:

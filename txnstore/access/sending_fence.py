@@ -1,10 +1,10 @@
-"""No earlier sending of a write outlives the later one: what every request of group commit is sent under.
+"""The fence that every request of group commit is sent under: no earlier sending of a write lands after a later one.
 
-A request that went unanswered may be taken up by etcd at any time, also long after it was sent again and answered, and
-after what it wrote has been deleted since. Where it compares "absent", or nothing but an epoch, the record would rise
-from the dead: the cursor of a subscription deleted and made again, acks from before a seek, the op of a transaction
-that is collected. So each request compares one key of its process, and ▲ before anything is sent again that key is put
-anew: whatever was sent under the value before is refused from then on.
+etcd may apply an unanswered request at any time: after it was sent again and answered, even after its record has been
+deleted since. If it compares "absent", or only an epoch, the record would come back: the cursor of a subscription
+deleted and made again, acks from before a seek, the op of a collected transaction. So each request compares one key of
+its process, and ▲ before a request is repeated that key is put again: etcd then refuses every request sent under the
+former value.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from txnstore.access.backend import Backend, Reason, Refused, RequestFence, Unan
 from txnwire.ports import Clock, Random
 
 TTL_S: Final = 3600
-"""Of the key's lease: a process that is gone leaves nothing."""
+"""TTL of the key's lease: a process that has ended leaves nothing."""
 RENEW_S: Final = 900
-"""▲ One that sends keeps it: at its quota etcd grants no lease and takes no put, but renews, so the fence stands when
-commits, aborts and clean-up have to drain."""
+"""▲ A sending process keeps its lease: at its quota etcd grants no lease and takes no put, but renews, so the fence
+holds while commits, aborts and clean-up drain."""
 RENEW_AGAIN_S: Final = 30
 PAUSE_S: Final = 0.05
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class SendingFence:
-    """`/sender/<random id>`: its mod revision is what is compared. One per store client."""
+    """`/sender/<random id>`: requests compare its mod revision. One per store client."""
 
     def __init__(self, backend: Backend, clock: Clock, random: Random) -> None:
         self._backend = backend
@@ -42,8 +42,8 @@ class SendingFence:
         self._raising = asyncio.Lock()
 
     async def under(self, *, dead: int = 0) -> RequestFence:
-        """What to send under. ▲ Nothing that was sent under the revision `dead` can be applied any more once this
-        returns. Raises `Refused`."""
+        """The fence for the next sending. ▲ Once this returns, no request sent under the revision `dead` can be applied
+        any more. Raises `Refused`."""
         if self._lease and self._clock.monotonic() >= self._renew_at:
             await self._renew()
         while self._revision in (0, dead):
@@ -51,12 +51,12 @@ class SendingFence:
         return RequestFence(self._key, self._revision)
 
     def found_down(self, fence: RequestFence) -> None:
-        """A request under it was refused: raised since by another sender, or the key went with its lease."""
+        """A request under it was refused: another sender has raised it since, or the key went with its lease."""
         if self._revision == fence.revision:
             self._revision = 0
 
     async def _renew(self) -> None:
-        """By one of those that send, seldom: the others go on meanwhile."""
+        """One sender renews, seldom: the others go on meanwhile."""
         self._renew_at = self._clock.monotonic() + RENEW_AGAIN_S
         try:
             if await self._backend.keep_alive(self._lease) > 0:
@@ -65,8 +65,8 @@ class SendingFence:
             log.debug("lease of the sending fence not renewed", error=str(error))
 
     async def _raise(self, past: int) -> None:
-        """Only we write the key, so if it is not as it was, an earlier try has landed (nothing was ever sent under that
-        one), or the lease is over."""
+        """Only we write the key. If its revision differs, an earlier try has landed (no request was sent under that
+        revision), or the lease is over."""
         async with self._raising:
             while self._revision == past:
                 await self._backend.wait_ready()

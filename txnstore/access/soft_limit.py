@@ -1,4 +1,4 @@
-"""▲ The soft limit below etcd's quota: above it new work is refused, so that what is open can be ended (DESIGN §4)."""
+"""▲ The soft limit below etcd's quota: above it new work is refused, so that open work can be ended (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class SoftLimit:
-    """Samples etcd's size from the first commit that asks."""
+    """Samples etcd's size from the first call of `exceeded` on."""
 
     def __init__(self, backend: Backend, quota_bytes: int) -> None:
         self._backend = backend
@@ -70,15 +70,15 @@ class SoftLimit:
             await asyncio.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """▲ Closer to the limit look more often: etcd itself counts nothing that is nested in a transaction towards its
-        quota (3.4 and 3.5, `costTxn`), so for grouped writes this limit is the only one."""
+        """▲ Sample more often close to the limit: etcd does not count operations nested in a transaction towards its
+        quota (3.4 and 3.5, `costTxn`), so this is the only limit for grouped writes."""
         status = self._status
         close = status is not None and status.db_bytes >= CLOSE_SHARE * self._quota_bytes
         return CLOSE_POLL_S if close else POLL_S
 
 
 def is_exceeded(status: StoreStatus, quota_bytes: int) -> bool:
-    """etcd measures its quota by the file, free pages included: one that is almost there counts as well, though little
-    of it may be in use (until it has been defragmented)."""
+    """etcd measures its quota by the file, free pages included: a file that is almost full counts too, even if little
+    of it is in use (until it has been defragmented)."""
     in_use, file = status.db_bytes_in_use, status.db_bytes
     return status.no_space or in_use >= SOFT_LIMIT_SHARE * quota_bytes or file >= FILE_LIMIT_SHARE * quota_bytes

@@ -1,4 +1,4 @@
-"""A set of keys and key ranges that answers quickly whether something else meets it. Pure."""
+"""A set of keys and key ranges that tests quickly whether another key or range meets it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`MetadataStore` over any `Backend`: what a careful etcd client does, once, for the real and the simulated etcd."""
+"""`MetadataStore` over any `Backend`: a careful etcd client, shared by the real and the simulated etcd."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _READ_PAUSE_S: Final = 0.05
 _KEYS_PER_READ: Final = 500
 _RANGES_PER_READ: Final = 100
 _RECORDS_PER_RANGE: Final = 4
-"""At first: most have one, and one may be as large as a request."""
+"""At first: most ranges have one, and one may be as large as a request."""
 
 T = TypeVar("T")
 
 
 class StoreClient:
-    """Implements `txnstore.store.MetadataStore`; `EtcdStore` and `MemoryStore` only bring a backend.
+    """Implements `txnstore.store.MetadataStore`; `EtcdStore` and `MemoryStore` only add a backend.
 
-    `quota_bytes`: etcd's quota as configured, used where etcd does not tell it itself."""
+    `quota_bytes`: etcd's quota as configured, used if etcd does not report it."""
 
     def __init__(self, backend: Backend, clock: Clock, random: Random, *, quota_bytes: int) -> None:
         self._backend = backend
@@ -146,7 +146,7 @@ class StoreClient:
         return found
 
     async def count(self, start: bytes, end: bytes, *, timeout_s: float = 10.0) -> int:
-        """How many keys there are in [start, end). Raises `StoreUnavailable`."""
+        """The number of keys in [start, end). Raises `StoreUnavailable`."""
         return await self._reading(_until(timeout_s), partial(self._backend.count, start, end))
 
     async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
@@ -161,8 +161,8 @@ class StoreClient:
         return self._soft_limit.quota_bytes
 
     async def mark_revision(self, key: bytes, value: bytes, guard: Compare | None) -> int:
-        """Put `key`, alone in its request, and return the revision it got. Raises `NotOwner` where `guard` fails,
-        `StoreFull`, `StoreUnavailable` (it may have been put all the same)."""
+        """Put `key`, alone in its request, and return its revision. Raises `NotOwner` if `guard` fails, `StoreFull`,
+        `StoreUnavailable` (the put may still have been applied)."""
         commit = Commit(() if guard is None else (guard,), (Put(key, value),))
         member = GroupMember(commit, self._backend.encode(commit))
         (result,) = await self._reading(_until(10.0), lambda: self._backend.commit([member], repeated=False))
@@ -188,8 +188,8 @@ class StoreClient:
         try:
             return self._submit(commit, None)
         except (StoreFull, StoreUnavailable, InternalError) as error:
-            # ▲ A refusal comes the way an answer would: who plans a write has registered it by then (▲ §6, before the
-            # op is sent), and has but one place where it takes that back.
+            # ▲ A refusal comes the way an answer does: the caller has registered the write by then (▲ §6, before the op
+            # is sent), and undoes that in one place only.
             refused: asyncio.Future[CommitVerdict] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
@@ -200,16 +200,16 @@ class StoreClient:
         return self._commits.submit(commit, timeout_s)
 
     def statistics(self) -> Statistics:
-        """Of group commit."""
+        """Statistics of group commit."""
         return self._commits.statistics()
 
     def index_queries(self) -> HistogramSnapshot:
-        """Seconds that range queries of the secondary indexes (`/idx/…`) took, retries and all pages included."""
+        """Seconds taken by range queries of the secondary indexes (`/idx/…`), retries and all pages included."""
         return self._index_queries.snapshot()
 
     @property
     def refuses_new(self) -> bool:
-        """Whether the soft limit refuses what is not needed to end what is open, as of the last sample."""
+        """Whether the soft limit refuses new work, as of the last sample."""
         return self._soft_limit.exceeded()
 
     # --- watches, pins, leases, identity ---
@@ -238,7 +238,7 @@ class StoreClient:
         return (await self.identity(timeout_s=timeout_s)).id
 
     async def identity(self, *, timeout_s: float = 10.0) -> Incarnation:
-        """`/incarnation`, made where there is none yet. Raises `StoreUnavailable`."""
+        """`/incarnation`, created if absent. Raises `StoreUnavailable`."""
         if self._incarnation is None:
             record = await self.get(keys.INCARNATION, timeout_s=timeout_s)
             value = await self._found_store(timeout_s) if record is None else record.value
@@ -247,7 +247,7 @@ class StoreClient:
         return self._incarnation
 
     async def wait_unfit(self) -> TxnError:
-        """Return, with the reason, once this store must not be used any more: etcd was restored from a backup."""
+        """Return, with the reason, once this store must no longer be used: etcd was restored from a backup."""
         return await self._backend.wait_unfit()
 
     async def raft_lead(self) -> int | None:
@@ -276,7 +276,7 @@ class StoreClient:
             sent_at = self._clock.monotonic()
             return await self._backend.grant(max(1, round(ttl_s)))
 
-        # An unanswered grant is repeated: a lease that nobody keeps alive goes by itself.
+        # An unanswered grant is repeated: a lease that is not kept alive expires.
         lease_id, granted_s = await self._reading(_until(timeout_s), grant)
         self._check_open()
         lease = KeptLease(self._backend, self._clock, lease_id, granted_s, sent_at, on_end=self._forget_lease)
@@ -284,7 +284,7 @@ class StoreClient:
         return lease
 
     def leases_good_until(self) -> float:
-        """Monotonic: when the last of the leases held here is lost, unless it is renewed before; -1 without any."""
+        """Monotonic: when the last lease held here is lost, unless it is renewed before; -1 without any."""
         return max((lease.good_until for lease in self._leases), default=-1.0)
 
     def _forget_lease(self, lease: KeptLease) -> None:
@@ -311,7 +311,7 @@ class StoreClient:
             raise StoreUnavailable("the store is closed")
 
     async def _reading(self, until: float, request: Callable[[], Awaitable[T]]) -> T:
-        """Send a request that may be repeated at will until it is answered. Raises `StoreUnavailable` in the end."""
+        """Send a repeatable request until it is answered. Raises `StoreUnavailable` after the time limit."""
         self._check_open()
         why = "no etcd endpoint is connected"
         try:
@@ -332,8 +332,8 @@ class StoreClient:
 
 
 async def _again_if_compacted(revision: int, read: Callable[[], Awaitable[T]]) -> T:
-    """▲ A read in several requests, of which nobody has said at which `revision`: where that one is compacted away
-    amid them, by hand perhaps, all is read again at a newer one. Whoever reads would take it for its own end."""
+    """▲ For a read in several requests without a given `revision`: if its revision is compacted away meanwhile, by hand
+    perhaps, reads all again at a newer one. The caller would take `Compacted` for its own failure."""
     while True:
         try:
             return await read()

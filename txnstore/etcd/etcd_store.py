@@ -1,4 +1,4 @@
-"""`EtcdStore`: the metadata store a user runs, on an etcd cluster."""
+"""`EtcdStore`: the production metadata store, on an etcd cluster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class EtcdStore(StoreClient):
 
     @classmethod
     async def connect(cls, settings: EtcdSettings, *, clock: Clock, random: Random) -> EtcdStore:
-        """Raises `StoreUnavailable`, `Unauthorized`, `InvalidArgument` (a setting; an etcd release that is refused),
-        `StoreUnfit` (restored from a backup, or a repair that has not ended)."""
+        """Raises `StoreUnavailable`, `Unauthorized`, `InvalidArgument` (a setting; a refused etcd release),
+        `StoreUnfit` (restored from a backup, or an unfinished repair)."""
         connection = EtcdConnection(settings, clock)
         backend = EtcdBackend(connection, settings.prefix.encode(), repairing=settings.repairing)
         try:

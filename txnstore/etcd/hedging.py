@@ -1,4 +1,4 @@
-"""One question put to several, the next one asked where the last is silent; the first answer counts."""
+"""Asks several sources one question, the next one if the last stays silent; the first answer counts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 async def first_answer(questions: Sequence[Callable[[], Awaitable[T]]], next_after_s: float) -> T:
-    """Start the next question `next_after_s` after the last one, or as soon as all that were put have failed.
+    """Start the next question `next_after_s` after the last one, or as soon as all started ones have failed.
 
-    `Unanswered` is no answer: it is raised where every question ends so. Any other exception is one, and raised.
-    Whatever is still unanswered then, or as the caller gives up, is cancelled before this returns.
+    `Unanswered` is no answer: it is raised if every question ends so. Any other exception is an answer, and raised.
+    Questions unanswered by then, or when the caller gives up, are cancelled before this returns.
     """
     asked: dict[asyncio.Task[T], None] = {}
     waiting, failed = list(questions), Unanswered("nobody was asked")

@@ -1,9 +1,7 @@
-"""`python -m txnstore.etcd.lifetime PARENT_PID -- COMMAND…`: become COMMAND, and be killed when the parent dies,
-anyhow.
+"""`python -m txnstore.etcd.lifetime PARENT_PID -- COMMAND…`: become COMMAND, and be killed when the parent dies.
 
 Linux kills a process whose parent-death signal is set as soon as its parent is gone, SIGKILLed or not; the setting
-survives `exec`. So nothing that starts an etcd or a cluster is outlived by it. Standard library only: it is
-the first thing every child runs.
+survives `exec`. So an etcd or a cluster never outlives its starter. Standard library only: every child runs it first.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ _PR_SET_PDEATHSIG = 1
 def tied_to_parent(command: Sequence[str]) -> list[str]:
     """The command line that runs `command` bound to the life of the calling process.
 
-    `-P`, here and wherever we start a Python: a folder of the current directory that is called as one of our packages
-    (`segments`, say) must not take its place."""
+    `-P`, here and wherever we start a Python: a folder of the current directory named like one of our packages
+    (`segments`, say) must not replace it."""
     return [sys.executable, "-P", "-m", "txnstore.etcd.lifetime", str(os.getpid()), "--", *command]
 
 
@@ -33,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         print(f"cannot set the parent-death signal: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
         return 1
-    if os.getppid() != parent:  # it died before the signal was set
+    if os.getppid() != parent:  # the parent died before the signal was set
         return 1
     try:
         os.execvp(command[0], command)

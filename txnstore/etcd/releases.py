@@ -1,4 +1,4 @@
-"""Which etcd releases keep what they acknowledge (DESIGN §4). Pure."""
+"""Decides which etcd releases keep acknowledged writes (DESIGN §4). Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 def check_release(version: str, *, development: bool, endpoint: str) -> None:
-    """Raises `InvalidArgument` for a release that must not hold anybody's data, and warns of one that may lose some."""
+    """Raises `InvalidArgument` for a release that must not hold data, and warns of one that may lose some."""
     match = _VERSION.match(version)
     if match is None:
         raise InvalidArgument(f"etcd at {endpoint} has version {version!r}: expected major.minor.patch")

@@ -1,4 +1,4 @@
-"""How etcd is reached, and the checks on it."""
+"""How to connect to etcd, and the checks on these settings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F
 
 
 class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS where `ca` or `certificate` is given).
-    `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used where it does not tell it
-    (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2). `repairing` admits a store
-    that is unfit (`txnstore.access.lineage`)."""
+    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if `ca` or `certificate` is given).
+    `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used if etcd does not report it
+    (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2). `repairing` admits an unfit
+    store (`txnstore.access.lineage`)."""
 
     endpoints: tuple[str, ...]
     prefix: str = ""
@@ -34,7 +34,7 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
     repairing: bool = False
 
     def addresses(self) -> list[tuple[str, bool]]:
-        """(`host:port`, whether over TLS) of every endpoint. Raises `InvalidArgument` naming the one that is wrong."""
+        """(`host:port`, whether over TLS) of every endpoint. Raises `InvalidArgument` naming the wrong one."""
         if not self.endpoints:
             raise InvalidArgument("no etcd endpoint is given: expected at least one, as in http://127.0.0.1:2379")
         return [self._address(endpoint) for endpoint in self.endpoints]

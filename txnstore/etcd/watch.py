@@ -1,4 +1,4 @@
-"""One watch stream of etcd's, until it is lost; `txnstore.access.following` makes a watch that goes on out of them."""
+"""One watch stream of etcd, until it is lost; `txnstore.access.following` builds a lasting watch from such streams."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EtcdWatchStream:
         cls, connection: EtcdConnection, create: pb.WatchCreateRequest, prefix_length: int
     ) -> EtcdWatchStream:
         """Raises `Unanswered`, `Refused`."""
-        # Require a leader: an etcd that is cut off from its cluster then ends the stream instead of falling silent.
+        # Require a leader: an etcd cut off from its cluster then ends the stream instead of falling silent.
         endpoint, call = connection.stream(_WATCH, extra={"hasleader": "true"})
         stream = cls(connection, endpoint, call, prefix_length)
         endpoint.left[stream.leave] = None
@@ -62,7 +62,7 @@ class EtcdWatchStream:
             raise
 
     def leave(self) -> None:
-        """▲ Its member was given up for another: one that no longer applies keeps a watch open and tells nothing."""
+        """▲ Another member replaced its member: one that no longer applies keeps a watch open and sends nothing."""
         self._left = True
         self._call.cancel()
 
@@ -93,7 +93,7 @@ class EtcdWatchStream:
             if response.canceled:
                 await self._canceled(response)
             # ▲ No events: a "created" or a progress answer. Its revision runs ahead of events still to come, so it is
-            # never looked at (DESIGN §4).
+            # ignored (DESIGN §4).
             if response.events:
                 return self._events(response)
 
@@ -123,6 +123,6 @@ class EtcdWatchStream:
 
 
 def _is_cancelled() -> bool:
-    """The task itself, not a call that it waits for."""
+    """Whether the task itself is cancelled, not a call that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,6 +1,6 @@
-"""Commits as etcd's protobuf bytes, written by hand and once: joining a group is joining bytes (DESIGN §4).
+"""Encodes commits as etcd's protobuf bytes, by hand and once: joining a group means joining bytes (DESIGN §4).
 
-A protobuf object per compare and put would cost several times as much as everything else a commit costs in Python.
+A protobuf object per compare and put would cost several times the rest of a commit in Python.
 `tests/txnstore/etcd/test_wire.py` reads the bytes back with the generated messages. Field numbers are those of
 `rpc.proto`.
 """
@@ -48,7 +48,7 @@ _RANGE_END: Final = b"\x82\x04"  # Compare.range_end (64)
 
 
 class CommitEncoder:
-    """Serializes commits with every key under `prefix`. The hot path of all writes: written out, without calls."""
+    """Serializes commits with every key under `prefix`. The hot path of all writes: written inline, without calls."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix

@@ -1,1 +1,1 @@
-"""An etcd in this process's memory, to the letter, for unit tests and the simulation. No user meets it."""
+"""An exact etcd in this process's memory, for unit tests and the simulation. Never used in production."""

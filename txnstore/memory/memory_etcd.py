@@ -1,4 +1,4 @@
-"""An etcd for one process's memory: the server side of `MemoryStore`, with everything a simulation wants to do to it.
+"""An etcd in one process's memory: the server side of `MemoryStore`, with all faults that a simulation injects.
 
 Single-threaded and deterministic: it acts only when a request arrives or one of its timers (lease expiry, deliveries to
 watches) fires on the running event loop, and takes the time from the clock it is given.
@@ -25,9 +25,9 @@ _CHANGES_PER_DELIVERY: Final = 1000
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as an etcd met it, for those who judge or count. `commits`: of a commit. `outcome`: what the client
-    is answered, an exception for a refusal; None where `lost`: it never came. `late`: nobody waits for the answer any
-    more; `unheard`: nobody will hear it. `answered_s`: in how long it will be heard otherwise."""
+    """One request as an etcd received it, for checkers and counters. `commits`: of a commit. `outcome`: the client's
+    answer, an exception for a refusal; None if `lost`: it never arrived. `late`: the client has stopped waiting;
+    `unheard`: the answer will be lost. `answered_s`: seconds until the answer arrives otherwise."""
 
     request: str
     client: str
@@ -48,21 +48,22 @@ class _Lease:
 
 
 class MemoryEtcd:
-    """`mvcc` is the key space, to be looked at by checkers. What a fault injector may call:
+    """Serves requests from memory. `mvcc` is the key space, for checkers to read. A fault injector may call:
 
-    - `pause()` / `resume()`: as SIGSTOP: requests wait, leases run on, everything is answered late;
-    - `pause()` / `elect(lost)`: without a leader for that long: a new one starts all leases anew, of the requests that
-      waited some are lost, watches are cut;
+    - `pause()` / `resume()`: as SIGSTOP: requests wait, leases run on, all answers are late;
+    - `pause()` / `elect(lost)`: no leader for that time: the new one restarts all leases, some waiting requests
+      are lost, watches are cut;
     - `cut()`: every connection breaks; unanswered requests end as `Unanswered`, applied or not; watches are lost;
-    - `crash()` / `restart()`: not reachable in between; nothing applied is lost, leases start their TTL anew;
+    - `crash()` / `restart()`: unreachable in between; nothing applied is lost, leases restart their TTL;
     - `compact(revision)`: also under a watch that still needs older ones;
     - `expire_lease(id)`: early; `delay_expiry(id, seconds)`: late, until `end_delays()`;
     - `quota_bytes`: lower it to raise the alarm.
 
-    `max_txn_ops`, `max_request_bytes`: as etcd's own options, and what they forbid is refused as etcd does.
-    `pages_divided_by`: its clients read and write so many times less at once.
+    `max_txn_ops`, `max_request_bytes`: as etcd's own options, with the same refusals. `pages_divided_by`: divides the
+    page sizes of its clients.
 
-    `on_change` is shown every change as soon as it is made, `on_arrival` every request as soon as it is answered.
+    Calls `on_change` with every change as soon as it is made, `on_arrival` with every request as soon as it is
+    answered.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class MemoryEtcd:
         self._on_cut: dict[Callable[[], None], None] = {}
         self._on_start: list[Callable[[], None]] = []
 
-    # --- what befalls it ---
+    # --- faults injected into it ---
 
     def pause(self) -> None:
         self.paused = True
@@ -110,7 +111,7 @@ class MemoryEtcd:
             stream.notify()
 
     def elect(self, lost: Callable[[], bool]) -> None:
-        """`lost` is asked for each request that waits: it was proposed to the old leader alone, and nobody answers."""
+        """Calls `lost` for each waiting request: true if only the old leader had it, so that it is never answered."""
         self._held_back = [request for request in self._held_back if not lost()]
         self._start_leases_anew()
         for stream in list(self._streams):
@@ -159,15 +160,15 @@ class MemoryEtcd:
     # --- requests, as they arrive ---
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.Handle:
-        """On the running loop, in the context in which this etcd was made: what is on its way, or due, here goes on
-        when the simulated process that caused it is killed."""
+        """On the running loop, in the context that created this etcd: pending work here continues when the simulated
+        process that caused it is killed."""
         loop = asyncio.get_running_loop()
         if delay_s:
             return loop.call_later(delay_s, call, context=self._context)
         return loop.call_soon(call, context=self._context)
 
     def arrive(self, request: Callable[[], None]) -> None:
-        """Run a request now, once resumed, or never (it reached a process that is not there)."""
+        """Run a request now, or once resumed, or never (the process is down)."""
         if self.paused:
             self._held_back.append(request)
         elif self.running:
@@ -183,12 +184,14 @@ class MemoryEtcd:
         self._on_start.append(notify)
 
     def on_cut(self, notify: Callable[[], None]) -> Callable[[], None]:
-        """Have `notify` called at the next cuts; returns what ends that."""
+        """Have `notify` called at the next cuts; returns a function that ends this."""
         self._on_cut[notify] = None
         return lambda: self._on_cut.pop(notify, None)
 
     def check_quota(self) -> None:
-        """etcd refuses whatever could write once its file has reached the quota, until defragmented and disarmed."""
+        """etcd refuses every request that could write once its file has reached the quota, until defragmented and
+        disarmed.
+        """
         self._db_bytes = max(self._db_bytes, self.mvcc.bytes_in_use)
         if self._db_bytes >= self.quota_bytes:
             self.no_space = True
@@ -196,8 +199,8 @@ class MemoryEtcd:
             raise Refused(Reason.FULL, "etcdserver: mvcc: database space exceeded")
 
     def check_request(self, *, ops: int, nested_ops: int, size: int) -> None:
-        """etcd counts the longest list of a transaction, and grants those in it what is left of its limit. `size`: of
-        the request as it is sent."""
+        """etcd counts the longest list of a transaction, and allows nested ones the rest of its limit. `size`: of the
+        request as sent."""
         if ops > self.max_txn_ops or ops + nested_ops > self.max_txn_ops:
             raise Refused(Reason.MALFORMED, "etcdserver: too many operations in txn request")
         if size > self.max_request_bytes:
@@ -296,7 +299,7 @@ class MemoryEtcd:
 
 
 class MemoryWatchStream:
-    """One watch at the server. Deliveries read the history, so delay and loss can bring neither gaps nor disorder."""
+    """One watch at the server. Deliveries read the history, so delay and loss can cause neither gaps nor disorder."""
 
     def __init__(
         self, etcd: MemoryEtcd, start: bytes, end: bytes, from_revision: int, delay_s: Callable[[], float]
@@ -313,8 +316,8 @@ class MemoryWatchStream:
         self._waiter: asyncio.Future[None] | None = None
 
     def changed(self, told: int, last: int, keys: Sequence[bytes]) -> None:
-        """Behind revision `told` come changes of `keys`, up to `last`. Who has caught up there and is not concerned
-        has then caught up with them too."""
+        """Changes of `keys` follow revision `told`, up to `last`. A stream that had caught up and watches none of them
+        has caught up with them too."""
         if self._timer is None and self._next_revision == told + 1:
             for key in keys:
                 if self._start <= key < self._end:
@@ -326,7 +329,7 @@ class MemoryWatchStream:
 
     @property
     def lost(self) -> bool:
-        """Closed, or cut: nothing comes any more."""
+        """Closed, or cut: no more events come."""
         return self._lost
 
     def notify(self) -> None:

@@ -1,7 +1,7 @@
-"""`MemoryStore`: the production store client over an etcd in memory, with faults between the two (DESIGN §13).
+"""`MemoryStore`: the production store client over an in-memory etcd, with faults in between (DESIGN §13).
 
-One `MemoryEtcd` is shared by all simulated processes; each has its own `MemoryStore`. The client half (group commit,
-repeats, resuming watches, leases, pins) is the very code that runs over the real etcd.
+All simulated processes share one `MemoryEtcd`; each has its own `MemoryStore`. The client half (group commit, repeats,
+resuming watches, leases, pins) is the same code as over the real etcd.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 
 _encoder = CommitEncoder(b"/txnstore")
 _NESTED_BYTES: Final = 10
-"""Around a transaction that is nested in another."""
+"""Bytes around a nested transaction."""
 
 T = TypeVar("T")
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one request. All times in seconds, `arrive_s` and `fail_s` from when it is sent.
+    """The fate of one request. All times in seconds, `arrive_s` and `fail_s` from its sending.
 
     | | |
     |---|---|
@@ -41,7 +41,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     | applied, its answer lost | `Fate(arrive_s=0.001, fail_s=1.0)` |
     | landed late, after the client gave it up | `Fate(arrive_s=5.0, fail_s=1.0)` |
 
-    `fail_s`: then the client sees `Unanswered`; None leaves it to the client's own time limit per request.
+    `fail_s`: when the client sees `Unanswered`; None leaves it to the client's own time limit per request.
     """
 
     arrive_s: float | None = 0.0
@@ -53,7 +53,7 @@ NO_FAULT: Final = Fate()
 
 
 class Faults(Protocol):
-    """Asked by every `MemoryStore` that is given one; `client` is the store's name."""
+    """Decides the fate of requests of every `MemoryStore` that has one; `client` is the store's name."""
 
     def fate(self, request: str, client: str) -> Fate:
         """`request`: commit, fence, read, watch, grant, keep_alive, revoke, status, compact, defragment or disarm."""
@@ -89,7 +89,7 @@ class MemoryBackend:
         return self._etcd.pages_divided_by
 
     def disconnect(self) -> None:
-        """No endpoint can be reached until `reconnect`: what is unanswered ends so, nothing more is sent."""
+        """Cut it off from every endpoint until `reconnect`: unanswered requests end so, no more are sent."""
         self._connected = False
         self._cut()
 
@@ -98,13 +98,13 @@ class MemoryBackend:
         self._wake_waiting()
 
     def cut_watches(self) -> None:
-        """Its watches alone; requests go on."""
+        """Cuts only its watches; requests go on."""
         for stream in list(self._streams):
             stream.lose()
         self._streams.clear()
 
     def forget(self) -> None:
-        """The simulated process was killed: nobody waits for answers any more, the server drops its watches."""
+        """The simulated process was killed: no caller waits for answers any more, the server drops its watches."""
         self._stop_cuts()
         for stream in self._streams:
             stream.lose()
@@ -114,7 +114,7 @@ class MemoryBackend:
         return self._connected and self._etcd.running
 
     async def wait_ready(self) -> None:
-        """As the client of a real etcd: behind what went unanswered it is asked for a sign of life first."""
+        """As the client of a real etcd: after an unanswered request it first asks for a sign of life."""
         await self._wait_connected()
         while not self._admitted:
             async with self._admission:
@@ -141,13 +141,13 @@ class MemoryBackend:
         return await never
 
     def known_as(self, incarnation: str) -> None:
-        """Nothing but this etcd answers here."""
+        """Does nothing: only this etcd ever answers here."""
 
     async def raft_lead(self) -> int | None:
         return None
 
     def encode(self, commit: Commit) -> bytes:
-        """As etcd gets it: its limit counts that."""
+        """As sent to etcd, whose limit counts these bytes."""
         return _encoder.transaction(commit)
 
     async def commit(
@@ -222,7 +222,7 @@ class MemoryBackend:
             return self._etcd.open_watch(start, end, from_revision, self._watch_delay_s)
 
         stream = await self._request("watch", apply)
-        self._streams = {one: None for one in self._streams if not one.lost}  # or those that were closed would stay
+        self._streams = {one: None for one in self._streams if not one.lost}  # closed ones would stay otherwise
         self._streams[stream] = None
         return stream
 
@@ -260,7 +260,7 @@ class MemoryBackend:
         return self._faults.watch_delay_s(self._client) if self._faults else 0.0
 
     async def _request(self, name: str, apply: Callable[[], T], commits: tuple[Commit, ...] = ()) -> T:
-        """Send, let the request arrive by itself (also when the caller has given up), wait for the answer."""
+        """Send the request, which arrives even if the caller has given up, and wait for the answer."""
         if not (self._connected and self._etcd.running):
             raise Unanswered("not connected")
         loop = asyncio.get_running_loop()
@@ -307,7 +307,7 @@ class MemoryBackend:
 
 
 class MemoryStore(StoreClient):
-    """`MetadataStore` over a `MemoryEtcd`. `name` tells this client's requests apart for `faults`; `backend` has
+    """`MetadataStore` over a `MemoryEtcd`. `name` identifies this client's requests for `faults`; `backend` has
     `disconnect` and `reconnect`."""
 
     def __init__(

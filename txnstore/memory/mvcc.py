@@ -1,7 +1,7 @@
-"""etcd's key space in memory, to the letter: revisions, versions, nested transactions, history, compaction. Pure.
+"""An exact copy of etcd's key space in memory: revisions, versions, nested transactions, history, compaction. Pure.
 
-Modelled on etcd 3.4/3.5 `mvcc` and `apply.go`; `tests/txnstore/memory/test_differential.py` holds it against a real
-one. No clock: leases are ids that somebody else grants and ends.
+Modelled on etcd 3.4/3.5 `mvcc` and `apply.go`; `tests/txnstore/memory/test_differential.py` compares it with a real
+one. No clock: leases are ids that the caller grants and ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txnstore.store import (
 )
 
 _NOTHING = KeyValue(b"", b"", 0, 0, 0)
-_RECORD_OVERHEAD = 64  # bytes a record takes beside key and value, roughly
+_RECORD_OVERHEAD = 64  # approximate bytes of a record besides key and value
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Mvcc:
         return (records[:limit], True) if limit and len(records) > limit else (records, False)
 
     def count(self, start: bytes, end: bytes) -> int:
-        """Keys of [start, end) that are there now."""
+        """The number of keys in [start, end) now."""
         return bisect_left(self._sorted, end) - bisect_left(self._sorted, start)
 
     def changes_since(self, revision: int, *, at_most: int) -> list[Change]:
@@ -130,7 +130,7 @@ class Mvcc:
         return [CommitVerdict(holds, revision, found) for holds, found in zip(verdicts, reads, strict=True)]
 
     def compact(self, revision: int) -> None:
-        """Raises `Compacted` where that is done already, `Refused` for a revision that is still to come."""
+        """Raises `Compacted` if that is done already, `Refused` for a future revision."""
         self._check_revision(revision)
         if revision <= self.compacted:
             raise Compacted(f"revision {revision} has been compacted away already")
@@ -153,7 +153,7 @@ class Mvcc:
             del self._history[key]
 
     def failing(self, commit: Commit) -> list[Compare]:
-        """Those of its compares that do not hold now. ▲ Nothing that shared a request with it writes to their keys."""
+        """The compares that do not hold now. ▲ Nothing that shared a request with it writes to their keys."""
         return [compare for compare in commit.compares if not self._holds(compare)]
 
     def _holds(self, compare: Compare) -> bool:
@@ -175,7 +175,7 @@ class Mvcc:
 
 
 class _Transaction:
-    """Writes at the one revision they will make; `finish` makes it if anything has changed."""
+    """Writes at the next revision; `finish` makes that revision if anything has changed."""
 
     def __init__(self, mvcc: Mvcc) -> None:
         self._mvcc = mvcc
@@ -258,7 +258,7 @@ def _relates(record: KeyValue, compare: Compare) -> bool:
 
 
 def _check_intervals(commits: Sequence[Commit]) -> None:
-    """etcd's `checkIntervals`: over all members, whatever their verdict, no key put twice or put after being deleted.
+    """etcd's `checkIntervals`: over all members, whatever their verdict, no key is put twice or put after its deletion.
 
     A lone commit's deletes count before its puts. Between members order matters: a put of a key that an *earlier*
     member deletes is refused, a delete of a key that an earlier member puts is not."""

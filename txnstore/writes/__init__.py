@@ -1,5 +1,5 @@
 """The conditional commits that change records: headers, ops, names, keys, collection, deletion. Pure.
 
-Decides what each change compares, so that a late or repeated request changes nothing. Begin with `transitions`, the
+Decides the compares of each change, so that a late or repeated request changes nothing. Begin with `transitions`, the
 header of a transaction.
 """

@@ -1,11 +1,11 @@
 """Collection of decided transactions: outcome bitmaps, the GC horizon, and leftovers of segments without an owner.
 
-Pure. Source: DESIGN §5, "collection" and "Collection never guesses"; PIP-471 "Garbage collection", whose forced
-deletion of leftovers is replaced: an aborted transaction's data would then read as committed.
+Pure. Source: DESIGN §5, "collection" and "Collection never guesses"; PIP-471 "Garbage collection". Its forced deletion
+of leftovers is replaced: an aborted transaction's data would then read as committed.
 
-Ids count up, so what is collected at one time is mostly a run of neighbours. A run costs one compare over its headers,
-one over its op keys and one range delete, and all runs of a batch share one put of the outcome block: a collected
-transaction costs etcd little more than the deletion of its header.
+Ids count up, so transactions collected together are mostly a run of neighbours. A run costs one compare over its
+headers, one over its op keys and one range delete, and all runs of a batch share one put of the outcome block: a
+collected transaction costs etcd little more than the deletion of its header.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BITMAP_BYTES: Final = keys.OUTCOMES_PER_BLOCK // 8
 MAX_RUNS: Final = 40
 """Two compares a run, three for the records, and room for a few names, within `store.MAX_COMMIT_OPS`."""
 LOSERS_AT_ONCE: Final = MAX_COMMIT_OPS - 3
-"""Of one leftover: a compare and a put each, behind three conditions and beside the two deletes of its writes."""
+"""Of one leftover: a compare and a put each, after three conditions and beside the two deletes of its writes."""
 ACKS_AT_ONCE: Final = LOSERS_AT_ONCE // 2
 """Subscriptions of one leftover: two deletes each."""
 MAX_COLLECTED: Final = 512
@@ -61,7 +61,7 @@ class Collectable(NamedTuple):
 
 
 class OutcomeBitmap(NamedTuple):
-    """`/txn-outcome/<tcid>/<block>` as read or written last; bit i is counter `block * 4096 + i`."""
+    """`/txn-outcome/<tcid>/<block>` as last read or written; bit i is counter `block * 4096 + i`."""
 
     tcid: int
     block: int
@@ -100,7 +100,7 @@ def block_of(counter: int) -> int:
 
 
 def read_outcomes(tcid: int, block: int, record: KeyValue | None) -> OutcomeBitmap:
-    """Raises `DataCorrupt` where the record does not hold two bitmaps of 4 096 bits."""
+    """Raises `DataCorrupt` if the record does not hold two bitmaps of 4 096 bits."""
     if record is None:
         return OutcomeBitmap(tcid, block)
     value = records.decode(OutcomeBlock, record.value, key=record.key)
@@ -123,7 +123,7 @@ def _from_text(text: str, key: bytes) -> int:
 
 
 class Horizon(NamedTuple):
-    """`/gc-horizon` as read or written last: no header decided above `revision` has been collected."""
+    """`/gc-horizon` as last read or written: no header decided above `revision` has been collected."""
 
     revision: int = 0
     mod_revision: int = 0
@@ -150,7 +150,7 @@ def runs_of(counters: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def batches_of(finals: Sequence[Collectable]) -> list[list[Collectable]]:
-    """Cut ascending finals into what one commit may take: one outcome block, `MAX_RUNS` runs, `MAX_COLLECTED` ids."""
+    """Cut ascending finals into batches for one commit: one outcome block, `MAX_RUNS` runs, `MAX_COLLECTED` ids."""
     batches: list[list[Collectable]] = []
     runs = 0
     for final in finals:
@@ -183,7 +183,7 @@ def plan_collect(
 
     Each id between a run's ends is one of `finals`, so its range holds nothing else; ▲ a header that is not final, or
     an op key left in a run (scenario E5), refuses the whole batch. `raise_to`: at least the highest decision revision
-    among them; one put of the horizon may cover the batches that follow. `names`: name records from `name_rewrite`.
+    among them; one put of the horizon may cover later batches. `names`: name records from `name_rewrite`.
     """
     changed = outcomes.with_finals(finals, touched_ms)
     compares = [created_at(keys.tc(outcomes.tcid), tc_epoch), unchanged_since(outcomes.key, outcomes.mod_revision)]
@@ -209,8 +209,8 @@ def plan_collect(
 
 
 class CollectVerdict(NamedTuple):
-    """Not `applied`: some header is not final or gone, or keeps an op, or a record had changed; the caller looks at
-    headers and op keys, and goes on with `outcomes` and `horizon` as they are now."""
+    """Not `applied`: some header is not final, is deleted or keeps an op, or a record had changed. The caller then
+    reads headers and op keys, and goes on with the current `outcomes` and `horizon`."""
 
     applied: bool
     outcomes: OutcomeBitmap
@@ -230,7 +230,7 @@ def read_collect_verdict(
     owner, block, gc = (found[0] if found else None for found in result.reads)
     if owner is None or owner.create_revision != commit.compares[0].value:
         raise NotOwner(f"coordinator id {outcomes.tcid} has another owner by now: collection is its business")
-    # Only the TCID's owner writes the block: found as put after a repeat, an earlier sending had landed.
+    # Only the TCID's owner writes the block: if a repeat finds it as put, an earlier sending had landed.
     landed = result.repeated and block is not None and block.value == commit.puts[0].value
     return CollectVerdict(landed, read_outcomes(outcomes.tcid, outcomes.block, block), read_horizon(gc))
 
@@ -250,7 +250,7 @@ def name_rewrite(
 
 
 def plan_expire_outcomes(outcomes: OutcomeBitmap) -> Commit:
-    """Forget a block of outcomes that nobody has touched for the 7 days they are kept."""
+    """Forget a block of outcomes untouched for the 7 days they are kept."""
     return Commit(compares=(unchanged_since(outcomes.key, outcomes.mod_revision),), deletes=(Delete(outcomes.key),))
 
 
@@ -258,7 +258,7 @@ def plan_expire_outcomes(outcomes: OutcomeBitmap) -> Commit:
 
 
 class Leftover(NamedTuple):
-    """What a decided transaction left in one segment, as far as it may go while nobody owns the segment.
+    """The ops that a decided transaction left in one segment, with what may be cleared while the segment has no owner.
 
     `aborted`: writers to be recorded as aborted (None: the whole transaction). `held_acks`: subscriptions whose
     committed acks stay, with the header, until an owner applies them."""
@@ -271,9 +271,9 @@ class Leftover(NamedTuple):
 
 
 class Leftovers:
-    """Sorts the op records of one decided transaction by segment, however many there are: fed in key order, page by
-    page. ▲ A segment is told of once all of it was read: what is told goes with all of its ops, and a loser that was
-    not among them would be visible to the next owner."""
+    """Sorts the op records of one decided transaction by segment, in any number: fed in key order, page by page. ▲ It
+    yields a segment only once all of it was read: clearing deletes all of its ops, and a loser missing from the result
+    would be visible to the next owner."""
 
     def __init__(self, decision: RecordedDecision) -> None:
         self._committed = decision.state == COMMITTED
@@ -286,7 +286,7 @@ class Leftovers:
         self._writes = False
 
     def add(self, ops: Iterable[KeyValue]) -> Iterator[Leftover]:
-        """What was left in each segment that `ops` go beyond. Raises `DataCorrupt`, `InvalidArgument`."""
+        """Yields the leftover of each segment that `ops` go beyond. Raises `DataCorrupt`, `InvalidArgument`."""
         for record in ops:
             _, segment, subscription = keys.op_parts(record.key)
             if segment != self._segment:
@@ -303,14 +303,14 @@ class Leftovers:
             self._losers[None] = None
         elif self._counting is not None:
             text = records.decode(Op, record.value, key=record.key).writer
-            # ▲ A write that names no writer is that of writer 0, as its entry is: a record of the whole transaction
-            # would hide the entries of the writers that count, in this segment, for good.
+            # ▲ A write without a writer belongs to writer 0, as its entry does: a record of the whole transaction would
+            # hide the entries of counting writers, in this segment, for good.
             writer = NO_WRITER if text is None else _writer(text, record.key)
             if writer not in self._counting:
                 self._losers[writer] = None
 
     def rest(self) -> Iterator[Leftover]:
-        """What was left in the segment of the last op, which was the last of that segment."""
+        """Yields the leftover of the last segment."""
         if self._segment is None:
             return
         subscriptions = tuple(self._subscriptions)
@@ -327,8 +327,8 @@ def _writer(text: str, key: bytes) -> int:
 
 
 def parts_of(leftover: Leftover) -> Iterator[Leftover]:
-    """One that names more than one commit takes, in parts whose commits are made in order: ▲ its ops go with the last
-    of the records that are to stand instead of them."""
+    """Cuts a leftover too large for one commit into parts, committed in order: ▲ its ops are deleted with the last of
+    the records that replace them."""
     at = 0
     while len(leftover.aborted) - at > LOSERS_AT_ONCE:
         yield Leftover(leftover.segment, False, leftover.aborted[at : at + LOSERS_AT_ONCE], (), ())
@@ -341,17 +341,17 @@ def parts_of(leftover: Leftover) -> Iterator[Leftover]:
 
 
 def leftover_records(txn_id: TxnId, part: Leftover) -> list[bytes]:
-    """The aborted records that `plan_leftovers` writes, to be read first: a rewrite compares what was there."""
+    """The aborted records that `plan_leftovers` writes, to be read first: a rewrite compares the record as read."""
     return [keys.aborted(part.segment, txn_id, writer) for writer in part.aborted]
 
 
 def plan_leftovers(txn_id: TxnId, part: Leftover, found: Sequence[KeyValue | None]) -> Commit:
-    """Clear what may go, of one of `parts_of` a leftover, *only if* `/owner/<segment>` is absent, compared in the same
-    transaction. The next part only after this one has succeeded.
+    """Clear one part from `parts_of` of a leftover, *only if* `/owner/<segment>` is absent, compared in the same
+    transaction. Commit the next part only after this one has succeeded.
 
-    ▲ An aborted write becomes an aborted record with `max_position: null` as its op goes: nobody knows where its
-    entries end, so the record stays until all that is older than a later owner's ledger is trimmed. `found` holds the
-    records of `leftover_records`. May be empty.
+    ▲ An aborted record with `max_position: null` replaces an aborted write's op: the end of its entries is unknown, so
+    the record stays until everything older than a later owner's ledger is trimmed. `found` holds the records of
+    `leftover_records`. May be empty.
     """
     conditions = [absent(keys.owner(part.segment)), version_is(keys.txn(txn_id), 2)]
     rewrites = [
@@ -367,7 +367,7 @@ def plan_leftovers(txn_id: TxnId, part: Leftover, found: Sequence[KeyValue | Non
         prefix = keys.ack_ops(txn_id, part.segment, subscription)
         deletes += Delete(prefix, keys.prefix_end(prefix)), Delete(keys.ack_index(part.segment, subscription, txn_id))
     if rewrites:
-        # ▲ Nor a record after the op has gone: the segment may have been owned, and erased with its topic, in between.
+        # ▲ No record after its op is deleted: the segment may have been owned, and erased with its topic, in between.
         conditions.append(Compare(keys.write_index(part.segment, txn_id), Target.VERSION, Relation.GREATER, 0))
     return Commit(
         compares=(*conditions, *(unchanged_since(item.key, item.mod_revision) for item in rewrites)),

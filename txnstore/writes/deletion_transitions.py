@@ -1,13 +1,14 @@
-"""Deleting topics and subscriptions: every etcd write of it, in steps; each may be the last before a crash. Pure.
+"""Deletes topics and subscriptions: every etcd write of it, in steps; a crash may follow each. Pure.
 
-A deletion is a mark in the record (`deleting_ms`), then whatever the marked thing has left, then the record itself:
+A deletion is a mark in the record (`deleting_ms`), then everything else of the marked topic or subscription, then the
+record itself:
 
     topic          mark ─► each segment's owner: files, records of transactions, cursors, `/ledger` ─► the record
     subscription   mark ─► each segment's owner: acks of transactions, cursors                      ─► the record
 
-The mark is what a successor of anybody goes on from; nothing new begins under it. The record goes last, and with it
-goes everything that only the controller writes. Source: DESIGN §5 ("deleting a topic or subscription removes all of its
-records"), scenarios S8 and P9.
+Any successor continues from the mark; nothing new begins under it. The record goes last, together with everything that
+only the controller writes. Source: DESIGN §5 ("deleting a topic or subscription removes all of its records"), scenarios
+S8 and P9.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from txnwire.errors import NotOwner
 from txnwire.ids import TxnId
 
 KEYS_AT_ONCE: Final = 500
-"""Deleted by one range: bounds how long etcd is busy with it."""
+"""Keys deleted by one range: bounds how long etcd is busy with it."""
 TRANSACTIONS_AT_ONCE: Final = (MAX_COMMIT_OPS - clean_up_ops()) // 2
 
 
@@ -59,7 +60,7 @@ def plan_mark_topic(record: KeyValue, *, still_held: Compare, now_ms: int) -> Co
 
 
 def plan_mark_subscription(record: KeyValue, *, still_held: Compare, now_ms: int) -> Commit | None:
-    """The same for a subscription."""
+    """As `plan_mark_topic`, for a subscription."""
     subscription = records.decode(SubscriptionRecord, record.value, key=record.key)
     if subscription.deleting_ms:
         return None
@@ -78,11 +79,11 @@ def _rewrite(record: KeyValue, value: msgspec.Struct, still_held: Compare) -> Co
 
 
 def plan_forget_topic(topic_path: str, record: KeyValue, ids: KeyValue | None, *, still_held: Compare) -> Commit:
-    """Delete the record of a topic none of whose segments has anything left, with all that the controller wrote.
+    """Delete the record of a topic whose segments have nothing left, with all that the controller wrote.
 
-    ▲ That nothing is left, and that nobody owns a segment who could write more, is compared in the same transaction.
-    ▲ `/segment-ids` (`ids`) rises in it: whoever finds the topic gone makes the next one with ids never used before, so
-    that no late write, zombie or old message id of this one ever names a segment of that.
+    ▲ The same transaction compares that nothing is left, and that no segment has an owner who could write more. ▲ It
+    also raises `/segment-ids` (`ids`): the next topic of this name then gets ids never used before, so that no late
+    write, zombie or old message id of this one ever names a segment of that.
     """
     topic = records.decode(TopicRecord, record.value, key=record.key)
     below = f"{topic_path}/".encode()
@@ -117,7 +118,7 @@ def segment_id_floor(ids: KeyValue | None) -> int:
 
 
 def plan_forget_subscription(topic_path: str, record: KeyValue, *, still_held: Compare) -> Commit:
-    """Delete the records of a subscription of which every segment's owner has said that nothing is left there."""
+    """Delete the records of a subscription once every segment's owner has reported that nothing is left there."""
     name = record.key.rpartition(b"/")[2].decode()
     drained = keys.drained_by_subscription(topic_path, name)
     return Commit(
@@ -125,7 +126,7 @@ def plan_forget_subscription(topic_path: str, record: KeyValue, *, still_held: C
         deletes=(
             Delete(record.key),
             Delete(keys.assignment(topic_path, name)),
-            # ▲ With the record: to one made anew under the same name nothing is drained.
+            # ▲ With the record: for a new subscription of the same name no segment is drained.
             Delete(drained, keys.prefix_end(drained)),
         ),
         else_reads=(Read(still_held.key), Read(record.key)),
@@ -133,9 +134,9 @@ def plan_forget_subscription(topic_path: str, record: KeyValue, *, still_held: C
 
 
 def read_step(commit: Commit, result: CommitVerdict) -> bool:
-    """Whether a step of the controller is done. False: look at the records again. Raises `NotOwner` once another leads.
+    """Whether a step of the controller is done. False: read the records again. Raises `NotOwner` once another leads.
 
-    A step is judged by what stands afterwards, never by its verdict: after a repeat it may have landed unanswered.
+    The records decide whether a step is done, never its verdict alone: after a repeat it may have landed unanswered.
     """
     if result.succeeded:
         return True
@@ -145,7 +146,7 @@ def read_step(commit: Commit, result: CommitVerdict) -> bool:
     return False
 
 
-# ---- what a segment has left, by its owner --------------------------------------------------------------------------
+# ---- the remains of a segment, by its owner -------------------------------------------------------------------------
 
 
 class SegmentRemains(NamedTuple):
@@ -160,10 +161,10 @@ class SegmentRemains(NamedTuple):
 
 
 def plan_erase(segment: str, owner_epoch: int, remains: SegmentRemains) -> list[Commit]:
-    """Delete what one page found, under the ownership epoch, in commits that may be made in any order.
+    """Delete everything found in one page, under the ownership epoch, in commits of any order.
 
-    Op records go by the range of their transaction and participant, whatever became of it: an open one just ends, and
-    finds nothing to do here.
+    Op records are deleted by the range of their transaction and participant, decided or not: an open transaction simply
+    ends, and finds nothing to do here.
     """
     commits = []
     pairs: list[tuple[str | None, TxnId]] = [(None, txn_id) for txn_id in remains.written]
@@ -184,7 +185,7 @@ def plan_erase(segment: str, owner_epoch: int, remains: SegmentRemains) -> list[
 
 
 def plan_ledger_list(segment: str, owner_epoch: int, found: KeyValue, record: LedgerRecord) -> Commit:
-    """Rewrite the ledger list before its files go."""
+    """Rewrite the ledger list before its files are deleted."""
     owner = keys.owner(segment)
     return Commit(
         compares=(created_at(owner, owner_epoch), unchanged_since(found.key, found.mod_revision)),
@@ -194,7 +195,7 @@ def plan_ledger_list(segment: str, owner_epoch: int, found: KeyValue, record: Le
 
 
 def plan_forget_segment(segment: str, owner_epoch: int) -> Commit:
-    """The last step: the ledger list, whose files are gone by now, the watermark, and the ownership itself."""
+    """The last step: delete the ledger list, whose files are already deleted, the watermark, and the ownership."""
     last = (keys.ledger(segment), keys.watermark(segment), keys.load(segment), keys.owner(segment))
     return _owned_deletes(segment, owner_epoch, (Delete(key) for key in last))
 
@@ -205,7 +206,7 @@ def _owned_deletes(segment: str, owner_epoch: int, deletes: Iterable[Delete]) ->
 
 
 def check_owned(commit: Commit, result: CommitVerdict) -> None:
-    """Raises `NotOwner` where a step of the owner was refused: another goes on with it."""
+    """Raises `NotOwner` if a step of the owner was refused: another owner continues it."""
     if not result.succeeded:
         owner = commit.compares[0].key.decode()
         raise NotOwner(f"this broker no longer owns {owner}: had epoch {commit.compares[0].value}")

@@ -1,10 +1,10 @@
-"""Transaction keys: who holds one, and the one transaction its holder may have open. Pure.
+"""Transaction keys: the holder of a key, and the one transaction it may have open. Pure.
 
     absent, -1 ──connect──▶ epoch 0 ──connect──▶ epoch 1 ──delete──▶ epoch 2, a tombstone ──connect──▶ epoch 3 …
 
-Each arrow is one etcd transaction, which aborts what the holder before has open. Source: 003, "Key Concepts"; DESIGN §5
-(begin) and §9. Of two holders the newer one is who connected later; what the older one sent before that and what comes
-late all meets a compare that fails: every arrow and every begin compares the key's record as it was read.
+Each arrow is one etcd transaction, which aborts the former holder's open transaction. Source: 003, "Key Concepts";
+DESIGN §5 (begin) and §9. Of two holders the one that connected later is the newer. Every arrow and every begin compares
+the key's record as read, so late requests, and those that the older holder sent before, fail their compare.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEVER_USED: Final = -1
 
 
 class KeyState(NamedTuple):
-    """A key's record as read or written last; `mod_revision` 0: there is none."""
+    """A key's record as last read or written; `mod_revision` 0: there is none."""
 
     record: TransactionKey
     mod_revision: int
@@ -68,10 +68,10 @@ def read_key(record: KeyValue | None) -> KeyState:
 
 
 def check_connect(state: KeyState, epoch: int, attempt: str) -> int | None:
-    """The epoch that this very attempt was given already; None: the key may be taken.
+    """The epoch that this attempt got already; None: the key may be taken.
 
-    ▲ Raises `NotAllowed` if the key has moved on from `epoch`, the one the connect names: whoever took it meanwhile
-    must not be fenced by a connect that was sent before, and comes late.
+    ▲ Raises `NotAllowed` if the key has moved on from `epoch`, the one the connect names: a late connect must not fence
+    a holder that took the key after it was sent.
     """
     record = state.record
     if record.epoch == epoch:
@@ -88,8 +88,9 @@ def check_connect(state: KeyState, epoch: int, attempt: str) -> int | None:
 def plan_connect(
     key: bytes, state: KeyState, attempt: str, *, now_ms: int, open_header: KeyValue | None = None
 ) -> tuple[Commit, KeyState]:
-    """Make whoever sent `attempt` the holder, and abort `open_header`, what the one before has open; and the state this
-    makes, but for its mod revision. `open_header` None: what `state` names has ended."""
+    """Make the sender of `attempt` the holder, and abort `open_header`, the former holder's open transaction. Also
+    returns the resulting state, without its mod revision. `open_header` None: the transaction that `state` names has
+    ended."""
     record = TransactionKey(epoch=state.record.epoch + 1, attempt=attempt, since_ms=now_ms)
     return _plan_move(key, state, record, now_ms, open_header), KeyState(record, 0)
 
@@ -97,8 +98,8 @@ def plan_connect(
 def plan_delete_key(
     key: bytes, state: KeyState, *, now_ms: int, open_header: KeyValue | None = None
 ) -> tuple[Commit, KeyState]:
-    """Fence the holder and leave a tombstone. ▲ The epoch goes up and the record stays: a key that is made again must
-    not give an epoch twice."""
+    """Fence the holder and leave a tombstone. ▲ The epoch rises and the record stays: a key made again must not give
+    out an epoch twice."""
     record = TransactionKey(epoch=state.record.epoch + 1, since_ms=state.record.since_ms, deleted_ms=now_ms)
     return _plan_move(key, state, record, now_ms, open_header), KeyState(record, 0)
 
@@ -106,8 +107,8 @@ def plan_delete_key(
 def _plan_move(
     key: bytes, state: KeyState, record: TransactionKey, now_ms: int, open_header: KeyValue | None
 ) -> Commit:
-    # ▲ The record as it was read: a begin of the old holder that lands first changes it, so that begin is seen and
-    # aborted by the next try; one that lands later is refused.
+    # ▲ The record as read: a begin of the old holder that lands first changes it, so the next try sees that begin and
+    # aborts it; one that lands later is refused.
     compares: list[Compare] = [unchanged_since(key, state.mod_revision)]
     puts = [Put(key, records.encode(record))]
     deletes: list[Delete] = []
@@ -136,7 +137,7 @@ def is_open(header: KeyValue | None) -> bool:
 
 
 class KeyedBegin(NamedTuple):
-    """What a begin says of itself: its key's record, the holder's epoch, which begin of that epoch it is (from 1)."""
+    """The data of a begin: its key's record, the holder's epoch, and its number in that epoch (from 1)."""
 
     key: bytes
     epoch: int
@@ -144,7 +145,7 @@ class KeyedBegin(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """This very begin has been made before. `open`: whether its transaction still is."""
+    """This begin was made before. `open`: whether its transaction still is."""
 
     txn_id: TxnId
     header: Header | None
@@ -152,8 +153,8 @@ class Earlier(NamedTuple):
 
 
 def check_holder(state: KeyState, begin: KeyedBegin) -> None:
-    """Raises `ExpiredTransaction` if the key has another holder by now, or was deleted; `NotAllowed` for a begin that
-    comes late: the holder has begun another one since."""
+    """Raises `ExpiredTransaction` if the key has another holder now, or was deleted; `NotAllowed` for a late begin: the
+    holder has begun another transaction since."""
     if state.record.epoch != begin.epoch or state.deleted:
         raise ExpiredTransaction(
             f"this client was fenced: its transaction key {'was deleted' if state.deleted else 'has a newer holder'} "
@@ -164,7 +165,7 @@ def check_holder(state: KeyState, begin: KeyedBegin) -> None:
 
 
 def check_begin(state: KeyState, header: KeyValue | None, begin: KeyedBegin, attempt: str) -> Earlier | None:
-    """None: it may be begun. `header`: that of the transaction `state` names, read after it; None if it is gone.
+    """None: it may be begun. `header`: that of the transaction `state` names, read after it; None if it is deleted.
 
     Raises as `check_holder`, and `InvalidTxnState` while that transaction is open. ▲ One at a time: a connect can only
     abort the one its record names.
@@ -187,13 +188,13 @@ def plan_begin_keyed(
     txn_id: TxnId, tc_epoch: int, header: Header, begin: KeyedBegin, state: KeyState
 ) -> tuple[Commit, KeyState]:
     """Begin a transaction of a key: the header as in `plan_begin`, and the key's record, ▲ unchanged since it was read:
-    a begin of an epoch gone by, or one that comes late, never lands. And the state it makes, but for its mod revision.
+    a late begin, or one of an earlier epoch, never lands. Also returns the resulting state, without its mod revision.
 
-    ▲ A begin whose answer is lost is repeated under the same id, and not aborted: its client is told that one.
+    ▲ A begin whose answer is lost is repeated under the same id, and not aborted: its client gets that id.
     """
     key, record = keys.txn(txn_id), msgspec.structs.replace(state.record, txn_id=str(txn_id), begins=begin.number)
     before = state.txn_id
-    # Not open: it is decided, or gone. The store answers, so that the usual begin takes no read.
+    # Not open: decided, or deleted. The store checks it, so that the usual begin takes no read.
     ended = () if before is None else (Compare(keys.txn(before), Target.VERSION, Relation.NOT_EQUAL, 1),)
     reads = () if before is None else (Read(keys.txn(before)),)
     commit = Commit(
@@ -211,8 +212,8 @@ def _unchanged(key: bytes, state: KeyState) -> Compare:
 
 
 class KeyedVerdict(NamedTuple):
-    """`begun`: by this commit, now or by an earlier sending; `landed` as in `read_begin_verdict`. Not `begun`: go on
-    from `state` and `before`, the header of the transaction that it names, or did when this was sent."""
+    """`begun`: by this commit, now or by an earlier sending; `landed` as in `read_begin_verdict`. Not `begun`: continue
+    from `state` and `before`, the header of the transaction that it names, or named when this was sent."""
 
     begun: bool
     landed: Header | None
@@ -221,8 +222,8 @@ class KeyedVerdict(NamedTuple):
 
 
 def read_begin_keyed_verdict(commit: Commit, result: CommitVerdict, txn_id: TxnId, attempt: str) -> KeyedVerdict:
-    """Raises `NotOwner`, `InternalError` as `read_begin_verdict` does. `state` is None where it was begun by an earlier
-    sending: the key may have moved on since."""
+    """Raises `NotOwner`, `InternalError` as `read_begin_verdict` does. `state` is None if an earlier sending began it:
+    the key may have moved on since."""
     if result.succeeded:
         put = commit.puts[1]
         record = records.decode(TransactionKey, put.value, key=put.key)

@@ -1,7 +1,7 @@
 """Named transactions: get-or-create by one etcd transaction. Pure. Source: DESIGN §5 (begin) and §10.
 
-A name record names the transaction that everyone who begins the name joins; after an abort the next to begin gets a
-fresh one. Its outcome, writers and note are taken over at collection (`collection_transitions.name_rewrite`).
+A name record names the one transaction that every begin of the name joins; after an abort the next begin makes a new
+one. Collection moves its outcome, writers and note into the record (`collection_transitions.name_rewrite`).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from txnwire.errors import OutcomeUnknown
 from txnwire.ids import TxnId
 
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
-"""How long an outcome is known whose begin asked for nothing else."""
+"""How long an outcome is kept by default."""
 
 
 class NameState(NamedTuple):
-    """`txn_id` None: the name is free. Otherwise who begins it joins that one; `decision` None while it is open."""
+    """`txn_id` None: the name is free. Otherwise a begin joins that transaction; `decision` None while it is open."""
 
     txn_id: TxnId | None
     decision: RecordedDecision | None = None
 
 
 def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
-    """What a name stands for; `header` is that of the transaction the record names, None if it is gone.
+    """The transaction of a name; `header` is that of the transaction the record names, None if it is deleted.
 
-    Read the record first, the header after it. Raises `OutcomeUnknown` where the header is gone and the record has no
-    outcome: it has been collected in between (read both again), or by hand.
+    Read the record first, the header after it. Raises `OutcomeUnknown` if the header is deleted and the record has no
+    outcome: it was collected in between (read both again), or deleted by hand.
     """
     if record is None:
         return NameState(None)
@@ -57,7 +57,7 @@ def read_name(record: KeyValue | None, header: KeyValue | None) -> NameState:
 
 
 def outcome_by_name(record: KeyValue | None, txn_id: TxnId) -> RecordedDecision | None:
-    """How a collected transaction ended, by the record of its name; None where that names another by now, or nobody."""
+    """How a collected transaction ended, by the record of its name; None if that names another one by now, or none."""
     if record is None:
         return None
     named = records.decode(TxnName, record.value, key=record.key)
@@ -73,7 +73,7 @@ def _collected(named: TxnName) -> RecordedDecision | None:
 
 
 class Keep(NamedTuple):
-    """How long the outcome of a name is known after its collection. `ms` 0: `KEEP_MS`. `newest`: for ever while it is
+    """How long the outcome of a name is kept after its collection. `ms` 0: `KEEP_MS`. `newest`: for ever while it is
     the newest commit of its prefix, up to the last `/`."""
 
     ms: int = 0
@@ -88,8 +88,8 @@ def plan_begin_named(
 ) -> Commit:
     """Begin a free name: the header as in `plan_begin`, and the name record, unchanged since it was read as free.
 
-    No compare of the aborted predecessor is needed: a decision never changes, and its collection rewrites the record.
-    ▲ A begin whose answer is lost is repeated under the same id and is not aborted: others may have joined it.
+    No compare of the aborted predecessor is needed: a decision never changes, and its collection rewrites the record. ▲
+    A begin whose answer is lost is repeated under the same id and is not aborted: others may have joined it.
     """
     key, name_key = keys.txn(txn_id), keys.txn_name(name)
     return Commit(
@@ -116,7 +116,7 @@ class Expired(NamedTuple):
 
 
 class _Newest(NamedTuple):
-    """Of the commits under `prefix` that asked to be kept. `expired` None: its time is not over anyway."""
+    """The newest commit under `prefix` that asked to be kept. `expired` None: its time is not over yet."""
 
     prefix: bytes
     order: tuple[int, bytes]
@@ -124,21 +124,21 @@ class _Newest(NamedTuple):
 
 
 class NameRetention:
-    """Which name records may go at `now_ms` (epoch ms): those kept for as long as they asked for, since they were
-    collected. ▲ Where it was asked for, the newest commit of a prefix (up to the last `/`) stays for ever: a query that
-    comes back after a year must find the batch it has written.
+    """Decides which name records may be deleted at `now_ms` (epoch ms): those whose requested time since collection is
+    over. ▲ If requested, the newest commit of a prefix (up to the last `/`) stays for ever: a query that returns after
+    a year must find the batch it has written.
 
-    An aborted one stands for a free name just as no record does, and one that is not collected may yet abort: neither
-    makes an older commit of its prefix go. Show it every record in the order of keys: what a prefix holds is then in
-    one stretch, so no more is remembered than one commit for each `/` of a name."""
+    An aborted name counts as free, like one without a record, and an uncollected one may yet abort: neither makes an
+    older commit of its prefix expire. Feed it every record in key order: the names of a prefix are then adjacent, so it
+    remembers at most one commit for each `/` of a name."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self._newest: list[_Newest] = []
-        """Of the prefixes around the last key, outermost first."""
+        """For the prefixes of the last key, outermost first."""
 
     def saw(self, record: KeyValue) -> Expired | None:
-        """What may go now that this one is known too. Raises `DataCorrupt`."""
+        """The record that may be deleted now that this one is known too. Raises `DataCorrupt`."""
         named = records.decode(TxnName, record.value, key=record.key)
         over = named.outcome is not None and named.collected_ms + (named.keep_ms or KEEP_MS) <= self._now_ms
         expired = Expired(record.key, record.mod_revision) if over else None
@@ -146,7 +146,7 @@ class NameRetention:
             return expired
         while self._newest and not record.key.startswith(self._newest[-1].prefix):
             self._newest.pop()
-        # ▲ By the create revision, for a wall clock may be stepped. The names of one group commit share it.
+        # ▲ By the create revision, because a wall clock may be stepped. The names of one group commit share it.
         one = _Newest(record.key[: record.key.rindex(b"/") + 1], (record.create_revision, record.key), expired)
         if not self._newest or self._newest[-1].prefix != one.prefix:
             self._newest.append(one)
@@ -157,13 +157,13 @@ class NameRetention:
 
 
 def plan_expire_name(expired: Expired, guard: Compare) -> Commit:
-    """Forget a name. `guard`: of the elected role, compared with every write of it."""
+    """Forget a name. `guard`: that of the elected role, which every write of it compares."""
     return Commit(compares=(unchanged_since(expired.key, expired.mod_revision), guard), deletes=(Delete(expired.key),))
 
 
 class NamedVerdict(NamedTuple):
-    """`begun`: the name stands for this transaction now; `landed` as in `read_begin_verdict`. Not `begun`: somebody
-    else was faster, go on from `record`."""
+    """`begun`: the name belongs to this transaction now; `landed` as in `read_begin_verdict`. Not `begun`: another
+    begin was faster, continue from `record`."""
 
     begun: bool
     landed: Header | None

@@ -2,10 +2,10 @@
 
 Pure: each `plan_…` returns one `Commit`, each `read_…` turns its `CommitVerdict` into a verdict or an error. Source:
 DESIGN §5 (write / ack op, clean-up, "Collection never guesses"); PIP-471 `/txn-op` records. The header's own
-transitions stand in `txnstore.writes.transitions`.
+transitions are in `txnstore.writes.transitions`.
 
-A participant deletes its ops of one transaction by one range, however many there are, so a transaction of 10 000
-operations is cleaned with two deletes per participant (scenario A3).
+A participant deletes all its ops of one transaction by one range, so a transaction of 10 000 operations is cleaned with
+two deletes per participant (scenario A3).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from txnwire.ids import Position, TxnId
 
 
 class Rewrite(NamedTuple):
-    """A record written over what was read at `mod_revision`; 0: it must still be absent (▲ §4: compared)."""
+    """A record that replaces the one read at `mod_revision`; 0: it must still be absent (▲ §4: compared)."""
 
     key: bytes
     value: bytes
@@ -44,7 +44,7 @@ class Rewrite(NamedTuple):
 def aborted_rewrite(
     segment: str, txn_id: TxnId, writer: int | None, max_position: Position | None, mod_revision: int = 0
 ) -> Rewrite:
-    """`/segment-state/<segment>/aborted/…`. None as position: nobody knows it (leftovers only)."""
+    """`/segment-state/<segment>/aborted/…`. Position None: unknown (leftovers only)."""
     value = records.encode(AbortedRecord(max_position=max_position))
     return Rewrite(keys.aborted(segment, txn_id, writer), value, mod_revision)
 
@@ -69,7 +69,7 @@ def plan_write_op(
     """Record one write of an open transaction, before the entry is appended (DESIGN §6: op, append, ack).
 
     `counter` is per broker process and never restarts. ▲ The first op of (segment, transaction) carries the index key,
-    and no further one is sent before it is confirmed; so a found index always names ops and the reverse.
+    and no further op is sent before it is confirmed; so an index key exists exactly while ops do.
     """
     index = keys.write_index(segment, txn_id) if first_in_segment else None
     return _plan_op(
@@ -98,9 +98,9 @@ def _plan_op(txn_id: TxnId, segment: str, owner_epoch: int, op_key: bytes, op: O
     owned, read_owner = _owned(segment, owner_epoch)
     put = Put(op_key, records.encode(op))
     return Commit(
-        # ▲ Version 1 *is* OPEN, compared in the same etcd transaction: no late write slips in behind a decision.
-        # ▲ The op key must be absent: two keys made in one request share a create revision, so only absence tells
-        # a repeat of this op from a second use of its counter.
+        # ▲ Version 1 *is* OPEN, compared in the same etcd transaction: no late write lands after a decision. ▲ The op
+        # key must be absent: two keys made in one request share a create revision, so only absence distinguishes a
+        # repeat of this op from a second use of its counter.
         compares=(version_is(header_key, 1), owned, absent(op_key)),
         puts=(put,) if index_key is None else (put, Put(index_key, b"")),
         else_reads=(Read(header_key), read_owner, Read(op_key)),
@@ -143,7 +143,7 @@ def decided_error(txn_id: TxnId, header: Header) -> TxnConflict | ExpiredTransac
 
 
 def clean_up_ops(*, writes: int = 0, acks: int = 0, rewrites: int = 0, forget: int = 0) -> int:
-    """What a `plan_clean_up` of so many items takes of `store.MAX_COMMIT_OPS`."""
+    """The number of operations that `plan_clean_up` of these items takes of `store.MAX_COMMIT_OPS`."""
     return 1 + 2 * (writes + acks) + rewrites + forget
 
 
@@ -158,10 +158,10 @@ def plan_clean_up(
 ) -> Commit:
     """One batch of durable clean-up of one segment, over any number of transactions.
 
-    `writes`: transactions whose write ops (and index key) go. `acks`: the same per (subscription, transaction).
-    `rewrites`: aborted records, cursor blocks and the watermark. `forget`: keys to delete (aborted records whose data
-    is trimmed, or that a synced sidecar holds). ▲ The caller puts an aborted record into the batch that deletes its op,
-    or into an earlier one that has succeeded. The batch is cut so that `clean_up_ops` stays within
+    `writes`: transactions whose write ops (and index key) are deleted. `acks`: the same per (subscription,
+    transaction). `rewrites`: aborted records, cursor blocks and the watermark. `forget`: keys to delete (aborted
+    records whose data is trimmed, or that a synced sidecar holds). ▲ The caller puts an aborted record into the batch
+    that deletes its op, or into an earlier one that has succeeded. The batch is cut so that `clean_up_ops` stays within
     `store.MAX_COMMIT_OPS`.
     """
     owned, read_owner = _owned(segment, owner_epoch)
@@ -173,7 +173,7 @@ def plan_clean_up(
         prefix = keys.ack_ops(txn_id, segment, subscription)
         deletes += (Delete(prefix, keys.prefix_end(prefix)), Delete(keys.ack_index(segment, subscription, txn_id)))
     return Commit(
-        # ▲ Every rewrite compares what it was read as: a late old value must never land on a new one.
+        # ▲ Every rewrite compares the revision it was read at: a late old value must never overwrite a new one.
         compares=(owned, *(unchanged_since(item.key, item.mod_revision) for item in rewrites)),
         puts=tuple(Put(item.key, item.value) for item in rewrites),
         deletes=tuple(deletes),
@@ -184,7 +184,7 @@ def plan_clean_up(
 def read_clean_up_verdict(commit: Commit, result: CommitVerdict) -> dict[bytes, KeyValue | None] | None:
     """None: the batch is durable (every rewritten record then has `mod_revision == result.revision`, unless
     `result.succeeded` is False: an earlier sending landed; `clean_up_revisions` tells). A dict: a record had changed;
-    it holds what each rewritten key is now, to decide again. Raises `NotOwner`."""
+    it holds the current record of each rewritten key, to decide again. Raises `NotOwner`."""
     if result.succeeded:
         return None
     found = [one[0] if one else None for one in result.reads]
@@ -195,7 +195,7 @@ def read_clean_up_verdict(commit: Commit, result: CommitVerdict) -> dict[bytes, 
     if result.repeated and all(
         record is not None and record.value == put.value for record, put in zip(found[1:], commit.puts, strict=True)
     ):
-        # Only the owner writes these records and it still is: an earlier sending of this very batch has landed.
+        # Only the owner writes these records and it still is: an earlier sending of this batch has landed.
         return None
     return {put.key: record for put, record in zip(commit.puts, found[1:], strict=True)}
 

@@ -1,11 +1,11 @@
-"""The header of a transaction: every transition it has, and the etcd writes of coordinators that make them.
+"""The header of a transaction: all its transitions, and the coordinators' etcd writes that make them.
 
     absent ──begin──▶ OPEN ──end──▶ COMMITTED ──collect──▶ absent, known by its outcome bits
                         └────end──▶ ABORTED   ──collect──▶ absent, known by its outcome bits
 
 A header is put once OPEN and once decided, so `version == 1` *is* "OPEN" and an OPEN header never changes. Pure: each
 `plan_…` returns one `Commit`, each `read_…` turns its `CommitVerdict` into a verdict or an error. Source: DESIGN §5;
-PIP-471 "Transaction Coordinator V5". Participants' writes stand in `txnstore.writes.op_transitions`, collection in
+PIP-471 "Transaction Coordinator V5". Participants' writes are in `txnstore.writes.op_transitions`, collection in
 `txnstore.writes.collection_transitions`.
 """
 
@@ -40,15 +40,15 @@ from txnwire.errors import ExpiredTransaction, InternalError, InvalidTxnState, N
 from txnwire.ids import TxnId
 
 LEGAL: Final = {OPEN: (COMMITTED, ABORTED), COMMITTED: (), ABORTED: ()}
-"""State → the states it may change to. Nothing leaves a decided state."""
+"""State → the states it may change to. A decided state never changes."""
 
 WRITERS_SHOWN: Final = 4
-"""In an error's message, of a list of writers."""
+"""Writers shown in an error's message."""
 
 
 class RecordedDecision(NamedTuple):
-    """How a transaction ended. `revision` is that of its decision, 0 where only the collected outcome is known.
-    `note`: of its commit, None where that noted nothing."""
+    """How a transaction ended. `revision` is that of its decision, 0 if only the collected outcome is known. `note`: of
+    its commit, None if it has none."""
 
     state: str
     revision: int
@@ -98,7 +98,7 @@ def _tc_owned(tcid: int, epoch: int) -> Compare:
 def plan_begin(txn_id: TxnId, tc_epoch: int, header: Header) -> Commit:
     """Put the OPEN header of a fresh id. `tc_epoch` is the create revision of `/tc/<tcid>` under the caller's lease.
 
-    Its parts are read by `read_begin_verdict`. Refused with `StoreFull` above the soft limit (`reserve` is False).
+    `read_begin_verdict` reads its parts. Refused with `StoreFull` above the soft limit (`reserve` is False).
     """
     key = keys.txn(txn_id)
     return Commit(
@@ -111,7 +111,7 @@ def plan_begin(txn_id: TxnId, tc_epoch: int, header: Header) -> Commit:
 
 
 def read_begin_verdict(result: CommitVerdict, txn_id: TxnId, attempt: str) -> Header | None:
-    """None: begun by this very sending. A header: an earlier sending had landed, and this is what it is by now.
+    """None: this sending began it. A header: an earlier sending had landed, and this is its current state.
 
     Raises `NotOwner` when the TCID has another owner (definitely not begun), `InternalError` if the id was used twice.
     """
@@ -121,7 +121,7 @@ def read_begin_verdict(result: CommitVerdict, txn_id: TxnId, attempt: str) -> He
         raise NotOwner(f"coordinator id {txn_id.tcid} has another owner by now: look it up and begin there")
     found = result.reads[0][0]
     header = records.decode(Header, found.value, key=found.key)
-    # ▲ The attempt is the identity under which a lost begin is repeated: only it tells our own from a foreign header.
+    # ▲ A lost begin is repeated under its attempt: only that distinguishes our own header from a foreign one.
     if header.attempt != attempt or not result.repeated:
         raise InternalError(f"transaction id {txn_id} was given out twice: found attempt {header.attempt}")
     return header
@@ -134,7 +134,7 @@ def plan_end(txn_id: TxnId, decided: Header, *, deadline_key: bool, tc_epoch: in
     """Decide an open transaction; `decided` comes from `decide`.
 
     `deadline_key`: it has, or may have, an index key to delete with it. `tc_epoch` is given by sweeps: a coordinator
-    that was paused and has lost the TCID must not act on what it believed about sessions and deadlines. A client's own
+    that was paused and has lost the TCID must not act on its old view of sessions and deadlines. A client's own
     decision needs no ownership: the compare of the header is enough.
     """
     key = keys.txn(txn_id)
@@ -160,7 +160,7 @@ class EndVerdict(NamedTuple):
 
 
 def read_end_verdict(commit: Commit, result: CommitVerdict, decided: Header) -> EndVerdict:
-    """What became of the transaction. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
+    """The verdict on an end. Raises `NotOwner` for a sweep's commit whose TCID is another's: still open."""
     if result.succeeded:
         writers = None if decided.writers is None else unpack(decided.writers)
         return EndVerdict(RecordedDecision(decided.state, result.revision, decided.reason, writers, decided.note), True)
@@ -186,11 +186,11 @@ def decision_of(record: KeyValue) -> RecordedDecision | None:
 def check_end(
     txn_id: TxnId, decision: RecordedDecision, state: str, writers: Sequence[str] | None, note: str | None = None
 ) -> RecordedDecision:
-    """Answer a request for `state` about a decided transaction: the same decision again is ok, with the first revision.
+    """Answer a request for `state` on a decided transaction: the same decision again is ok, with the first revision.
 
-    Raises `ExpiredTransaction` whenever it was fenced, `InvalidTxnState` for the opposite decision, another list of
-    writers or another note, saying why it ended (scenarios D1, D2). A commit without a note is the same as any: an
-    earlier version of a client, a coordinator or a collector knows of none.
+    Raises `ExpiredTransaction` if it was fenced, `InvalidTxnState` for the opposite decision, another list of writers
+    or another note, saying why it ended (scenarios D1, D2). A commit without a note matches any note: earlier versions
+    of clients, coordinators and collectors have none.
     """
     if decision.reason == records.REASON_FENCED:
         raise ExpiredTransaction(f"transaction {txn_id} was fenced by a newer holder of its transaction key")
@@ -216,7 +216,7 @@ def _same_writers(first: Sequence[str] | None, second: Sequence[str] | None) -> 
 
 
 def _writers_text(writers: Sequence[str] | None) -> str:
-    """For messages: a few by name, many by their number."""
+    """For messages: lists a few writers, counts many."""
     if writers is None:
         return "all"
     if not writers:
@@ -229,7 +229,7 @@ def _writers_text(writers: Sequence[str] | None) -> str:
 
 
 class TcSeq(NamedTuple):
-    """`/txn-seq/<tcid>` as read or written last: the record and its mod revision (0: absent)."""
+    """`/txn-seq/<tcid>` as last read or written: the record and its mod revision (0: absent)."""
 
     record: TxnSeq
     mod_revision: int
@@ -261,15 +261,15 @@ def plan_seq(tcid: int, tc_epoch: int, seq: TcSeq, *, take: int = 0, indexed_bel
 
 
 class SeqVerdict(NamedTuple):
-    """`applied`: the block taken is [before.next, seq.next). Not applied: `seq` is what to go on from."""
+    """`applied`: the block taken is [before.next, seq.next). Not applied: continue from `seq`."""
 
     applied: bool
     seq: TcSeq
 
 
 def read_seq_verdict(commit: Commit, result: CommitVerdict, tcid: int) -> SeqVerdict:
-    """Raises `NotOwner` when the TCID has another owner. A refusal never yields ids, whoever moved the record: the
-    mover may have been an earlier sending of this commit, and ▲ a block whose reply was lost is never used."""
+    """Raises `NotOwner` when the TCID has another owner. A refusal never yields ids, whoever moved the record: an
+    earlier sending of this commit may have, and ▲ a block whose reply was lost is never used."""
     put = commit.puts[0]
     if result.succeeded:
         return SeqVerdict(True, TcSeq(records.decode(TxnSeq, put.value, key=put.key), result.revision))
@@ -294,11 +294,11 @@ def plan_late_index(txn_id: TxnId, tc_epoch: int, timeout_ms: int) -> Commit:
 
 
 class Indexed(Enum):
-    """What became of a late index put."""
+    """The verdict on a late index put."""
 
     DONE = "done"
     DECIDED = "decided"
-    """The header is final or gone: there is nothing to index, and an earlier sending's key may be left behind."""
+    """The header is final or deleted: there is nothing to index, and an earlier sending's key may be left behind."""
     LOST = "lost"
     """The TCID has another owner."""
 
@@ -311,7 +311,7 @@ def read_late_index_verdict(result: CommitVerdict) -> Indexed:
 
 
 def plan_drop_deadline(timeout_ms: int, txn_id: TxnId) -> Commit:
-    """Delete a stale deadline key: *if* the header is final or gone."""
+    """Delete a stale deadline key, *if* the header is final or deleted."""
     key = keys.txn(txn_id)
     return Commit(
         compares=(Compare(key, Target.VERSION, Relation.NOT_EQUAL, 1),),
@@ -334,8 +334,8 @@ def plan_take_tcid(tcid: int, registration: records.RegistrationRecord, lease_id
 
 
 def plan_join(registration: records.RegistrationRecord, lease_id: int, found: KeyValue | None) -> Commit:
-    """Be counted among the coordinators. It takes the place of a predecessor of the same id, whose record is `found`;
-    ▲ compared, so that a namesake that has come since keeps its place."""
+    """Join the coordinators. It replaces the record `found` of a predecessor of the same id; ▲ compared, so that a
+    namesake that has come since keeps its place."""
     key = keys.tc_member(registration.id)
     return Commit(
         compares=(unchanged_since(key, 0 if found is None else found.mod_revision),),
@@ -345,13 +345,13 @@ def plan_join(registration: records.RegistrationRecord, lease_id: int, found: Ke
 
 
 def plan_give_up_tcid(tcid: int, tc_epoch: int) -> Commit:
-    """Free a coordinator id for somebody else, if it is still the one that was taken."""
+    """Free a coordinator id for another coordinator, if it still has the epoch that was taken."""
     key = keys.tc(tcid)
     return Commit(compares=(created_at(key, tc_epoch),), deletes=(Delete(key),))
 
 
 def read_take_verdict(result: CommitVerdict, lease_id: int) -> int | None:
-    """The TCID epoch, or None if somebody else has it. It is mine only if its *lease id* is mine."""
+    """The TCID epoch, or None if another coordinator has it. It is mine only if its *lease id* is mine."""
     if result.succeeded:
         return result.revision
     found = result.reads[0][0] if result.reads[0] else None

@@ -1,10 +1,10 @@
-"""Lists of writers as records hold them. Pure.
+"""Lists of writers in records. Pure.
 
     ["0000000000000007", "0000000000000100+2710"]     writer 7, and 0x2710 writers from 0x100 on
 
-A few stand one by one, 16 hex digits each. Only a list longer than earlier versions take is written in runs of writers
-that follow each other: those versions cannot read runs. So the list of a Spark batch of very many tasks, whose writers
-follow each other, stays small.
+Short lists hold one writer per item, 16 hex digits each. Only a list longer than earlier versions take is written in
+runs of consecutive writers: those versions cannot read runs. So the list of a Spark batch of very many tasks, whose
+writers are consecutive, stays small.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 from txnwire.errors import DataCorrupt, InvalidArgument
 
 MAX_LISTED: Final = 20_000
-"""Items of a list. A record of them, 19 bytes a plain one and up to 25 a run, stays well below etcd's 1.5 MiB a request
-(a test writes one into a real etcd)."""
+"""Items of a list. A record of them, 19 bytes for a plain item and up to 25 for a run, stays well below etcd's 1.5 MiB
+a request (a test writes one into a real etcd)."""
 
 MAX_WRITERS: Final = 200_000
-"""In a commit. They cross the wire one by one, and owners and coordinators hold them one by one."""
+"""Writers of a commit. The wire, owners and coordinators hold them one by one."""
 
 
 def pack(writers: Sequence[str]) -> list[str]:
-    """As a record holds them. `writers`: 16 hex digits each, distinct. Raises `InvalidArgument` for too many."""
+    """The record's form of a list. `writers`: 16 hex digits each, distinct. Raises `InvalidArgument` for too many."""
     if len(writers) <= MAX_LISTED:
         return list(writers)
     if len(writers) > MAX_WRITERS:
@@ -49,7 +49,7 @@ def _runs(ordered: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def unpack(listed: Iterable[str]) -> tuple[str, ...]:
-    """The writers of a record's list, 16 hex digits each. Raises `DataCorrupt` for what is no such list."""
+    """The writers of a record's list, 16 hex digits each. Raises `DataCorrupt` for an invalid list."""
     return tuple(f"{writer:016x}" for writer in numbers(listed))
 
 
@@ -65,7 +65,7 @@ def numbers(listed: Iterable[str]) -> list[int]:
 
 
 def holds(listed: Iterable[str], writer: int) -> bool:
-    """Whether a record's list has this one. Raises as `unpack`."""
+    """Whether a record's list has this writer. Raises as `unpack`."""
     for item in listed:
         first, many = _run(item)
         if 0 <= writer - first < many:
@@ -74,8 +74,8 @@ def holds(listed: Iterable[str], writer: int) -> bool:
 
 
 def _run(item: str) -> tuple[int, int]:
-    """(first, how many). ▲ One unreadable list fails its own transaction: as another error it would end whoever follows
-    the decisions of all."""
+    """(first, how many). ▲ One unreadable list fails only its own transaction: any other error would end the process
+    that follows all decisions."""
     first, plus, count = item.partition("+")
     try:
         return int(first, 16), int(count, 16) if plus else 1
