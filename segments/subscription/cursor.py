@@ -70,7 +70,7 @@ def _bitmap(text: str) -> int:
 class Cursor:
     """Applies acks and plans the writes that persist them. `start`: the last position *not* to be delivered. The bound:
     `max_blocks`, and `max_partial` entries acked in part of at most `partial_bytes` in the store. The first unacked
-    entry may always be acked, so a full cursor can always empty. `record_bytes`: of entries acked in part in a record."""
+    entry may always be acked, so a full cursor can always empty. `record_bytes`: of such entries in one record."""
 
     def __init__(
         self,
