@@ -103,8 +103,8 @@ class Claims:
         stale: Collection[str] = (),
         wanted: Collection[str] = (),
     ) -> Moves:
-        """`served`: served here now; `unfit`: never to be taken; `stale`: owned by this broker under a useless epoch, so
-        no other broker can take them; `wanted`: requests wait for them here, so they go first."""
+        """`served`: served here now; `unfit`: never to be taken; `stale`: owned by this broker under a useless epoch,
+        so no other broker can take them; `wanted`: requests wait for them here, so they go first."""
         placement = view.placement(self._me)
         self._forget(placement)
         self._note_unowned(placement, view.owners, now_s)

@@ -25,8 +25,8 @@ CLOSED_KEPT = 64
 
 
 class _ConsumerSink:
-    """Sends deliveries over one connection. Implements `dispatch.DeliverySink`. `tells_passed`: false for older clients,
-    which do not know `passed`."""
+    """Sends deliveries over one connection. Implements `dispatch.DeliverySink`. `tells_passed`: False for older
+    clients, which do not know `passed`."""
 
     def __init__(self, peer: Peer, consumer_id: int, shown_revision: Callable[[], int], *, tells_passed: bool) -> None:
         self._peer = peer
@@ -138,8 +138,7 @@ class ConsumingService:
     # ---- attaching --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command]:
-        """▲ Register the consumer before it is attached: a peer that leaves may close it before then, and closes it only
-        once."""
+        """▲ Register the consumer before it is attached: a peer that leaves may close it before then, and only once."""
         attaching = _Attaching()
         self._attaching.setdefault(peer, {})[command.subscribe.consumer_id] = attaching
         return self._subscribed(peer, command.subscribe, attaching)

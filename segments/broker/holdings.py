@@ -35,7 +35,7 @@ class Holdings:
         self._released[path] = max(epoch, self._released.get(path, 0))
 
     def find_forgotten(self, owners: Mapping[str, OwnerInfo], lease: int, known: Callable[[str], bool]) -> None:
-        """▲ Releases segments owned under this broker's `lease` that are neither `known` nor given back: no other broker
+        """▲ Release segments owned under this broker's `lease` that are neither `known` nor given back: no other broker
         can claim them. Example: a claim that timed out has landed after all."""
         for path, owner in owners.items():
             if owner.lease != lease or owner.epoch <= self._released.get(path, 0) or known(path):
