@@ -197,7 +197,7 @@ class StreamGroups:
         )
 
     async def drop(self, key: GroupKey, error: TxnError) -> None:
-        """The subscription is being deleted: fail waiting requests with `error`, and write no more assignments. ▲ A write
+        """The subscription is being deleted: fail waiting requests with `error`, and write no more assignments. ▲ One
         in flight is refused: it compares that the subscription's record exists."""
         async with self._opening.setdefault(key, asyncio.Lock()):
             group = self._groups.pop(key, None)
