@@ -251,8 +251,8 @@ class Broker:
     # ---- look-ups ---------------------------------------------------------------------------------------------------
 
     def check_store(self, identity: str) -> None:
-        """Raises `InvalidArgument` if a snapshot is of another store, or older than a repair: ▲ its revision then
-        belongs to another store."""
+        """Raises `InvalidArgument` if a snapshot is of another store, or older than a repair: ▲ its revision
+        means nothing in this store."""
         if identity and identity != self._owned.incarnation:
             raise InvalidArgument(OF_ANOTHER_STORE)
 

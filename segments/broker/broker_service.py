@@ -66,8 +66,7 @@ class _Connection:
 
 
 class BrokerService:
-    """Serves a broker's commands, as a `txnwire.serving.Service`. Pushes: deliver, rewind, end_of_segment,
-    consumer_closed, producer_closed.
+    """A broker's `txnwire.serving.Service`. Pushes: deliver, rewind, end_of_segment, consumer_closed, producer_closed.
 
     `flow`, `close_producer` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok).
     `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path} → {"segments": {path: …}},

@@ -25,8 +25,7 @@ CLOSED_KEPT = 64
 
 
 class _ConsumerSink:
-    """Sends deliveries over one connection. Implements `dispatch.DeliverySink`. `tells_passed`: False for older
-    clients, which do not know `passed`."""
+    """Implements `dispatch.DeliverySink` over one connection. `tells_passed`: False for older clients."""
 
     def __init__(self, peer: Peer, consumer_id: int, shown_revision: Callable[[], int], *, tells_passed: bool) -> None:
         self._peer = peer
@@ -57,8 +56,7 @@ class _ConsumerSink:
             )
             for one in deliveries
         ]
-        # ▲ Send the revision: otherwise a client could open a reader elsewhere that does not know this message's
-        # transaction yet.
+        # ▲ Without the revision, a reader opened elsewhere afterwards might not know this message's transaction yet.
         revision = self._shown_revision()
         deliver = pb.Deliver(consumer_id=self._consumer_id, entries=entries, revision=revision)
         self._peer.push(pb.Command(deliver=deliver))
@@ -110,8 +108,7 @@ class _Attaching:
 
 
 class ConsumingService:
-    """Serves the commands of consumers, as part of `BrokerService`. Pushes: deliver, rewind, end_of_segment,
-    consumer_closed.
+    """The part of `BrokerService` for consumers. Pushes: deliver, rewind, end_of_segment, consumer_closed.
 
     `flow`, `nack` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok)."""
 

@@ -39,8 +39,8 @@ def place(rows: Sequence[Sequence[str]], owners: Mapping[str, str], brokers: Col
 
 
 class _Seats:
-    """Ranks brokers and segments for each other. The brokers form a ring; a hash of a row's first segment gives the
-    row's first broker, and each next segment begins one broker further. This spreads the segments of one topic.
+    """Ranks brokers and segments for each other. The brokers form a ring; a hash of a row's topic gives the first
+    segment's broker, and each next segment begins one broker further. This spreads the segments of one topic.
 
     Segments rank brokers, and brokers rank segments, by the same number: such preferences have one stable matching, and
     removing matched pairs does not change the rest.

@@ -1,5 +1,4 @@
-"""Answers the controller's commands on the wire. A process that is not elected answers `NotOwner` with the elected
-one's address."""
+"""Answers the controller's commands on the wire. Any other process answers `NotOwner`, naming the elected one."""
 
 from __future__ import annotations
 

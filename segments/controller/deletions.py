@@ -57,8 +57,8 @@ class OwnerCalls(Protocol):
         """Numbers of connected producers, and of consumers and readers; with `subscription`, only its consumers."""
 
     async def drop_subscription(self, segment: str, subscription: str) -> None:
-        """Stop a marked subscription and erase its records in the segment. Returns once nothing is left there and, ▲
-        under this ownership epoch, no further write can land."""
+        """Stop a marked subscription and erase its records in the segment. ▲ After it returns no further write of this
+        ownership epoch can land."""
 
 
 class Deletions:
@@ -138,8 +138,7 @@ class Deletions:
         key = keys.topic(topic.path)
         under_way = self._topics.get(topic.path)
         marked = 0
-        # ▲ Read the record again after the end: the deletion under way may have been that of an earlier topic of the
-        # name.
+        # ▲ Read the record again after the end: the deletion may have been that of an earlier topic of the name.
         while (record := await self._store.get(key)) is not None and marked in (0, record.create_revision):
             mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
             if mark is not None:
@@ -160,11 +159,11 @@ class Deletions:
         return self._go_on(self._topics, path, lambda: self._forget_topic(path), name="deletion of a topic", of=path)
 
     async def _forget_topic(self, path: str) -> bool:
-        """Delete the topic's records; returns whether it is gone. The segments' owners follow the mark and erase; this
-        only checks that they are done, ▲ in the commit itself."""
+        """Returns whether the topic is gone. The segments' owners follow the mark and erase; this only checks that they
+        are done, ▲ in the commit itself."""
         _, (record, ids) = await self._store.get_many([keys.topic(path), keys.SEGMENT_IDS])
         if record is None or not _marked(record, TopicRecord):
-            return True  # ▲ a record without the mark is the next topic's
+            return True  # ▲ without the mark it is the next topic's
         await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
         if any(self._directory.owner(segment) for segment in self._paths(path, record)):
             return False
@@ -220,7 +219,7 @@ class Deletions:
         topic_path, name = key
         _, (topic, record) = await self._store.get_many([keys.topic(topic_path), keys.subscription(*key)])
         if record is None or not _marked(record, SubscriptionRecord):
-            return True  # ▲ a record without the mark is the next subscription's
+            return True  # ▲ without the mark it is the next subscription's
         await self._groups.drop(key, SubscriptionNotFound(f"subscription {name} of topic://{topic_path} is deleted"))
         paths = () if topic is None else self._paths(topic_path, topic)
         if topic is not None and _marked(topic, TopicRecord):
@@ -234,7 +233,7 @@ class Deletions:
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     async def _mark(self, topic_path: str, mark: Commit, use: _Use | None) -> bool:
-        """Put the mark; returns whether it is put. `use`: refuse while it has users; None: forced."""
+        """Returns whether it put the mark. `use`: refused while it has users; None: forced."""
         if use is not None:
             await self._refuse_if_used(use)
         with self._users.marking(topic_path):

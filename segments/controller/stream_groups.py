@@ -1,5 +1,4 @@
-"""Holds the subscriptions of one term of the controller: takes them up from etcd, or creates them for their first
-consumer."""
+"""The subscriptions of one term of the controller: taken up from etcd, or created by their first consumer."""
 
 from __future__ import annotations
 
@@ -49,9 +48,8 @@ class GroupPorts:
 
 
 class StreamGroups:
-    """Opens, holds and drops groups by (topic path, subscription). `links`: consumers' connections by subscription,
-    over all terms. A consumer that an assignment names and that has no link is given up `rejoin_s` after its group was
-    taken up."""
+    """Opens and drops groups by (topic path, subscription). `links`: consumers' connections, over all terms. An
+    assigned consumer without one is given up `rejoin_s` seconds after its group was taken up."""
 
     def __init__(
         self,

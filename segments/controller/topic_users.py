@@ -1,5 +1,4 @@
-"""Counts the users of topics known to the controller: registered producers, and members of subscriptions, also idle
-ones.
+"""Counts the users of topics known to the controller: registered producers, and members of subscriptions, idle or not.
 
 Kept over all terms of one process: connections outlive terms, and their clients may not notice a new one.
 """

@@ -18,8 +18,7 @@ OnClosed = Callable[[TxnError, int], None]
 
 
 class ProducerSession:
-    """Passes one producer's sends to the pipeline. Calls `on_closed` once when the session ends, unless the client
-    closes it."""
+    """Passes on one producer's sends. Calls `on_closed` once when the session ends, unless the client closes it."""
 
     def __init__(self, segment: Segment, name: str, token: int, line: ProducerLine, on_closed: OnClosed) -> None:
         self._segment = segment

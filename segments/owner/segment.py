@@ -323,8 +323,7 @@ class Segment:
         return self._shared.decisions.shown_revision
 
     async def wait_followed(self, revision: int, *, patience_s: float | None = None) -> None:
-        """Wait until every decision up to `revision` is applied; `patience_s` as in `DecisionWatch`. Raises
-        `Timeout`."""
+        """Wait until decisions are followed to `revision`; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""
         wait_s = self._shared.settings.follow_wait_s
         await self._shared.decisions.wait_followed(revision, timeout_s=wait_s, patience_s=patience_s)
 

@@ -200,8 +200,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
 
 
 async def _apply_decisions(segment: Segment, state: SegmentState) -> None:
-    """Apply decided leftovers ▲ before the first read: aborted transactions are in the aborted set from the start
-    (R2)."""
+    """Apply decided leftovers, ▲ before the first read: the aborted set is complete from the start (R2)."""
     async for part in in_turns(state.decisions, DECISIONS_AT_ONCE):
         for decision in part:
             segment.decide(decision)

@@ -18,10 +18,8 @@ class CursorLedgers(Protocol):
 
 
 def acks_around(ledgers: CursorLedgers, ack: AckPosition, kept: LeftOut) -> tuple[dict[Block, int], list[AckPosition]]:
-    """The messages from the first of `kept` up to `ack`, without those that `kept` names. In the last entry, only the
-    messages that `ack` names. All of `kept` lies up to `ack`.
-
-    Returns bitmaps of whole entries by block, and the entries acked in part. O(blocks and parts)."""
+    """The messages from the first of `kept` up to those that `ack` names, without those that `kept` names; all of
+    `kept` lies up to `ack`. As bitmaps of whole entries by block, and entries acked in part. O(blocks and parts)."""
     run: dict[Block, int] = {}
     _add_run(ledgers, run, kept.first, ack.position if ack.indexes == WHOLE else _before(ack.position))
     out = dict(kept.whole)

@@ -378,7 +378,7 @@ class Dispatcher:
         return self._cache.get(position)
 
     def followed(self, revision: int) -> bool:
-        """Whether every decision up to `revision` has been applied here."""
+        """Whether this broker has followed every decision up to `revision`."""
         return self._followed_revision() >= revision
 
     async def wait_followed(self, revision: int) -> None:

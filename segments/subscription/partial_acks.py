@@ -60,9 +60,8 @@ class PartialRoom:
 
 
 class Record:
-    """Holds one record of a cursor besides the mark. `partial`: entry id → (messages, bitmap of acked indexes).
-    `generation` names its last change, `stored` the last written one. `moved`: some of its entries are stored in
-    another record so far."""
+    """One record of a cursor besides the mark. `partial`: entry id → (messages, bitmap of acked indexes). `generation`
+    names its last change, `stored` the last written one. `moved`: another record still stores some of its entries."""
 
     __slots__ = (
         "bytes",

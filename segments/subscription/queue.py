@@ -1,7 +1,7 @@
 """Chooses the queue consumer for each delivery and redelivery (DESIGN §7, "Dispatch"). Pure.
 
 A queue promises no order, so no message waits behind an open transaction. Every unacked message behind the mark-delete
-position is in one of these places, and leaves each without a request from outside:
+position is in one of these places, and stays in none for ever:
 
     ahead ──► set aside, while its transaction is open ──commit──► due        (abort: passed over)
       └─────► delivered to one consumer ──ack──► acked, or pending in a transaction ──abort──► due

@@ -163,7 +163,7 @@ class QueueSubscription(Subscription):
             self._timer = None
 
     def _set_timer(self) -> None:
-        """Set the timer to the earliest delay, only while a consumer is attached: it must not keep a lost segment."""
+        """Set the timer to the earliest delay, only while a consumer is attached: no timer may keep a lost segment."""
         due_s = self._queue.next_expiry_s() if self._consumers else None
         if due_s is None or due_s < self._timer_s:
             self._stop_timer()

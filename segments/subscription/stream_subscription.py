@@ -20,8 +20,7 @@ REWINDS_REMEMBERED: Final = 100
 
 
 class StreamSubscription(Subscription):
-    """Delivers one segment to one holder at a time. Implements `dispatch.AckState`. `holder` is `name@incarnation` of
-    the consumer that attached last."""
+    """Delivers to one holder at a time. Implements `dispatch.AckState`. `holder`: the last, as `name@incarnation`."""
 
     type = STREAM
 

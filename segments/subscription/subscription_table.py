@@ -164,8 +164,7 @@ class SubscriptionTable:
 
     async def _check_ancestors(self, subscription: str) -> None:
         """▲ S7: reads the store as well. The controller's copy may lag behind a seek or a recreated subscription, which
-        must read the ancestors again first. A seek after this check reaches the ancestors, then this segment, and
-        closes the attached consumer."""
+        must read the ancestors again first. A later seek reaches this segment too, and closes its consumer."""
         ancestors = self._surroundings.ancestors()
         if not ancestors:
             return

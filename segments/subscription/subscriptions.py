@@ -115,8 +115,7 @@ class _AckOp(NamedTuple):
 
 
 class Subscription(ABC):
-    """Applies acks and decisions for `StreamSubscription` and `QueueSubscription`. Answers what dispatch asks about
-    acks."""
+    """Applies acks and decisions for both types of subscription. Implements what dispatch asks about acks."""
 
     def __init__(self, surroundings: SegmentContext, name: str, cursor: Cursor, pending: PendingAcks) -> None:
         self._store = surroundings.store
@@ -369,8 +368,7 @@ class Subscription(ABC):
                     self._applied(part.whole)
                 await asyncio.sleep(0)
         except Exception as error:
-            # ▲ A defect. Give up the segment: the rest would never be applied here and its acks would stay held; the
-            # next owner applies it.
+            # ▲ A defect. Give up the segment, so that the next owner applies the rest: its acks would stay held here.
             self._events.lost(InternalError(f"acks of {self.name} on {self._segment} not applied: {error!r}"))
             raise
         finally:
