@@ -94,7 +94,7 @@ class StreamGroup:
         self._tell()
         self.refresh()
 
-    # ---- what happens to members ------------------------------------------------------------------------------------
+    # ---- members ----------------------------------------------------------------------------------------------------
 
     async def join(self, consumer: str, link: ConsumerLink, *, again: bool = False) -> pb.Assignment:
         """Add `consumer`; returns once a record in etcd names it. A repeated join changes nothing; `again` marks one.

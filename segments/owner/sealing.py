@@ -135,7 +135,7 @@ class Sealing:
         change = find_change(topology, change_id)
         return record if change is not None and self._name.segment_id in change.parents else None
 
-    # ---- what becomes of a seal -------------------------------------------------------------------------------------
+    # ---- after a seal -----------------------------------------------------------------------------------------------
 
     def follow(self, topology: Topology) -> None:
         """`topology`: a layout of the topic, perhaps an old one. A segment is sealed for good once any layout says so;

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Isolation(Enum):
-    """Which entries a consumer or reader receives."""
+    """Selects the entries that a consumer or reader receives."""
 
     READ_COMMITTED = "up to the read position, without what was aborted"
     READ_UNCOMMITTED = "everything that is confirmed (V7)"
@@ -73,7 +73,7 @@ class DeliverySink(Protocol):
 
 
 class Visibility(Protocol):
-    """What dispatch asks the transaction buffer."""
+    """The transaction buffer, as dispatch reads it."""
 
     @property
     def max_read_position(self) -> Position: ...
@@ -83,7 +83,7 @@ class Visibility(Protocol):
 
 
 class AckState(Protocol):
-    """What dispatch asks a subscription. A reader has none."""
+    """A subscription, as dispatch reads it. A reader has none."""
 
     def holds_back(self) -> bool:
         """▲ P12: whether a predecessor's pending acks are still undecided."""

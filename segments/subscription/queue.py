@@ -37,7 +37,7 @@ PASSED_AT_ONCE: Final = 5000
 
 
 class QueueAcks(Protocol):
-    """What the queue asks about acks."""
+    """The subscription's acks, as the queue uses them."""
 
     def skip(self, position: Position, messages: int = 0) -> int:
         """Bitmap of indexes acked or pending; `WHOLE`: the whole entry."""
@@ -60,7 +60,7 @@ class QueueAcks(Protocol):
 
 
 class QueueOutcomes(Protocol):
-    """What the queue asks the transaction buffer."""
+    """The transaction buffer, as the queue reads it."""
 
     def holds(self, txn_id: TxnId) -> bool: ...
     def is_aborted(self, txn_id: TxnId, writer: int) -> bool: ...
@@ -202,7 +202,7 @@ class Queue(Generic[ConsumerT]):
         self._make_due([*positions, *consumer.kept])
         consumer.kept.clear()
 
-    # ---- what comes next --------------------------------------------------------------------------------------------
+    # ---- next entries -----------------------------------------------------------------------------------------------
 
     def next_due(self) -> Position | None:
         """The first entry that is due again, or whose transaction has committed. `offer` it, then `due_done`. None also

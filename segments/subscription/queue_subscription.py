@@ -318,7 +318,7 @@ class QueueSubscription(Subscription):
                 consumer.ended = True
                 consumer.sink.end_of_segment(sealed=True)
 
-    # ---- queue.Acks -------------------------------------------------------------------------------------------------
+    # ---- queue.QueueAcks --------------------------------------------------------------------------------------------
 
     @property
     def mark_delete(self) -> Position:

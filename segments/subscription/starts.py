@@ -1,4 +1,4 @@
-"""Where a reader or a new subscription begins in one segment."""
+"""Finds the position at which a reader or a new subscription begins in one segment."""
 
 from __future__ import annotations
 

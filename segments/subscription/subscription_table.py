@@ -275,7 +275,7 @@ class SubscriptionTable:
         )
         return subscription
 
-    # ---- seek ------------------------------------------------------------------------------------------------------
+    # ---- seek -------------------------------------------------------------------------------------------------------
 
     async def seek(self, name: str, start: Start) -> None:
         """Move the cursor to `start` and forget all acks. Stored when this returns. A failed seek may have taken
@@ -414,7 +414,7 @@ class SubscriptionTable:
             self._events.check()
             await erase_subscription(self._store, self._segment, self._epoch, name)
 
-    # ---- what concerns all ------------------------------------------------------------------------------------------
+    # ---- all subscriptions ------------------------------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
         for subscription in self._subscriptions.values():

@@ -115,7 +115,7 @@ class _AckOp(NamedTuple):
 
 
 class Subscription(ABC):
-    """Applies acks and decisions for both types of subscription. Implements what dispatch asks about acks."""
+    """Applies acks and decisions for both types of subscription. Implements most of `dispatch.AckState`."""
 
     def __init__(self, surroundings: SegmentContext, name: str, cursor: Cursor, pending: PendingAcks) -> None:
         self._store = surroundings.store
@@ -162,7 +162,7 @@ class Subscription(ABC):
             self._all_answered.set()
         reply(error)
 
-    # ---- what the types differ in -----------------------------------------------------------------------------------
+    # ---- differences of the types -----------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -403,7 +403,7 @@ class Subscription(ABC):
         subscription of this name. The ack would consume a message that was never delivered since."""
         return (self.created << SEEK_BITS) + self.cursor.seeks & MAX_UINT64
 
-    # ---- what dispatch asks -----------------------------------------------------------------------------------------
+    # ---- dispatch.AckState ------------------------------------------------------------------------------------------
 
     def skip(self, position: Position, messages: int = 0) -> int:
         return self.pending.skip(position, messages)
