@@ -204,7 +204,7 @@ class Deletions:
             await _end_of(self._go_on_subscription(key))
 
     async def wait_subscription(self, key: GroupKey) -> None:
-        """Wait until a subscription that is being deleted is gone."""
+        """Until one that is being deleted is gone."""
         await _end_of(self._go_on_subscription(key))
 
     def _go_on_subscription(self, key: GroupKey) -> asyncio.Task[None]:
