@@ -1,4 +1,4 @@
-"""A broker: the segments this process owns, the one decision watch and the one clean-up they share (DESIGN §6, §7)."""
+"""A broker: owns segments, which share its one decision watch and its one clean-up (DESIGN §6, §7)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Broker:
         directory: Directory,
         on_failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        """`on_failed` is called when a defect has ended it: the process is of no use then and should end."""
+        """Calls `on_failed` when a defect has ended it: the process should then exit."""
         self.settings = settings or BrokerSettings()
         self.broker_id = broker_id
         self.address = address
@@ -99,21 +99,21 @@ class Broker:
         self._owned = OwnedSegments(self._shared, ledgers, directory, broker_id=broker_id)
         self._former_selves = FormerSelves()
         self.namesake: str | None = None
-        """The address of another process of this name that holds it, which this one waits for."""
+        """The address of another process that holds this broker's name; this one waits for it."""
         self._main: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
 
     @property
     def segments(self) -> dict[str, Segment]:
-        """Those being served, by path."""
+        """The served segments, by path."""
         return dict(self._owned.serving)
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises `StoreUnavailable`; `NotAllowed` where the cluster keeps its ledgers elsewhere. Nothing is left
-        behind then."""
+        """Raises `StoreUnavailable`; `NotAllowed` if the cluster keeps its ledgers elsewhere. It then leaves nothing
+        behind."""
         try:
             await self._start()
         except BaseException:
@@ -148,7 +148,7 @@ class Broker:
         await self._owned.cancel_taking()
         if graceful:
             if self._owned.registration is not None:
-                await self._owned.registration.leave()  # others claim what is released from now on, not all at the end
+                await self._owned.registration.leave()  # others claim each segment as soon as it is released
             await self._owned.hand_over_all()
         else:
             self._owned.stop_all(NotOwner(f"broker {self.broker_id} is going down, look up the owner again"))
@@ -160,14 +160,14 @@ class Broker:
         await self._shared.decisions.close()
 
     def _broken(self, error: BaseException) -> None:
-        """Of no use any more, as it hears of no decision, say: its lease goes, and others take its segments."""
+        """The broker cannot go on, e.g. it follows no decisions: end its lease, so that others take its segments."""
         log.critical("broker_gives_up", broker=self.broker_id, error=repr(error))
         if not self._closed:
             self._owned.own(self._give_up())
             self._on_failed(error)
 
     def _main_ended(self, task: asyncio.Task[None]) -> None:
-        """By a defect: without it nothing is claimed any more, and the lease would keep others from it."""
+        """A defect ended the main task: without it the broker claims nothing, while its lease keeps others away."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(error)
 
@@ -193,7 +193,7 @@ class Broker:
         self.namesake = address
 
     async def _run(self) -> None:
-        """Claim while the lease holds; when it is lost, drop everything at once and register anew."""
+        """Claim while the lease holds; when it is lost, drop everything at once and register again."""
         while True:
             registration = self._owned.registration
             if registration is None:
@@ -251,16 +251,16 @@ class Broker:
     # ---- look-ups ---------------------------------------------------------------------------------------------------
 
     def check_store(self, identity: str) -> None:
-        """Raises `InvalidArgument` where a snapshot is of another store, or of what a repair has since put right: ▲ its
-        revision is none of this one's."""
+        """Raises `InvalidArgument` if a snapshot is of another store, or older than a repair: ▲ its revision
+        means nothing in this store."""
         if identity and identity != self._owned.incarnation:
             raise InvalidArgument(OF_ANOTHER_STORE)
 
     async def segment(self, path: str) -> Segment:
         """The segment, waiting while it is being taken over (at most `recover_wait_s`).
 
-        Raises `NotOwner`; `TopicNotFound`, also where the topic stands without this segment; `DataCorrupt` where its
-        recovery ended in one."""
+        Raises `NotOwner`; `TopicNotFound`, also if the topic exists without this segment; `DataCorrupt` if its recovery
+        raised one."""
         if (found := self._owned.serving.get(path)) is not None:
             return found
         if path in self._owned.holdings.failed:
@@ -268,12 +268,12 @@ class Broker:
         topic = SegmentName.from_path(path).topic
         topology = await self._directory.fetch_topic(topic.path)
         if (found := self._owned.serving.get(path)) is not None:
-            return found  # taken over meanwhile: nobody would wake a waiter any more
+            return found  # taken over meanwhile: no later event would wake a waiter
         if topology is None or topology.deleting:
             raise TopicNotFound(f"{topic} does not exist")
         segment_id = SegmentName.from_path(path).segment_id
         if topology.paths.get(segment_id) != path or topology.is_going(segment_id):
-            # Who asks may know an older layout, or a newer one: it looks it up again.
+            # The caller may know an older layout or a newer one: it looks it up again.
             raise SegmentGone(f"{topic} has no segment {path} at layout epoch {topology.epoch}")
         if self._closed or not self._owned.may_claim(path):
             raise NotOwner(f"{path} is not owned by {self.broker_id}: look up the owner again")
@@ -296,24 +296,24 @@ class Broker:
 
     @property
     def registered(self) -> bool:
-        """Whether its lease surely holds."""
+        """Whether its lease certainly holds."""
         return self._owned.registration is not None and self._owned.registration.valid()
 
     def full_disk(self) -> str | None:
-        """Why sends get `StoreFull`, None where they do not."""
+        """Why sends get `StoreFull`; None if they do not."""
         return self._shared.room.why_full() if self._shared.room.full else None
 
     def statistics(self, *, pins: int = PINNING_SHOWN) -> BrokerStatistics:
-        """`pins`: of each segment, how many transactions that hold readers back are told at most."""
+        """`pins`: the most transactions per segment to list in `pinning`."""
         return self._statistics(tuple(one.statistics(pins=pins) for _, one in sorted(self._owned.serving.items())))
 
     async def gather_statistics(self, *, pins: int = PINNING_SHOWN) -> BrokerStatistics:
-        """`statistics`, some segments in each turn of the loop: a broker may serve tens of thousands."""
+        """`statistics`, gathered in turns of the event loop: a broker may serve tens of thousands of segments."""
         gathered: list[tuple[Segment, SegmentStatistics]] = []
         for part in in_parts(sorted(self._owned.serving.items()), GATHERED_AT_ONCE):
             gathered += [(one, one.statistics(pins=pins)) for path, one in part if self._serves(path, one)]
             await asyncio.sleep(0)
-        # ▲ What a segment has counted goes to the broker's own counts with it: whoever has left is in these alone.
+        # ▲ A segment that left meanwhile has added its counts to the broker's: do not count it twice.
         return self._statistics(tuple(told for one, told in gathered if self._serves(told.path, one)))
 
     def _serves(self, path: str, segment: Segment) -> bool:
@@ -326,7 +326,7 @@ class Broker:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why it has given segments up, by path."""
+        """The error of each segment given up, by path."""
         return {path: str(error) for path, error in self._owned.holdings.failed.items()}
 
     def _statistics(self, segments: tuple[SegmentStatistics, ...]) -> BrokerStatistics:

@@ -1,4 +1,4 @@
-"""What a broker answers on the wire: producing, consuming, acks, positions, statistics."""
+"""Answers a broker's commands on the wire: producing, consuming, acks, positions, statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OK = pb.Command(ok=pb.Ok())
 
 
 class _SendReply:
-    """Implements `pipeline.SendReply`: the answer to one `send`."""
+    """Answers one `send`. Implements `sending.SendReply`."""
 
     __slots__ = ("_peer", "_producer_id", "_request_id")
 
@@ -59,21 +59,21 @@ class _Producing:
 
 
 class _Connection:
-    """What one peer has open here, by the ids it chose."""
+    """Holds the producers that one peer has open here, by the ids it chose."""
 
     def __init__(self) -> None:
         self.producers: dict[int, _Producing] = {}
 
 
 class BrokerService:
-    """A `txnwire.serving.Service`. Pushes: deliver, rewind, end_of_segment, consumer_closed, producer_closed.
+    """A broker's `txnwire.serving.Service`. Pushes: deliver, rewind, end_of_segment, consumer_closed, producer_closed.
 
     `flow`, `close_producer` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok).
     `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path} → {"segments": {path: …}},
     "subscription.stats" {"segment": path, "subscription"?: name} → {"subscriptions": {name: …}}, "broker.stats" {},
     "segment.users" {"segment": path, "subscription"?: name} → {"producers": n, "consumers": n}, "subscription.drop"
-    {"segment": path, "subscription": name} (of one that is marked as being deleted), "segment.forgotten" {"segment":
-    path} → {"forgotten": whether nothing is left that keeps it from being pruned}.
+    {"segment": path, "subscription": name} (one with a deletion mark), "segment.forgotten" {"segment": path} →
+    {"forgotten": whether it holds nothing that prevents pruning}.
     Values are the frozen statistics; positions and transaction ids are arrays of two numbers.
     """
 
@@ -266,8 +266,8 @@ def _position(position: Position) -> pb.Position:
 
 
 def _check_numbers(metadata: pb.EntryMetadata) -> None:
-    """▲ What is stored is computed with by everybody who reads it: one number beyond its bound would fail them all, for
-    as long as the entry stands."""
+    """▲ Every reader computes with the stored numbers: one beyond its bound would fail them all as long as the entry
+    exists."""
     if metadata.publish_time_ms > MAX_TIME_MS:
         raise InvalidArgument(f"an entry published at {metadata.publish_time_ms} ms: expected at most {MAX_TIME_MS}")
     if metadata.block_bytes > MAX_BLOCK_BYTES:
@@ -284,8 +284,8 @@ def _check_numbers(metadata: pb.EntryMetadata) -> None:
 
 
 def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
-    """▲ What a successor will read from the entry must be what this owner is told: an entry whose header names another
-    transaction than its op record would change hands on recovery."""
+    """▲ The entry must say the same as its send: an entry whose header names another transaction than its op record
+    would belong to that other transaction after recovery."""
     data = send.entry
     if len(data) > MAX_ENTRY_BYTES:
         raise MessageTooLarge(f"an entry of {len(data)} bytes: at most {MAX_ENTRY_BYTES} are allowed")

@@ -1,4 +1,4 @@
-"""What a broker tells of itself."""
+"""The statistics of a broker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from watchers.decisions import DecisionStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatistics:
-    """Of this moment. `failed`: segments whose recovery ended in corrupt data, with the error's text. `disk_full`: why
-    nothing is taken in, None where it is."""
+    """A broker's state at one moment. `failed`: segments whose recovery found corrupt data, with the error's text.
+    `disk_full`: why sends are refused, None if they are not."""
 
     broker_id: str
     registered: bool

@@ -1,4 +1,4 @@
-"""Which segments a broker should claim, and which it should give to another. Pure: told the time, does no I/O."""
+"""Decides which segments a broker claims, and which it gives to another. Pure: receives the time, does no I/O."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RETRY_S: Final = (0.05, 10.0)
 MAX_TAKING: Final = 32
 """Take-overs at once: each reads a ledger's tail."""
 SEALED_BESIDE: Final = 2
-"""Sealed ones at once beside an active one, unless somebody waits for them: producers wait for those, and a topic may
-have hundreds of sealed segments for each active one."""
+"""Sealed segments taken at once beside active ones, unless a request waits for them: producers wait for active ones,
+and a topic may have hundreds of sealed segments for each active one."""
 MAX_YIELDING: Final = 4
-"""Segments that may be without an owner at once because they move to even things out."""
+"""Segments without an owner at once because they move to balance the brokers."""
 KEEP_S: Final = (60.0, 3600.0)
-"""How long a segment stays that its own broker has left unowned, the first time and at most."""
+"""How long a rescued segment, left unowned by its own broker, stays here: the first time, and at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """What one broker knows of the cluster at a moment. `active`, `sealed`: paths of segments, a row for each topic;
-    `owners`: segment → broker id; `brokers`: those that live and are not about to leave."""
+    """One broker's view of the cluster at a moment. `active`, `sealed`: paths of segments, a row per topic; `owners`:
+    segment → broker id; `brokers`: the live ones that are not leaving."""
 
     active: Sequence[Sequence[str]]
     sealed: Sequence[Sequence[str]]
@@ -45,38 +45,38 @@ class ClusterView:
         )
 
     def placement(self, me: str) -> dict[str, str]:
-        """Segment → broker, active ones first: they are balanced among themselves, and so are sealed ones. `me` counts
-        as a broker though the directory may not show it yet."""
+        """Segment → broker, active ones first; active and sealed ones are balanced separately. `me` counts as a broker
+        even if the directory does not show it yet."""
         brokers = {*self.brokers, me}
         return place(self.active, self.owners, brokers) | place(self.sealed, self.owners, brokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """What to do now, each in the order in which it is to be done, and when to ask again at the latest."""
+    """The next moves, each list in the order of execution. `again_s`: ask again after at most this time."""
 
     take: Sequence[str]
     give_up: Sequence[str]
     release: Sequence[str]
-    """Stale ones that are in no layout."""
+    """Stale segments that are in no layout."""
     again_s: float | None
 
 
 class Claims:
-    """`settle_s`: how long a segment must have been one too many here before it moves, so that a broker that restarts,
-    or a directory that lags, moves nothing; also how long others leave a segment to the broker whose it should be."""
+    """Decides the moves of one broker. `settle_s`: how long a segment must be in excess here before it moves, so that a
+    restarting broker or a lagging directory moves nothing; also how long others leave a segment to its own broker."""
 
     def __init__(self, broker_id: str, *, settle_s: float) -> None:
         self._me = broker_id
         self._settle_s = settle_s
         self._failures: dict[str, tuple[int, float]] = {}
-        """Per segment: failed take-overs in a row, and the time of the next try."""
+        """By segment: failed take-overs in a row, and the time of the next try."""
         self._excess_since: dict[str, float] = {}
-        """Segments served here that another broker should have, since when."""
+        """Segments served here that another broker should own: since when."""
         self._unowned_since: dict[str, float] = {}
         self._rescuing: dict[str, None] = {}
         self._rescued: dict[str, tuple[int, float]] = {}
-        """Segments taken though they should be another's, how often, and until when they stay here at least."""
+        """Segments taken for another broker: how many times, and until when they stay here at least."""
 
     def failed(self, segment: str, now_s: float) -> None:
         failures = self._failures.get(segment, (0, 0.0))[0] + 1
@@ -103,9 +103,8 @@ class Claims:
         stale: Collection[str] = (),
         wanted: Collection[str] = (),
     ) -> Moves:
-        """`served`: here and now; `unfit`: not to be taken, whoever owns them; `stale`: owned by this broker under an
-        epoch that is of no use, so that nobody else can take them, whose ever they should be; `wanted`: somebody waits
-        for them here, so they go first."""
+        """`served`: served here now; `unfit`: never to be taken; `stale`: owned by this broker under a useless epoch,
+        so no other broker can take them; `wanted`: requests wait for them here, so they go first."""
         placement = view.placement(self._me)
         self._forget(placement)
         self._note_unowned(placement, view.owners, now_s)
@@ -127,22 +126,22 @@ class Claims:
         )
 
     def _should_have(self, segment: str, placement: Mapping[str, str], owners: Mapping[str, str]) -> bool:
-        # A segment under this broker's own name is one it lost, or that a predecessor's lease still holds.
+        # A segment owned under this broker's own name is one it lost, or one that a predecessor's lease still holds.
         return placement[segment] == self._me and owners.get(segment, self._me) == self._me
 
     def _next_try_s(self, segment: str) -> float:
         return self._failures.get(segment, (0, 0.0))[1]
 
     def _left_unowned(self, segments: Iterable[str], now_s: float) -> list[str]:
-        """Those that their own broker has not taken for so long that it seems unable to. They stay for a while, and
-        longer each time, or one would come and go with each of its tries."""
+        """Segments that their own broker has left unowned for so long that it seems unable to take them. They stay here
+        for a while, longer each time: otherwise a segment would move with each try of its own broker."""
         found = [one for one in segments if now_s - self._unowned_since.get(one, now_s) >= 2 * self._settle_s]
         self._rescuing = dict.fromkeys(found[:MAX_TAKING])
         return list(self._rescuing)
 
     def _on_their_way(self, placement: Mapping[str, str], now_s: float) -> int:
-        """How many segments wait for another broker to take them. While they do, it gets no more: it may be one that
-        lives by its lease alone, and all that it should have would be unserved."""
+        """Number of segments that wait for another broker. Meanwhile it gets no more: it may be hung while its lease
+        still holds, and all its segments would be unserved."""
         return sum(
             1
             for one, since_s in self._unowned_since.items()
@@ -165,14 +164,14 @@ class Claims:
         self._unowned_since = {one: self._unowned_since.get(one, now_s) for one in placement if one not in owners}
 
     def _forget(self, placement: Mapping[str, str]) -> None:
-        """What is known of segments that are no more."""
+        """Drop the state of segments that no longer exist."""
         for known in (self._failures, self._rescued):
             for segment in [one for one in known if one not in placement]:
                 del known[segment]
 
 
 def _active_first(view: ClusterView, due: Sequence[str], taking: Collection[str], wanted: Collection[str]) -> list[str]:
-    """Without the sealed ones that can wait until the active ones serve."""
+    """`due` without the sealed segments that can wait until the active ones are served."""
     active = dict.fromkeys(one for row in view.active for one in row)
     if not any(one in active for one in due) and not any(one in active for one in taking):
         return list(due)

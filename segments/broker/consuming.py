@@ -1,4 +1,4 @@
-"""What a broker answers to consumers and readers on the wire: attaching, permits, acks, nacks, seeks."""
+"""Answers the commands of consumers and readers on the wire: attaching, permits, acks, nacks, seeks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from watchers import acks
 
 _OK = pb.Command(ok=pb.Ok())
 CLOSED_KEPT = 64
-"""Consumers of a connection that were closed here: why is remembered of so many."""
+"""The most closed consumers per connection whose errors are kept."""
 
 
 class _ConsumerSink:
-    """Implements `dispatch.Sink` over one connection. `tells_passed`: older programs do not know of it."""
+    """Implements `dispatch.DeliverySink` over one connection. `tells_passed`: False for older clients."""
 
     def __init__(self, peer: Peer, consumer_id: int, shown_revision: Callable[[], int], *, tells_passed: bool) -> None:
         self._peer = peer
@@ -56,7 +56,7 @@ class _ConsumerSink:
             )
             for one in deliveries
         ]
-        # ▲ Else who has seen a message could open a reader elsewhere that does not know of its transaction yet.
+        # ▲ Without the revision, a reader opened elsewhere afterwards might not know this message's transaction yet.
         revision = self._shown_revision()
         deliver = pb.Deliver(consumer_id=self._consumer_id, entries=entries, revision=revision)
         self._peer.push(pb.Command(deliver=deliver))
@@ -80,7 +80,7 @@ class _ConsumerSink:
 
 
 class _Consuming:
-    """One consumer of one connection. `subscription` and `acker` are None for a reader."""
+    """Holds one consumer of one connection. `subscription` and `acker` are None for a reader."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Consuming:
         subscription: Subscription | None = None,
         acker: Acker | None = None,
     ) -> None:
-        """`close`: its connection is lost; `leave`: it says that it closes."""
+        """`close`: called if its connection is lost; `leave`: called if the client closes it."""
         self.sink = sink
         self.flow = flow
         self.close = close
@@ -102,22 +102,22 @@ class _Consuming:
 
 
 class _Attaching:
-    """A consumer that is being attached. `closed`: its peer has said already that it closes it."""
+    """A consumer that is being attached. `closed`: its peer has closed it already."""
 
     closed = False
 
 
 class ConsumingService:
-    """Part of `BrokerService`. Pushes: deliver, rewind, end_of_segment, consumer_closed.
+    """The part of `BrokerService` for consumers. Pushes: deliver, rewind, end_of_segment, consumer_closed.
 
     `flow`, `nack` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._connections: dict[Peer, dict[int, _Consuming]] = {}
-        """What each peer has open here, by the ids it chose."""
+        """The consumers that each peer has open here, by the ids it chose."""
         self._attaching: dict[Peer, dict[int, _Attaching]] = {}
-        """What is about to be opened."""
+        """The consumers being attached, by peer and id."""
         self.handlers: Mapping[str, Handler] = {
             "subscribe": self._subscribe,
             "flow": self._flow,
@@ -135,8 +135,7 @@ class ConsumingService:
     # ---- attaching --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command]:
-        """▲ Known from here on, not only once it is attached: a peer that has left may close it before, and does not do
-        so again."""
+        """▲ Register the consumer before it is attached: a peer that leaves may close it before then, and only once."""
         attaching = _Attaching()
         self._attaching.setdefault(peer, {})[command.subscribe.consumer_id] = attaching
         return self._subscribed(peer, command.subscribe, attaching)
@@ -190,7 +189,7 @@ class ConsumingService:
         flow = command.flow
         consuming = self._connections.get(peer, {}).get(flow.consumer_id)
         if consuming is None or consuming.sink.error is not None:
-            return None if not command.request_id else _OK  # closed while this was on its way
+            return None if not command.request_id else _OK  # closed while this was in flight
         consuming.flow(flow.permits, flow.min_revision)
         return _OK
 
@@ -231,7 +230,7 @@ class ConsumingService:
         nack = command.nack
         consuming = self._connections.get(peer, {}).get(nack.consumer_id)
         if consuming is None or consuming.sink.error is not None:
-            return None if not command.request_id else _OK  # gone: all it had comes again anyway
+            return None if not command.request_id else _OK  # gone: all its messages are redelivered already
         subscription, consumer = consuming.subscription, consuming.acker
         if not isinstance(subscription, QueueSubscription) or not isinstance(consumer, AttachedConsumer):
             raise NotAllowed("only messages of a queue subscription can be nacked: a stream delivers in order")
@@ -252,7 +251,7 @@ class ConsumingService:
 
 
 def _forget_closed(consumers: dict[int, _Consuming]) -> None:
-    """What comes for one that was closed here is answered with why, for those closed last."""
+    """Keep only the last closed consumers: later commands for them are answered with their errors."""
     closed = [closed_id for closed_id, one in consumers.items() if one.sink.error is not None]
     for closed_id in closed[:-CLOSED_KEPT]:
         consumers.pop(closed_id).close()

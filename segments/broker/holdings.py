@@ -1,4 +1,4 @@
-"""Which ownership epochs a broker has to give back, and has given back; which segments it cannot serve at all."""
+"""Keeps the ownership epochs that a broker must give back or gave back, and the segments it cannot serve."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ log = structlog.get_logger(__name__)
 
 
 class Holdings:
-    """`to_release`: segments → epochs under which this broker owns what it cannot serve under them any more; `failed`:
-    segments whose recovery ended in corrupt data; `erased`: those of topics that are being deleted, with nothing left.
-    """
+    """Tracks the segments that a broker owns and does not serve. `to_release`: segment → owned epoch under which it can
+    no longer serve; `failed`: recovery found corrupt data; `erased`: topics are being deleted, nothing is left."""
 
     def __init__(self) -> None:
         self.to_release: dict[str, int] = {}
         self.failed: dict[str, DataCorrupt] = {}
         self.erased: dict[str, None] = {}
         self._released: dict[str, int] = {}
-        """The last epoch of each segment that was given back."""
+        """By segment: the last epoch given back."""
 
     async def release(self, registration: BrokerSession, path: str) -> None:
-        """Give a segment of `to_release` back, if it is one. Raises `StoreUnavailable`, `OutcomeUnknown`."""
+        """Give the segment back if it is in `to_release`. Raises `StoreUnavailable`, `OutcomeUnknown`."""
         if (stale := self.to_release.get(path)) is not None:
             await registration.release(path, stale)
             self.ended(path, stale)
@@ -36,8 +35,8 @@ class Holdings:
         self._released[path] = max(epoch, self._released.get(path, 0))
 
     def find_forgotten(self, owners: Mapping[str, OwnerInfo], lease: int, known: Callable[[str], bool]) -> None:
-        """▲ What stands under this broker's `lease` is its own, and nobody else can serve it: a claim whose time ran
-        out has landed after all, say. What is neither `known` nor given back is released, and may be claimed anew."""
+        """▲ Release segments owned under this broker's `lease` that are neither `known` nor given back: no other broker
+        can claim them. Example: a claim that timed out has landed after all."""
         for path, owner in owners.items():
             if owner.lease != lease or owner.epoch <= self._released.get(path, 0) or known(path):
                 continue
@@ -46,14 +45,14 @@ class Holdings:
                 self.to_release[path] = owner.epoch
 
     def unfit(self, deleting: Callable[[str], bool]) -> Collection[str]:
-        """What nobody can serve, or has nothing left that could be erased."""
+        """Segments that no broker can serve, or with nothing left to erase."""
         return dict.fromkeys((*self.erased, *(path for path in self.failed if not deleting(path))))
 
     def forget_topic(self, name: str) -> None:
         self.forget_pruned(name, ())
 
     def forget_pruned(self, name: str, left: Collection[str]) -> None:
-        """Of a topic's segments, all but those that are left in its layout."""
+        """Forget a topic's segments except those `left` in its layout."""
         known: tuple[dict[str, int] | dict[str, None] | dict[str, DataCorrupt], ...] = (
             self.erased,
             self.failed,

@@ -1,4 +1,4 @@
-"""The segments of one broker: claimed, taken over, served and given up (DESIGN §7, "Ownership")."""
+"""Claims, takes over, serves and gives up the segments of one broker (DESIGN §7, "Ownership")."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ log = structlog.get_logger(__name__)
 
 RECORD_AGAIN_S = 0.2
 CLAIM_TRIES = 10
-"""Of one segment whose topic's record was changed just then; behind these it waits its turn."""
+"""Immediate tries for a segment whose topic's record changes meanwhile; after these it waits its turn."""
 
 
 class OwnedSegments:
-    """What becomes of each segment that this broker owns, or should.
+    """Runs the life of each segment that this broker owns or should own.
 
-    `serving`: those being served, by path; `registration`: the lease under which segments are owned, None while there
-    is none; `changed`: set when it is worth to look for segments to claim.
+    `serving`: the served segments, by path; `registration`: the lease under which segments are owned, None without one;
+    `changed`: set when `claim_all` may find new moves.
     """
 
     def __init__(self, shared: BrokerContext, ledgers: LedgerStore, directory: Directory, *, broker_id: str) -> None:
         self.broker_id = broker_id
         self.incarnation = ""
-        """Of the store; set before anything is claimed."""
+        """The store's incarnation; set before the first claim."""
         self.registration: BrokerSession | None = None
         self.serving: dict[str, Segment] = {}
         self.taking: dict[str, asyncio.Task[None]] = {}
@@ -68,12 +68,12 @@ class OwnedSegments:
         self._endings: dict[asyncio.Task[None], None] = {}
         self._closing = False
         self._recording: dict[asyncio.Timeout, None] = {}
-        """Who waits for etcd to take the end of a ledger."""
+        """Time limits of the waits for etcd to accept the end of a ledger."""
 
     # ---- claims -----------------------------------------------------------------------------------------------------
 
     def claim_all(self, registration: BrokerSession) -> float:
-        """Begin what is to be done now; returns after how long to look again, whether or not anything changes."""
+        """Start the moves that are due; returns the time after which to call again even if nothing changes."""
         self.holdings.find_forgotten(
             self._directory.owners(),
             registration.lease_id,
@@ -107,7 +107,7 @@ class OwnedSegments:
         return retry_s if moves.again_s is None else min(retry_s, moves.again_s)
 
     def _follow_seals(self) -> None:
-        """Also of segments that were taken over since their layout changed, and once more where a try has failed."""
+        """Pass layouts to all segments: some were taken over after their layout changed, or a try has failed."""
         for path, segment in self.serving.items():
             if (topology := self._directory.topics().get(topic_path_of(path))) is not None:
                 segment.sealing.follow(topology)
@@ -115,20 +115,20 @@ class OwnedSegments:
     def _taken(self, path: str, task: asyncio.Task[None]) -> None:
         if self.taking.get(path) is task:
             del self.taking[path]
-            # To look for more costs as much as there are segments, so not behind each of them.
+            # Looking for more costs O(segments), so not after each take-over.
             if len(self.taking) <= MAX_TAKING // 2:
                 self.changed.set()
 
     def may_claim(self, path: str) -> bool:
-        """Nobody owns it; or this broker does, and failed to take it over."""
+        """Whether no broker owns it, or this one does and failed to take it over."""
         owner = self._directory.owner(path)
         return owner is None or owner.broker == self.broker_id
 
     async def _claim(self, path: str, registration: BrokerSession) -> tuple[TopicFound, int]:
-        """The topic, and the ownership epoch. Where many of a topic's segments change at once its record changes all
-        the time; that keeps nobody from the others, whose producers wait: tried again at once.
+        """The topic, and the ownership epoch. A claim fails while the topic's record changes, as when many of its
+        segments are split at once; producers wait for this segment, so it retries at once.
 
-        Raises `NotOwner` where somebody else owns it, `TopicNotFound` where nothing of it is left, `StoreUnavailable`.
+        Raises `NotOwner` if another broker owns it, `TopicNotFound` if nothing of it is left, `StoreUnavailable`.
         """
         for _ in range(CLAIM_TRIES):
             topic = await find_topic(self._store, path)
@@ -168,8 +168,8 @@ class OwnedSegments:
             self.waiters.fail(path, NotOwner(f"{path} is being given up by {self.broker_id}, look up the owner again"))
             raise
         except TopicNotFound as error:
-            self._claims.failed(path, self._clock.monotonic())  # the directory may not have heard of it yet
-            gone = isinstance(error, SegmentGone)  # whoever waits looks again, and finds the layout without it
+            self._claims.failed(path, self._clock.monotonic())  # the directory may not know it yet
+            gone = isinstance(error, SegmentGone)  # waiters then look up the layout again
             self.waiters.fail(path, NotOwner(str(error)) if gone else error)
         except DataCorrupt as error:
             log.error("segment_corrupt", segment=path, error=str(error))
@@ -178,27 +178,27 @@ class OwnedSegments:
         except TxnError as error:
             log.warning("take_over_failed", segment=path, error=str(error))
             self._not_taken(path, epoch, error)
-        except Exception as error:  # a defect of ours, in one segment: the others go on
+        except Exception as error:  # a defect, in one segment: the others go on
             log.error("take_over_broken", segment=path, exc_info=error)
             self._not_taken(path, epoch, error)
         else:
             self._claims.succeeded(path, self._clock.monotonic())
-            if (topology := self._going(path)) is not None:  # it was marked while it was being taken over
+            if (topology := self._going(path)) is not None:  # marked during the take-over
                 self.waiters.fail(path, why_gone(path, topology))
                 self._handing_over[path] = None
                 self.own(self._give_up_going(segment, topology))
                 return
             self.serving[path] = segment
-            self._shared.wake_housekeeping(path)  # what a predecessor has left half done
+            self._shared.wake_housekeeping(path)  # finish a predecessor's housekeeping
             self.waiters.serve(segment)
             owner = self._directory.owner(path)
             if owner is None or owner.epoch != segment.epoch:
-                self._segment_in_doubt(segment)  # ▲ what was told while it was taken over has found nobody to tell
+                self._segment_in_doubt(segment)  # ▲ an owner change during the take-over reached no segment
 
     def _not_taken(self, path: str, epoch: int | None, error: Exception) -> None:
         self._claims.failed(path, self._clock.monotonic())
         if epoch is not None:
-            # ▲ Tried again under a new epoch: late writes of this try must fail.
+            # ▲ Try again under a new epoch: late writes of this try must fail.
             self.holdings.to_release[path] = epoch
         self.waiters.fail(path, NotOwner(f"{path} could not be taken over ({error!r}): look up the owner again"))
 
@@ -207,13 +207,13 @@ class OwnedSegments:
             del self.serving[segment.path]
         if isinstance(error, NotOwner):
             self.own(segment.wait_stopped())
-        elif segment.path not in self._handing_over:  # ▲ else who hands it over gives the epoch back, once
-            self._handing_over[segment.path] = None  # from now on: its epoch is still ours
+        elif segment.path not in self._handing_over:  # ▲ otherwise the hand-over gives the epoch back, once
+            self._handing_over[segment.path] = None  # from now on: this broker still owns the epoch
             self.own(self._give_up_lost(segment))
         self.changed.set()
 
     async def _give_up_lost(self, segment: Segment) -> None:
-        """▲ Served again only under a new epoch: ops of this one that are still on their way are then refused."""
+        """▲ Serve it again only under a new epoch: ops of the old one still in flight are then refused."""
         try:
             await self._record_end(segment)
             await segment.wait_stopped()
@@ -223,9 +223,9 @@ class OwnedSegments:
             self.changed.set()
 
     async def _record_end(self, segment: Segment) -> None:
-        """▲ Of a ledger whose sync has failed, on a disk that takes no note of it: its length goes to etcd before the
-        epoch is given back, however long etcd takes nothing: as long it gives the segment to nobody else either. Where
-        the disk does not answer, or the broker closes, the ledger store of this process alone still knows it."""
+        """▲ After a failed sync whose ledger's end the disk cannot record: write it to etcd before giving the epoch
+        back. Waits as long as etcd is down, as then no broker can claim the segment either. If the disk does not answer
+        or the broker closes, only this process's ledger store knows the end."""
         try:
             async with asyncio.timeout(self._settings.hand_over_s):
                 if await segment.ledgers.unrecorded_end() is None:
@@ -240,7 +240,7 @@ class OwnedSegments:
             log.error("ledger_end_not_recorded", segment=segment.path, error=str(error))
 
     async def _record_until_closing(self, segment: Segment) -> None:
-        """Raises `TimeoutError` a while behind `close_soon`, `NotOwner`."""
+        """Raises `TimeoutError` `hand_over_s` after `close_soon`, `NotOwner`."""
         limit = asyncio.timeout(self._settings.hand_over_s if self._closing else None)
         self._recording[limit] = None
         try:
@@ -255,7 +255,7 @@ class OwnedSegments:
             del self._recording[limit]
 
     def close_soon(self) -> None:
-        """From here on whatever ends does so within `hand_over_s`."""
+        """From here on every ending takes at most `hand_over_s`."""
         self._closing = True
         for limit in self._recording:
             limit.reschedule(asyncio.get_running_loop().time() + self._settings.hand_over_s)
@@ -276,7 +276,7 @@ class OwnedSegments:
     # ---- given up ---------------------------------------------------------------------------------------------------
 
     async def hand_over_all(self) -> None:
-        """Gracefully, each within `hand_over_s`; what is owned and not served is given back as well."""
+        """Hand each segment over within `hand_over_s`; also give back the owned segments that are not served."""
         segments = self._no_more_served()
         self._handing_over.update((segment.path, None) for segment in segments)
         await asyncio.gather(*map(self._hand_over, segments), *map(self._release_unserved, self.holdings.to_release))
@@ -285,11 +285,11 @@ class OwnedSegments:
         await cancel_all(list(self.taking.values()))
 
     async def drop_all(self, error: NotOwner) -> None:
-        """At once: the lease is gone, and their keys with it."""
+        """Drop all segments at once: the lease is gone, and their keys with it."""
         await self.cancel_taking()
         self.stop_all(error)
         self.holdings.to_release.clear()  # their keys went with the lease
-        self.holdings.failed.clear()  # so did these: under the next one they are tried again
+        self.holdings.failed.clear()  # these too: try them again under the next lease
 
     def stop_all(self, error: NotOwner) -> None:
         for segment in self._no_more_served():
@@ -301,11 +301,11 @@ class OwnedSegments:
         return segments
 
     async def wait_ended(self) -> None:
-        """Until whatever has been given up so far has ended."""
+        """Wait until all endings begun so far are complete."""
         await asyncio.gather(*self._endings, return_exceptions=True)
 
     def topic_changed(self, topology: Topology) -> None:
-        """What is to be erased is given up; the rest follows the layout."""
+        """Give up the segments to be erased; the others follow the layout."""
         for segment_id, path in topology.paths.items():
             if topology.is_going(segment_id):
                 if (segment := self.serving.pop(path, None)) is not None:
@@ -319,14 +319,14 @@ class OwnedSegments:
     def owner_changed(self, path: str) -> None:
         owner, segment = self._directory.owner(path), self.serving.get(path)
         if segment is not None and (owner is None or owner.epoch != segment.epoch):
-            self._segment_in_doubt(segment)  # perhaps only an older change: the store is asked
+            self._segment_in_doubt(segment)  # perhaps an older change: check the store
         if segment is None and owner is not None and owner.broker != self.broker_id:
             self.waiters.fail(path, NotOwner(f"{path} is owned by {owner.broker} by now, look up the owner again"))
 
     async def _hand_over(self, segment: Segment) -> None:
-        """▲ Called with the segment among those that are handed over, from the moment it is no more served: not claimed
-        here meanwhile, whoever joins or leaves. It would be served a second time under one epoch, and would know
-        nothing of what is still in flight under it. One that is lost from then on is given up here, and only here."""
+        """▲ The caller puts the segment into `_handing_over` when it leaves `serving`: a claim here meanwhile would
+        serve it twice under one epoch, unaware of the first one's operations in flight. If it is lost from then on,
+        only this method gives it up."""
         try:
             await segment.hand_over(timeout_s=self._settings.hand_over_s)
             await self._record_end(segment)
@@ -341,7 +341,7 @@ class OwnedSegments:
             self.changed.set()
 
     async def _release_unserved(self, path: str) -> None:
-        """A segment that is no more, or of which this broker has not heard yet; any of them when it closes."""
+        """Release a segment that is in no known layout; on closing, every unserved one."""
         try:
             if self.registration is not None:
                 await self.holdings.release(self.registration, path)
@@ -351,25 +351,25 @@ class OwnedSegments:
             self._handing_over.pop(path, None)
 
     def _going(self, path: str) -> Topology | None:
-        """The layout, if it says that the segment is to be erased."""
+        """The layout if it has the segment marked to be erased."""
         topology = self._directory.topics().get(topic_path_of(path))
         going = topology is not None and topology.is_going(SegmentName.from_path(path).segment_id)
         return topology if going else None
 
     async def _give_up_going(self, segment: Segment, topology: Topology) -> None:
-        """Stop a segment that is to be erased; called as `_hand_over`. ▲ What is in flight under its epoch may still
-        land: it is erased under the next one, and not before everything here has ended."""
+        """Stop a segment that is to be erased; called like `_hand_over`. ▲ Writes in flight under its epoch may still
+        land, so it is erased under the next epoch, and only after everything here has ended."""
         try:
             segment.stop(why_gone(segment.path, topology))
             await segment.wait_stopped()
-            await segment.wait_kept()  # ▲ no epoch keeps it from writing a sidecar where all has been erased
+            await segment.wait_kept()  # ▲ no epoch fences a sidecar written after the erasing
         finally:
             self.holdings.to_release[segment.path] = segment.epoch
             del self._handing_over[segment.path]
             self.changed.set()
 
     def own(self, work: Coroutine[None, None, None]) -> None:
-        """Do it beside everything else; `wait_ended` waits for it."""
+        """Run `work` in the background; `wait_ended` waits for it."""
         task = errand(work, name="ending", of=self.broker_id)
         self._endings[task] = None
         task.add_done_callback(self._endings.pop)

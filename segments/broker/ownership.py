@@ -1,6 +1,6 @@
-"""Which segments are this broker's: its registration on a lease and its claims (DESIGN §7, "Ownership").
+"""A broker's registration on a lease, and its claims of segments (DESIGN §7, "Ownership").
 
-`/owner/<segment>` is taken by create-if-absent on the broker's lease. Its create revision is the ownership epoch, which
+A broker takes `/owner/<segment>` by create-if-absent on its lease. The create revision is the ownership epoch, which
 every etcd write for the segment compares; the lease only speeds up fail-over.
 """
 
@@ -36,7 +36,7 @@ _LEAVE_TIMEOUT_S = 1.0
 
 
 class BrokerSession:
-    """One broker id on one lease. `register` again with a new object once `wait_lost` has returned."""
+    """Registers one broker id on one lease, and claims segments. After `wait_lost` returns, call `register` again."""
 
     def __init__(self, store: MetadataStore, broker_id: str, address: str, lease: Lease, revision: int) -> None:
         self._store = store
@@ -58,9 +58,9 @@ class BrokerSession:
     ) -> BrokerSession:
         """Take `/broker/<id>`. Raises `StoreUnavailable`.
 
-        A predecessor's lease is revoked first, its keys with it: a restarted broker does not wait for its own time to
-        live to pass. ▲ A living namesake is waited for and never ousted: `former_selves` tells them apart, one for all
-        registrations of a process; `namesake` is told its address, None once it is gone.
+        First revokes a predecessor's lease and so deletes its keys: a restarted broker does not wait for its old lease
+        to expire. ▲ Waits for a living namesake and never ousts it: `former_selves`, one per process, tells the two
+        apart. Calls `namesake` with the other's address, with None once it is gone.
         """
         key = keys.broker(broker_id)
         value = records.encode(BrokerRegistration(id=broker_id, address=address))
@@ -93,21 +93,21 @@ class BrokerSession:
 
     @property
     def lease_id(self) -> int:
-        """On which `/owner` records are this broker's, and nobody else's."""
+        """The lease of this broker's `/owner` records, and of no other broker's."""
         return self._lease.id
 
     def valid(self) -> bool:
-        """Whether the lease surely has not expired; nothing is acked without it."""
+        """Whether the lease certainly has not expired; otherwise the broker acks nothing."""
         return self._lease.valid()
 
     async def wait_lost(self) -> None:
         await self._lease.wait_lost()
 
     async def claim(self, segment: str, *, topic: KeyValue | None = None) -> int | None:
-        """The ownership epoch, or None where somebody else owns it. Raises `StoreUnavailable`, `StoreFull`.
+        """The ownership epoch, or None if another broker owns it. Raises `StoreUnavailable`, `StoreFull`.
 
-        `topic`: its topic's record. ▲ Compared as unchanged, so that nobody who has not heard of a deletion owns, and
-        writes records of, a segment that is erased or gone; None then too.
+        `topic`: its topic's record. ▲ Compared as unchanged, also None on a mismatch: a broker unaware of a deletion
+        must not own an erased segment and write records of it.
         """
         key = keys.owner(segment)
         unchanged = () if topic is None else (unchanged_since(topic.key, topic.mod_revision),)
@@ -119,15 +119,15 @@ class BrokerSession:
         return _mine(await self._store.commit(commit), self._lease)
 
     async def release(self, segment: str, epoch: int) -> None:
-        """Give the segment up, so that another may claim it at once. Raises `StoreUnavailable`."""
+        """Give the segment up, so that another broker may claim it at once. Raises `StoreUnavailable`."""
         key = keys.owner(segment)
         await self._store.commit(Commit(compares=(created_at(key, epoch),), deletes=(Delete(key),)))
 
     async def leave(self) -> None:
-        """Tell the others that they are to claim what is released from now on, and nothing is to come here.
+        """Tell the other brokers to claim the segments released from now on, and to leave none to this broker.
 
-        The record stays, and with it the lease's name: who is started again under this id meanwhile finds it. Gives up
-        quietly if the store cannot be reached: then the others wait for the lease to end."""
+        The record and its lease stay, so a process restarted under this id finds them. Gives up quietly if the store
+        cannot be reached: the others then wait for the lease to end."""
         key = keys.broker(self._broker_id)
         value = records.encode(BrokerRegistration(id=self._broker_id, address=self._address, leaving=True))
         commit = Commit(compares=(created_at(key, self.revision),), puts=(Put(key, value, self._lease.id),))
@@ -137,7 +137,7 @@ class BrokerSession:
             log.warning("leaving_not_told", broker=self._broker_id, error=str(error))
 
     async def check(self, segment: str, epoch: int) -> None:
-        """Raises `NotOwner` if the segment is not ours under this epoch any more, `StoreUnavailable`."""
+        """Raises `NotOwner` if this broker no longer owns the segment under this epoch, `StoreUnavailable`."""
         found = await self._store.get(keys.owner(segment))
         if found is None or found.create_revision != epoch or found.lease != self._lease.id:
             raise NotOwner(f"{segment}: ownership epoch {epoch} is over, look up the owner again")
@@ -151,7 +151,7 @@ class BrokerSession:
 
 
 def _mine(result: CommitVerdict, lease: Lease) -> int | None:
-    """▲ A record is mine only if its *lease id* is mine: the broker's name alone may be a predecessor's."""
+    """▲ A record is this broker's only if its *lease id* is: the name alone may be a predecessor's."""
     if result.succeeded:
         return result.revision
     found: KeyValue | None = result.reads[0][0] if result.reads[0] else None

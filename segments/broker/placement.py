@@ -1,9 +1,8 @@
-"""Which broker should own which segment: balanced, sticky, the same for everybody who knows the same (DESIGN §7). Pure.
+"""Places segments on brokers: balanced, sticky, and the same result from the same records (DESIGN §7). Pure.
 
-Counts differ by at most one, and as few segments move as that allows. Whoever carries out a part of a placement, in
-whatever order, changes nothing about the rest of it: brokers that hear of each other's claims at different times still
-work towards one goal, and none of them has to be asked. (Rendezvous hashing alone leaves 4 segments on 2 brokers 4 to 0
-once in eight times.)
+Counts differ by at most one, and the fewest segments move that this allows. Carrying out part of a placement, in any
+order, does not change the rest of it: brokers that learn of each other's claims at different times still work towards
+one goal, without a coordinator. (Rendezvous hashing alone leaves 4 segments on 2 brokers 4 to 0 once in eight times.)
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import xxhash
 
 
 def place(rows: Sequence[Sequence[str]], owners: Mapping[str, str], brokers: Collection[str]) -> dict[str, str]:
-    """Segment → broker for every segment in `rows`; empty where there are no brokers.
+    """Segment → broker for every segment in `rows`; empty without brokers.
 
-    `rows`: segments that are to lie apart, one row a topic, in an order that everybody knows; `owners`: who owns what
-    now, as far as is known. An owner that is none of `brokers` is as good as none. Nothing else counts: not the order
+    `rows`: segments to spread over brokers, one row per topic, in an order that all brokers share; `owners`: the known
+    owner of each segment now. An owner that is not in `brokers` counts as none. The result does not depend on the order
     of `rows`, `owners` or `brokers`.
     """
     if not brokers:
@@ -40,11 +39,11 @@ def place(rows: Sequence[Sequence[str]], owners: Mapping[str, str], brokers: Col
 
 
 class _Seats:
-    """How gladly each broker would have each segment: the brokers stand in a ring, a row begins at a place that its
-    first segment gives, and each next segment of it one place further. So the segments of one topic lie apart.
+    """Ranks brokers and segments for each other. The brokers form a ring; a hash of a row's topic gives the first
+    segment's broker, and each next segment begins one broker further. This spreads the segments of one topic.
 
-    All brokers rank one segment, and all segments one broker, by the same number: such preferences have one stable
-    matching, and what is matched already can be taken out of it without changing the rest.
+    Segments rank brokers, and brokers rank segments, by the same number: such preferences have one stable matching, and
+    removing matched pairs does not change the rest.
     """
 
     def __init__(self, rows: Sequence[Sequence[str]], brokers: Sequence[str]) -> None:
@@ -60,7 +59,7 @@ class _Seats:
         return len(self._home)
 
     def __iter__(self) -> Iterator[str]:
-        """In the order of topics, and of the segments in each."""
+        """Iterates in the order of topics, and of the segments in each."""
         return iter(self._home)
 
     def held(self, owners: Mapping[str, str]) -> dict[str, list[str]]:
@@ -81,8 +80,8 @@ class _Seats:
 
 
 def _quotas(held: Mapping[str, int], segments: int) -> dict[str, int]:
-    """How many each is to have. The larger shares go to those that hold more than the smaller one, each of which saves
-    a move, then by name: by nothing that changes while segments are claimed and given up as this says."""
+    """The number of segments for each broker. The larger shares go first to brokers that hold more than the smaller
+    share, which saves a move each, then by name: carrying out the placement must not change this order."""
     share, larger = divmod(segments, len(held))
     ranked = sorted(held, key=lambda broker: (held[broker] <= share, broker))
     return {broker: share + (rank < larger) for rank, broker in enumerate(ranked)}

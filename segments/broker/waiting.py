@@ -10,7 +10,7 @@ from txnwire.errors import NotOwner, TxnError
 
 
 class Waiters(Mapping[str, "asyncio.Future[Segment]"]):
-    """One future a segment, shared by all who wait for it; by path."""
+    """Holds one future per segment path, shared by all requests that wait for it."""
 
     def __init__(self) -> None:
         self._futures: dict[str, asyncio.Future[Segment]] = {}
@@ -25,7 +25,7 @@ class Waiters(Mapping[str, "asyncio.Future[Segment]"]):
         return len(self._futures)
 
     def join(self, path: str) -> asyncio.Future[Segment]:
-        """To be shielded by who awaits it: it is everybody's."""
+        """The segment's future. The caller must shield it when awaiting: others share it."""
         waiter = self._futures.get(path)
         if waiter is None:
             waiter = self._futures[path] = asyncio.get_running_loop().create_future()
@@ -48,6 +48,6 @@ class Waiters(Mapping[str, "asyncio.Future[Segment]"]):
 
 
 def _retrieve(future: asyncio.Future[Segment]) -> None:
-    """A failure nobody waits for any more is not an error of the event loop."""
+    """Retrieve a failure, so that the event loop does not report one without a waiter."""
     if not future.cancelled():
         future.exception()

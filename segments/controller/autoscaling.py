@@ -1,7 +1,7 @@
-"""The elected controller's part of autoscale: looks at the load of topics, and asks for the splits and merges that are
-due (PIP-483). What is due: `segments.layout.autoscale`; how a change is driven: `segments.controller.layout_changes`.
+"""Autoscale at the elected controller: reads the load of topics, and requests the due splits and merges (PIP-483).
+`segments.layout.autoscale` decides which are due; `segments.controller.layout_changes` drives them.
 
-Nothing is remembered over terms: a successor takes every layout for new, so what a predecessor did has its cooldown.
+No state survives a term: a successor treats every layout as new, so its predecessor's changes get their cooldown.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from txnwire.tasks import errand, restarted
 log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 8
-"""Changes of different topics under way at the same time; the others have their turn at a later look."""
+"""Most changes under way at once, one per topic; the others follow in a later round."""
 SAMPLES_AT_ONCE: Final = 1000
 
 
 class Changer(Protocol):
-    """As `segments.controller.layout_changes.LayoutChanges`."""
+    """Splits and merges segments, as `segments.controller.layout_changes.LayoutChanges` does."""
 
     async def split(self, segment: SegmentName, at: int | None) -> object: ...
     async def merge(self, segment_a: SegmentName, segment_b: SegmentName) -> object: ...
@@ -41,7 +41,7 @@ class Changer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleStatistics:
-    """Of this term: changes asked for, and of them those that failed."""
+    """Counts of this term: changes requested, and the failed ones among them."""
 
     splits: int = 0
     merges: int = 0
@@ -49,7 +49,7 @@ class AutoscaleStatistics:
 
 
 class Autoscaling:
-    """Of one term. `every_s`: seconds between looks; 0: never looks."""
+    """Requests the due splits and merges of one term. `every_s`: seconds between rounds; 0: never."""
 
     def __init__(
         self, store: MetadataStore, directory: Directory, clock: Clock, changes: Changer, *, every_s: float
@@ -69,7 +69,7 @@ class Autoscaling:
             self._task = restarted(self._run, name="autoscale")
 
     async def close(self) -> None:
-        """The term is over. A change that was begun goes on by itself."""
+        """The term is over. `LayoutChanges` goes on with the changes that were begun."""
         tasks = [*self._acting.values(), *([self._task] if self._task is not None else [])]
         self._task = None
         for task in tasks:
@@ -93,13 +93,13 @@ class Autoscaling:
                 log.info("autoscale_waits", error=str(error))
 
     async def look(self) -> None:
-        """One look at every topic. Raises `StoreUnavailable`."""
+        """Check every topic once. Raises `StoreUnavailable`."""
         samples = await self._samples()
         watched, self._watched = self._watched, {}
         for path, topology in self._directory.topics().items():
             try:
                 thresholds = parse_thresholds(topology.policies.get("autoscale"))
-            except InvalidArgument as error:  # put there by an older or newer version
+            except InvalidArgument as error:  # written by an older or newer version
                 log.warning("autoscale_policy_unreadable", topic=path, error=str(error))
                 continue
             if thresholds is None or path in self._acting:
@@ -116,7 +116,7 @@ class Autoscaling:
                 self._act(path, topology, decision)
 
     async def _samples(self) -> Mapping[str, SegmentLoad]:
-        """Of every segment that has one, by its path."""
+        """Segment path → its load sample, if it has one."""
         found: dict[str, SegmentLoad] = {}
         end = keys.prefix_end(keys.LOAD)
         async for page in in_pages(self._store, keys.LOAD, end, at_once=SAMPLES_AT_ONCE):
@@ -150,6 +150,6 @@ class Autoscaling:
                 self._merges += 1
                 await self._changes.merge(*pair)
         except TxnError as error:
-            # Somebody changed the layout meanwhile, or a parent cannot be sealed: the next look decides anew.
+            # The layout changed meanwhile, or a parent cannot be sealed: the next round decides again.
             self._failed += 1
             log.info("autoscale_failed", topic=topic, error=str(error))

@@ -1,8 +1,8 @@
 """The controller role: creates topics and assigns segments to the consumers of stream subscriptions (DESIGN §8).
 
-One process is elected on `/leader/controller`; its epoch is compared in every write. All its state is in etcd: topics,
-subscriptions, assignments. What is kept in memory, who is connected, is taken up by a successor from the assignments:
-those named there have `failover_grace_s` to join again.
+One process is elected on `/leader/controller`; every write compares its epoch. Its durable state is in etcd: topics,
+subscriptions, assignments. Memory holds only which consumers are connected. A successor starts from the assignments:
+the consumers named there have `failover_grace_s` to join again.
 """
 
 from __future__ import annotations
@@ -50,18 +50,17 @@ ASSIGNMENTS_AT_ONCE: Final = 100
 
 
 class SegmentOwners(OwnerCalls, SealCalls, PruneCalls, Protocol):
-    """What the controller asks of segments' owners."""
+    """The controller's calls to segments' owners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Seconds. `lease_ttl_s`: a dead controller is followed after this at most. `consumer_grace_s`: a consumer whose
-    connection dropped has this long to join again; `failover_grace_s`: the same after the controller has changed;
-    until then nothing is deleted without force that is older than the term.
-    `request_timeout_s`: a request that the store has not confirmed by then fails with `Timeout`.
-    `layout_patience_s`: a split or merge one of whose parents cannot be sealed by then is given up.
-    `prune_s`: how often it is looked for sealed segments that are empty and forgotten. `autoscale_s`:
-    between looks at the load of topics, 0: no topic is split or merged by itself."""
+    """All in seconds. `lease_ttl_s`: a dead controller is replaced after this at most. `consumer_grace_s`: a consumer
+    whose connection dropped has this long to join again; `failover_grace_s`: the same after a change of controller;
+    until then nothing older than the term is deleted without force. `request_timeout_s`: a request that the store has
+    not confirmed by then fails with `Timeout`. `layout_patience_s`: a split or merge is given up if a parent cannot be
+    sealed by then. `prune_s`: between searches for segments to prune. `autoscale_s`: between checks of the topics'
+    load; 0: no automatic splits or merges."""
 
     lease_ttl_s: float = 10.0
     consumer_grace_s: float = 2.0
@@ -86,7 +85,7 @@ class ControllerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """What belongs to one leadership: a request that outlives it acts on its own term's objects and is refused."""
+    """The objects of one leadership: a request that outlives it acts on its own term's objects and is refused."""
 
     leadership: Leadership
     deposed: asyncio.Event
@@ -98,7 +97,7 @@ class _Term:
 
 
 class Controller:
-    """A candidate for the role, and while elected the role itself. `start()`, then `close()`."""
+    """Stands for election, and acts as the controller while elected. `start()`, then `close()`."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class Controller:
         self._links: dict[GroupKey, dict[str, ConsumerLink]] = {}
         self._joined: dict[ConsumerLink, dict[tuple[GroupKey, str], None]] = {}
         self._joining: dict[tuple[GroupKey, str], object] = {}
-        """The latest join of each consumer that is on its way to its group."""
+        """By consumer: its latest join that has not reached its group."""
         self._users = TopicUsers(self._links, self._joining)
         self._task: asyncio.Task[None] | None = None
         self._unlisten: Callable[[], None] = lambda: None
@@ -144,7 +143,7 @@ class Controller:
         self._task = restarted(self._run, name="controller")
 
     async def close(self) -> None:
-        """Resign if elected, fail what waits with `NotOwner`. Idempotent, bounded."""
+        """Resign if elected, and fail waiting requests with `NotOwner`. Idempotent, bounded."""
         self._unlisten()
         if (task := self._task) is not None:
             self._task = None
@@ -220,7 +219,7 @@ class Controller:
         return _Term(leadership, deposed, groups, deletions, layouts, autoscaling, pruning)
 
     async def _lead(self, term: _Term) -> None:
-        """One term, from the election to the loss of it."""
+        """Run one term, from the election to its loss."""
         log.info("controller_elected", epoch=term.leadership.epoch)
         lost = errand(term.leadership.wait_lost(), name="controller leadership")
         lost.add_done_callback(lambda _: term.deposed.set())
@@ -244,9 +243,9 @@ class Controller:
             await asyncio.sleep(0)
 
     async def _take_over(self, term: _Term) -> None:
-        """Take up every assignment in etcd: whoever is named and not connected here has a while to come back. ▲ Before
-        any deletion: it drops the groups of what it deletes, and one that came behind that would stand for the next
-        subscription of its name, with nothing of it in etcd."""
+        """Take up every assignment in etcd: consumers named there have `failover_grace_s` to join again. ▲ Before any
+        deletion, which drops groups: a group made after that would serve the next subscription of the name, with no
+        record in etcd."""
         loads = (
             self._take_up_groups,
             _tell_unassigned,
@@ -265,14 +264,14 @@ class Controller:
                 return
         term.pruning.start()
         self._term = term
-        # ▲ What has changed since they were taken up, and nobody could be told of.
+        # ▲ Changes since the groups were taken up reached no group, as `_term` was not set.
         term.groups.links_changed()
         term.groups.layouts_changed(self._directory.topics())
         term.autoscaling.start()
         self._leading.set()
 
     async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
-        """▲ All of it, also where this process is closed meanwhile: what is left out would go on for ever."""
+        """▲ End every part, even if this process is closed meanwhile: a part left out would run for ever."""
         over = NotOwner("this process is the controller no longer; look it up again")
         async with AsyncExitStack() as ends:
             ends.push_async_callback(term.leadership.resign)
@@ -296,13 +295,14 @@ class Controller:
         if term is not None and term.leadership.valid() and not term.deposed.is_set():
             return term
         leader = self._directory.leader(CONTROLLER)
-        if leader is None or leader.address == self._address:  # one's own key, of a term that is over or not yet begun
+        if leader is None or leader.address == self._address:  # its own key, of a term that is over or not yet begun
             raise NotOwner("no controller is elected at the moment; try again")
         raise NotOwner(f"the controller is at {leader.address}")
 
     @asynccontextmanager
     async def _request(self, what: str) -> AsyncIterator[_Term]:
-        """The current term and a time limit. All requests may be repeated, so an unknown fate is a `Timeout`."""
+        """Yield the current term, within a time limit. Requests may be repeated, so `OutcomeUnknown` becomes
+        `Timeout`."""
         try:
             async with asyncio.timeout(self._settings.request_timeout_s):
                 yield self._require_term()
@@ -316,7 +316,7 @@ class Controller:
     # ---- topics -----------------------------------------------------------------------------------------------------
 
     async def create_topic(self, topic: TopicName, segments: int, policies_json: str) -> None:
-        """Create `topic`; fine if it stands with the same shape already.
+        """Create `topic`; succeeds if it exists with the same shape already.
 
         Raises `TopicExists` (another shape), `InvalidArgument`, `NotOwner`, `StoreUnavailable`, `Timeout`.
         """
@@ -341,7 +341,7 @@ class Controller:
         return read_created(topic, segments, policies, commit, await self._store.commit(commit))
 
     async def update_topic(self, topic: TopicName, policies_json: str) -> None:
-        """Change the policies that are named. Raises `TopicNotFound`, `InvalidArgument`, `NotOwner`, `Timeout`."""
+        """Change the named policies. Raises `TopicNotFound`, `InvalidArgument`, `NotOwner`, `Timeout`."""
         changes = parse_changes(policies_json)
         async with self._request(f"changing {topic}") as term:
             while True:
@@ -353,20 +353,21 @@ class Controller:
                     return
 
     async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
-        """Answers once nothing of it is left. Raises as `Deletions.delete_topic`; `Timeout` while it goes on."""
+        """Returns once the topic is erased. Raises as `Deletions.delete_topic`; `Timeout` while the deletion goes
+        on."""
         async with self._request(f"deleting {topic}") as term:
             await term.deletions.delete_topic(topic, force=force)
 
     async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
-        """The same for a subscription."""
+        """As `delete_topic`, for a subscription."""
         async with self._request(f"deleting subscription {name} of {topic}") as term:
             await term.deletions.delete_subscription(topic, name, force=force)
 
     # ---- producers --------------------------------------------------------------------------------------------------
 
     async def register_producer(self, request: pb.RegisterProducer, link: ConsumerLink) -> int:
-        """Count a connection as one with producers of a topic, until it says that it has none any more, or ends; the
-        topic's life, and if that is another than the request names, nothing is counted. Repeating it is harmless.
+        """Count a connection as one with producers of a topic, until it reports that it has none, or ends. Returns the
+        topic's life; if the request names another one, it counts nothing. A repeated call is harmless.
 
         Raises `InvalidArgument`, `TopicNotFound`, `NotOwner`, `StoreUnavailable`, `Timeout`.
         """
@@ -375,7 +376,7 @@ class Controller:
             self._users.leave(topic.path, link, request.life)
             return request.life
         async with self._request(f"registering a producer of {topic}"):
-            # ▲ Counted before anything is awaited, or it would come between the last count and the mark of a deletion.
+            # ▲ Count it before the first await: otherwise it could slip between a deletion's last count and its mark.
             coming = self._users.comes(topic.path, link, request.life)
             life: int | None = None
             try:
@@ -391,7 +392,7 @@ class Controller:
     # ---- layouts ----------------------------------------------------------------------------------------------------
 
     async def split_segment(self, segment: SegmentName, at: int | None) -> LayoutChanged:
-        """Answers once the new layout stands. Raises as `LayoutChanges.split`; `Timeout` while it goes on."""
+        """Returns once the new layout is stored. Raises as `LayoutChanges.split`; `Timeout` while the split goes on."""
         async with self._request(f"splitting {segment}") as term:
             return await term.layouts.split(segment, at)
 
@@ -403,9 +404,9 @@ class Controller:
     # ---- snapshots --------------------------------------------------------------------------------------------------
 
     async def take_snapshot(self, topics: Sequence[TopicName], *, at_least: int = 0) -> Snapshot:
-        """A cut over `topics` (DESIGN §10) that holds whatever was committed before the call, at revision `at_least` or
-        later. It changes nothing, so a former controller's would be right too; one process takes them all to spare the
-        others the work.
+        """A cut over `topics` (DESIGN §10) that holds everything committed before the call, at revision `at_least` or
+        later. It changes nothing, so a former controller's cut is right too; one process takes all cuts to keep the
+        load off the others.
 
         Raises `TopicNotFound`, `DataCorrupt`, `NotOwner`, `Timeout`.
         """
@@ -415,8 +416,8 @@ class Controller:
     # ---- subscriptions ----------------------------------------------------------------------------------------------
 
     async def join(self, request: pb.JoinSubscription, link: ConsumerLink) -> pb.Assignment:
-        """Take a consumer into a stream subscription, which its first consumer creates; answers once the assignment
-        that names it stands in etcd. Repeating a join is harmless. Later changes are pushed to `link`.
+        """Add a consumer to a subscription, which its first consumer creates. For a stream it returns once an
+        assignment in etcd names it. Repeating a join is harmless. Pushes later changes to `link`.
 
         Raises `InvalidArgument`, `TopicNotFound`, `SubscriptionNotFound` (it was a member before, and the subscription
         was deleted), `NotAllowed` (replaced by another of its name), `NotOwner`, `Overloaded`, `StoreUnavailable`,
@@ -435,8 +436,8 @@ class Controller:
                 again, life = request.again, request.life
                 group = await term.groups.open(key, asked, request.start, again=again, life=life)
                 if self._joining.get((key, consumer)) is not attempt:
-                    # ▲ It has given up and said so: taken in now, it would hold its segments unread for as long as
-                    # its client is connected.
+                    # ▲ It has left meanwhile: added now, it would hold its segments unread as long as its client is
+                    # connected.
                     raise NotAllowed(f"consumer {consumer} left, or joined once more, while it joined")
                 self._joined.setdefault(link, {})[key, consumer] = None
                 if isinstance(group, QueueGroup):
@@ -451,7 +452,7 @@ class Controller:
                 del self._joining[key, consumer]
 
     async def leave(self, request: pb.LeaveSubscription, link: ConsumerLink) -> None:
-        """Take a consumer out; answers once no assignment names it. Fine if it is not in. Raises as `join`."""
+        """Remove a consumer, if it is a member; returns once no assignment names it. Raises as `join`."""
         topic, name, consumer = _parse_member(request)
         key = (topic.path, name)
         self._joining.pop((key, consumer), None)
@@ -462,8 +463,8 @@ class Controller:
                 await group.leave(consumer)
 
     def disconnected(self, link: ConsumerLink) -> None:
-        """A connection is gone: its consumers have `consumer_grace_s` to join again over another, and it has no
-        producers any more."""
+        """A connection is gone: its consumers have `consumer_grace_s` to join again over another one, and its producers
+        no longer count."""
         self._users.disconnected(link)
         for key, consumer in self._joined.pop(link, {}):
             links = self._links.get(key, {})

@@ -1,4 +1,4 @@
-"""The controller's face on the wire. A process that is not elected answers `NotOwner` and says where it is."""
+"""Answers the controller's commands on the wire. Any other process answers `NotOwner`, naming the elected one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txnwire.turns import taking_turns
 
 
 class ControllerService:
-    """Handlers of what changes topics, their layouts and subscriptions, and of `TakeSnapshot`."""
+    """Handles commands that change topics, layouts and subscriptions, and `TakeSnapshot`."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -86,7 +86,7 @@ class ControllerService:
         topics = list(dict.fromkeys(TopicName.parse(topic) for topic in command.take_snapshot.topics))
         if not topics:
             raise InvalidArgument("a snapshot names at least one topic")
-        # `min_revision` needs no look: the cut's revision is read from the store after this request was sent.
+        # No need to check `min_revision`: the cut reads its revision from the store after this request was sent.
         snapshot = await self._controller.take_snapshot(topics, at_least=command.take_snapshot.at_least)
         text = await taking_turns(written_in_steps(snapshot))
         return pb.Command(take_snapshot_ok=pb.TakeSnapshotOk(snapshot_json=text))

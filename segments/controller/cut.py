@@ -1,15 +1,15 @@
 """A snapshot cut over the segments of some topics, as a pure core (DESIGN §10).
 
     topic records ──► every owner's read position: *resolved* ──► R and the layouts at R, by one linearizable read
-        ──► every owner, once it has followed decisions to R: *end*, and who has entries behind *resolved*
+        ──► every owner, once it has followed decisions to R: *end*, and the transactions behind *resolved*
         ──► one final read at one revision: those transactions' headers, the topic records, the owners, the horizon
 
-A layout that changes meanwhile disturbs nothing: what is made after R holds nothing that was committed by then, and
-what is made between the first question and R is asked before R is read again, unless nobody has owned it yet.
+A layout change meanwhile is harmless: a segment made after R holds nothing committed at R. One made between the first
+question and R is asked before R is read again, unless no broker has owned it so far.
 
 Everything up to the ends, minus pending, minus aborted, is exactly what was committed at R. Each step is sent only when
-the one before it is answered whole; `segments.controller.snapshots` does the sending. Source: DESIGN §10; the idea is
-Chandy and Lamport's, with the metadata store's revision in the place of their markers.
+the one before it is fully answered; `segments.controller.snapshots` sends them. Source: DESIGN §10, after Chandy and
+Lamport, with the metadata store's revision in place of their markers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from watchers.outcomes import Decision
 T = TypeVar("T", TxnId, tuple[TxnId, int])
 
 TOPICS_AT_ONCE: Final = 200
-"""Their records are decoded in one go."""
+"""Topic records decoded in one turn."""
 
 
 class Resolved(NamedTuple):
-    """A segment's first answer: all up to `position` is decided, says the owner under `epoch`."""
+    """A segment's first answer, from its owner under `epoch`: everything up to `position` is decided."""
 
     epoch: int
     position: Position
@@ -44,10 +44,10 @@ class Resolved(NamedTuple):
 
 class Tail(NamedTuple):
     """A segment's second answer. ▲ Given only once decisions are followed to R and no transaction decided by then has
-    an operation in flight there: it could still append an entry behind `end` to what the cut counts as committed.
+    an operation in flight there: it could still append an entry behind `end` that the cut counts as committed.
 
-    `undecided`: transactions with entries in (resolved, end] not known to be decided at or before R. `aborted`: those
-    with entries there decided at or before R; with a writer, only that one's did not count."""
+    `undecided`: transactions with entries in (resolved, end] not known to be decided at or before R. `aborted`:
+    transactions with entries there aborted at or before R; with a writer, only that writer's entries do not count."""
 
     epoch: int
     end: Position
@@ -56,63 +56,62 @@ class Tail(NamedTuple):
 
 
 class StartOver(NamedTuple):
-    """Something moved while the cut was taken: take it again from the first step."""
+    """A topic, an owner or a header changed while the cut was taken: take it again from the first step."""
 
     reason: str
 
 
 class Layout(NamedTuple):
-    """One topic as found by the first step. A topic that was deleted and made again has another `created`."""
+    """One topic as found by the first step. A topic deleted and made again has another `created`."""
 
     created: int
     topology: Topology
 
     @property
     def paths(self) -> Mapping[str, int]:
-        """The ids of its segments by path, without those that are on their way out of the graph: nothing is left in
-        them, and nobody serves them."""
+        """Segment path → id, without segments that are being pruned: they are empty, and no broker serves them."""
         topology = self.topology
         return {path: number for number, path in topology.paths.items() if not topology.is_going(number)}
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The topics to be cut, by name, in order. `settled`: segments that need not be asked, and their ends: those of
-    `settled_in`, and those that nobody has owned yet."""
+    """Holds the topics to cut, by name, in order. `settled`: segments that need no question, with their ends: those of
+    `settled_in`, and those that no broker has owned so far."""
 
     topics: Mapping[TopicName, Layout]
     settled: Mapping[str, Position] = field(default_factory=dict)
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Paths of all segments to be asked, sealed ones too: they hold what was written before."""
+        """Paths of all segments to ask, sealed ones too: they hold older entries."""
         return tuple(path for layout in self.topics.values() for path in layout.paths if path not in self.settled)
 
     def knowing(self, settled: Mapping[str, Position]) -> Layouts:
-        """Without asking those of `settled` that are in these layouts, besides what is settled already."""
+        """These layouts with more settled segments: those of `settled` that are in them."""
         paths = (path for layout in self.topics.values() for path in layout.paths)
         known = {path: settled[path] for path in paths if path in settled}
         return Layouts(self.topics, {**self.settled, **known})
 
     def unanswered(self, resolved: Mapping[str, Resolved]) -> tuple[str, ...]:
-        """Segments whose owners have yet to be asked."""
+        """Segments whose owners have not answered so far."""
         return tuple(path for path in self.segments if path not in resolved)
 
 
 def never_owned(paths: Sequence[str], ledgers: Sequence[KeyValue | None]) -> dict[str, Position]:
-    """Those of `paths` that nobody had owned at the revision at which `ledgers`, their `/ledger` records, were read.
+    """The `paths` that no broker had owned at the revision at which `ledgers`, their `/ledger` records, were read.
 
-    ▲ Whoever owns a segment lists its ledger before anything else. So there is nothing in it then, nor an op of any
-    transaction that could have been committed by then."""
+    ▲ An owner lists a ledger before it does anything else. So the segment was empty at that revision, without an op of
+    any transaction committed by then."""
     return {path: EARLIEST for path, record in zip(paths, ledgers, strict=True) if record is None}
 
 
 def settled_in(snapshot: Snapshot) -> dict[str, Position]:
     """Segments that no later cut has to ask, with their ends: sealed, and everything decided.
 
-    ▲ Sealed by the topic's record, where it stays so, not by the segment's own: a seal without it may be undone.
-    Nothing is appended to such a segment any more and no transaction is open in it, so its bounds are the same for
-    ever; what a cut costs does not grow with a topic's history.
+    ▲ Sealed in the topic's record, which is final; a seal only in the segment's own record may be undone. Such a
+    segment gets no more entries and has no open transaction, so its bounds never change: a cut's cost does not grow
+    with a topic's history.
     """
     return {path: one.end for path, one in snapshot.segments.items() if one.sealed and one.resolved == one.end}
 
@@ -122,7 +121,7 @@ def topic_keys(topics: Sequence[TopicName]) -> list[bytes]:
 
 
 def read_layouts(topics: Sequence[TopicName], found: Sequence[KeyValue | None]) -> Layouts:
-    """From the records under `topic_keys`. Raises `TopicNotFound`, `DataCorrupt`."""
+    """The layouts in the records under `topic_keys`. Raises `TopicNotFound`, `DataCorrupt`."""
     layouts: dict[TopicName, Layout] = {}
     for topic, record in zip(topics, found, strict=True):
         if record is None:
@@ -135,9 +134,9 @@ def read_layouts(topics: Sequence[TopicName], found: Sequence[KeyValue | None]) 
 
 
 class Cut:
-    """The last step: what is still to be read, and what comes of it. `resolved` and `tails` by segment path.
+    """Plans the last read of a cut, and makes the snapshot from it. `resolved` and `tails` by segment path.
 
-    Both in steps: a quarter of a million transactions may be open, and ten thousand topics cut."""
+    Both work in steps: a quarter of a million transactions may be open, and a cut may have ten thousand topics."""
 
     def __init__(
         self, layouts: Layouts, resolved: Mapping[str, Resolved], revision: int, tails: Mapping[str, Tail]
@@ -150,8 +149,8 @@ class Cut:
         self._named: list[TxnId] = []
 
     def final_keys(self) -> Steps[list[bytes]]:
-        """▲ To be read together, at one revision, behind every answer: only then did every owner answer as the owner
-        for the whole time."""
+        """▲ Read them together, at one revision, after every answer: only this shows that each owner was the owner the
+        whole time."""
         undecided: dict[TxnId, None] = {}
         for tail in self._tails.values():
             for named in in_steps(tail.undecided):
@@ -165,7 +164,7 @@ class Cut:
         return wanted
 
     def conclude(self, found: Sequence[KeyValue | None]) -> Steps[Snapshot | StartOver]:
-        """From the records under `final_keys`. Raises `DataCorrupt`."""
+        """The snapshot, from the records under `final_keys`, or why to start over. Raises `DataCorrupt`."""
         topics, owners = len(self._layouts.topics), len(self._paths)
         moved = yield from self._topic_gone(found[:topics])
         moved = moved or (yield from self._owner_moved(found[topics : topics + owners]))
@@ -180,12 +179,12 @@ class Cut:
                     return StartOver(f"{topic} was deleted meanwhile")
                 now = records.decode(TopicRecord, record.value, key=record.key)
                 if now.deleting_ms:
-                    return StartOver(f"{topic} is being deleted")  # its owners may have let go of entries already
+                    return StartOver(f"{topic} is being deleted")  # its owners may have erased entries already
             yield
         return None
 
     def _owner_moved(self, found: Sequence[KeyValue | None]) -> Steps[StartOver | None]:
-        # ▲ A former owner that has not heard of it yet answers with an end that its successor has passed.
+        # ▲ A former owner unaware of its successor answers with an end that the successor has passed.
         for part in in_steps(zip(self._paths, found, strict=True)):
             for path, record in part:
                 epoch = 0 if record is None else record.create_revision
@@ -200,7 +199,7 @@ class Cut:
         return None
 
     def _collected(self, headers: Sequence[KeyValue | None], horizon: KeyValue | None) -> StartOver | None:
-        """▲ An absent header is no decision: it may have been decided before R or after it."""
+        """▲ An absent header tells no decision: the transaction was decided before R or after it."""
         if None not in headers:
             return None
         raised = 0 if horizon is None else records.decode(GcHorizon, horizon.value, key=horizon.key).revision
@@ -245,7 +244,7 @@ class Cut:
         )
 
     def _decided_by_then(self, txn_id: TxnId, record: KeyValue) -> Decision | None:
-        """The decision, if it was made at or before R: the owner that named it undecided need not be trusted."""
+        """The decision, if it was made at or before R: the cut checks the header instead of trusting the owner."""
         if record.version == 1 or record.mod_revision > self._revision:
             return None
         header = records.decode(Header, record.value, key=record.key)
@@ -267,7 +266,7 @@ def _tcid(txn_id: TxnId) -> int:
 
 
 def _in_order(items: Iterable[T], tcid: Callable[[T], int]) -> Steps[list[T]]:
-    """Sorted, by one coordinator id after the other: what is open of one of them is bounded."""
+    """Sort one coordinator id after the other: each has a bounded number of open transactions."""
     found: dict[int, list[T]] = {}
     for part in in_steps(items):
         for item in part:

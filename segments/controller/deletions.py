@@ -1,7 +1,7 @@
-"""Deleting topics and subscriptions: the elected controller's part (DESIGN §5, §8; scenarios S8, P9).
+"""Deletes topics and subscriptions at the elected controller (DESIGN §5, §8; scenarios S8, P9).
 
-A deletion that was accepted, which is to say marked in its record, goes on until it is done, whoever asked for it and
-whoever leads: a new term takes up every mark it finds. What the steps are: `txnstore.writes.deletion_transitions`.
+A deletion is accepted once its record has the mark. It then goes on until it is done, even if its caller leaves or the
+controller changes: a new term takes up every mark it finds. `txnstore.writes.deletion_transitions` has the steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ K = TypeVar("K")
 RETRY_S: Final = (0.05, 0.2)
 LONGEST_RETRY_S: Final = 2.0
 DAMAGED_RETRY_S: Final = 10.0
-"""After something was found that cannot be read."""
+"""Pause after unreadable data was found."""
 LOOKS_AT_USERS: Final = 5
 LOOK_PAUSE_S: Final = 0.1
 TOPICS_AT_ONCE: Final = 32
@@ -51,20 +51,19 @@ SEGMENTS_AT_ONCE: Final = 16
 
 
 class OwnerCalls(Protocol):
-    """What the controller asks of a segment's owner. Both raise `NotOwner` where nobody owns it at the moment."""
+    """The controller's calls to a segment's owner. Both raise `NotOwner` if no broker owns it now."""
 
     async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
-        """How many producers and how many consumers and readers are connected; with `subscription` only its consumers
-        count."""
+        """Numbers of connected producers, and of consumers and readers; with `subscription`, only its consumers."""
 
     async def drop_subscription(self, segment: str, subscription: str) -> None:
-        """Stop a subscription that is marked and erase what the segment holds of it; returns once nothing is left there
-        and, ▲ under this ownership epoch, nothing can come any more."""
+        """Stop a marked subscription and erase its records in the segment. ▲ After it returns no further write of this
+        ownership epoch can land."""
 
 
 class Deletions:
-    """Of one term. `grace_s`: for so long its users register again at a controller. `on_deposed`: called when a write
-    tells that another leads."""
+    """Runs the deletions of one term. `grace_s`: how long users may take to register again at a new controller.
+    `on_deposed`: called when a write shows that another process leads."""
 
     def __init__(
         self,
@@ -95,12 +94,12 @@ class Deletions:
         self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
         self._over = False
         self._again: dict[tuple[str, str], asyncio.TimerHandle] = {}
-        """Deletions that wait until somebody has mended what could not be read."""
+        """Deletions that wait for the repair of unreadable data."""
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def take_up(self) -> None:
-        """Go on with what an earlier term has begun. Raises `StoreUnavailable`; repeating it is harmless."""
+        """Go on with the deletions that earlier terms began. Raises `StoreUnavailable`; a repeated call is harmless."""
         self._since = self._clock.monotonic()
         async for page in self._pages(keys.TOPIC, TOPICS_AT_ONCE):
             for record in page:
@@ -118,14 +117,14 @@ class Deletions:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """The term is over: another takes it up."""
+        """The term is over: the next one takes the deletions up."""
         self._over = True
         tasks = [*self._topics.values(), *self._subscriptions.values()]
         for task in tasks:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
-        finally:  # ▲ also where whoever calls is cancelled meanwhile: each would go on with a deletion, for ever
+        finally:  # ▲ even if the caller is cancelled: each timer would go on with a deletion, for ever
             for timer in self._again.values():
                 timer.cancel()
             self._again.clear()
@@ -133,14 +132,13 @@ class Deletions:
     # ---- topics -----------------------------------------------------------------------------------------------------
 
     async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
-        """Mark and wait until nothing is left; repeating it waits for the same.
+        """Mark the topic and wait until it is erased; a repeated call waits for the same deletion.
 
-        Raises `TopicNotFound`, `NotAllowed` (somebody is connected and not `force`), `NotOwner`, `StoreUnavailable`."""
+        Raises `TopicNotFound`, `NotAllowed` (it has users, and not `force`), `NotOwner`, `StoreUnavailable`."""
         key = keys.topic(topic.path)
         under_way = self._topics.get(topic.path)
         marked = 0
-        # ▲ The record is looked at once more behind the end: what had been under way may have been the deletion of an
-        # earlier topic of the name.
+        # ▲ Read the record again after the end: the deletion may have been that of an earlier topic of the name.
         while (record := await self._store.get(key)) is not None and marked in (0, record.create_revision):
             mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
             if mark is not None:
@@ -154,18 +152,18 @@ class Deletions:
             raise TopicNotFound(f"{topic} does not exist")
 
     async def wait_topic(self, topic_path: str) -> None:
-        """Until a topic that is being deleted is gone."""
+        """Wait until a topic that is being deleted is gone."""
         await _end_of(self._go_on_topic(topic_path))
 
     def _go_on_topic(self, path: str) -> asyncio.Task[None]:
         return self._go_on(self._topics, path, lambda: self._forget_topic(path), name="deletion of a topic", of=path)
 
     async def _forget_topic(self, path: str) -> bool:
-        """Whether it is gone. Its segments' owners hear of the mark by themselves; here it is only looked whether they
+        """Returns whether the topic is gone. The segments' owners follow the mark and erase; this only checks that they
         are done, ▲ in the commit itself."""
         _, (record, ids) = await self._store.get_many([keys.topic(path), keys.SEGMENT_IDS])
         if record is None or not _marked(record, TopicRecord):
-            return True  # ▲ what stands here now is the next one's
+            return True  # ▲ without the mark it is the next topic's
         await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
         if any(self._directory.owner(segment) for segment in self._paths(path, record)):
             return False
@@ -212,16 +210,16 @@ class Deletions:
         )
 
     async def _forget_subscription(self, key: GroupKey) -> bool:
-        """Ask every segment's owner, then delete the record. ▲ The segments are read with the record: one that comes
-        later has nothing of a subscription that was marked before it came."""
+        """Have every segment's owner erase it, then delete the record. ▲ The segments are read together with the
+        record: a later segment holds nothing of a subscription marked before."""
         topic_path, name = key
         _, (topic, record) = await self._store.get_many([keys.topic(topic_path), keys.subscription(*key)])
         if record is None or not _marked(record, SubscriptionRecord):
-            return True  # ▲ what stands here now is the next one's
+            return True  # ▲ without the mark it is the next subscription's
         await self._groups.drop(key, SubscriptionNotFound(f"subscription {name} of topic://{topic_path} is deleted"))
         paths = () if topic is None else self._paths(topic_path, topic)
         if topic is not None and _marked(topic, TopicRecord):
-            return False  # it goes with its topic
+            return False  # the topic's deletion erases it
         await _all(SEGMENTS_AT_ONCE, paths, lambda path: self._owners.drop_subscription(path, name))
         done = await self._step(plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held()))
         if done:
@@ -231,17 +229,17 @@ class Deletions:
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     async def _mark(self, topic_path: str, mark: Commit, use: _Use | None) -> bool:
-        """Whether it is marked now. `use`: refused while that is used, None: forced."""
+        """Returns whether it put the mark. `use`: refused while it has users; None: forced."""
         if use is not None:
             await self._refuse_if_used(use)
         with self._users.marking(topic_path):
             if use is not None:
-                self._refuse(use, *self._known_users(use))  # ▲ who has come while the owners were asked
+                self._refuse(use, *self._known_users(use))  # ▲ users that came while the owners were asked
             return await self._step(mark)
 
     async def _refuse_if_used(self, use: _Use) -> None:
-        """Raises `NotAllowed` while somebody is connected, `Overloaded` while that cannot be known. What was closed
-        just now may still be on its way to the segment's owner, so it is looked more than once."""
+        """Raises `NotAllowed` while users are connected, `Overloaded` while that is unknown. Counts several times: the
+        close of a user may still be on its way to the segment's owner."""
         producers, consumers, ownerless = await self._count_users(use)
         for _ in range(LOOKS_AT_USERS - 1):
             if not producers and not consumers and not ownerless:
@@ -250,14 +248,14 @@ class Deletions:
             producers, consumers, ownerless = await self._count_users(use)
         self._refuse(use, producers, consumers)
         if ownerless:
-            # ▲ Its readers, and producers and consumers of older programs, are known to nobody else.
+            # ▲ Only the owner knows its readers, and the producers and consumers of older clients.
             raise Overloaded(
                 f"segment://{ownerless[0]} has no owner at the moment, so nobody can say who uses {use}: ask again, or "
                 "delete with force"
             )
         left_s = self._since + self._grace_s - self._clock.monotonic()
         if use.created_at < self._leadership.epoch and left_s > 0:
-            # ▲ Those that used it under the controller before may not have come here yet.
+            # ▲ Users registered at the previous controller may not have registered here yet.
             raise Overloaded(
                 f"the controller has changed: who uses {use} is known in {left_s:.0f} s; ask again, or delete with "
                 "force"
@@ -271,8 +269,8 @@ class Deletions:
             )
 
     async def _count_users(self, use: _Use) -> tuple[int, int, list[str]]:
-        """Producers and consumers over all segments, and segments that nobody owns. Who is known to a segment's owner
-        and here counts as one of them at least."""
+        """Producers and consumers over all segments, and the segments without an owner. Takes the larger of the owners'
+        and the controller's counts, as a user may be in both."""
         found: list[tuple[int, int]] = []
         ownerless: list[str] = []
 
@@ -288,7 +286,7 @@ class Deletions:
         return max(producers, sum(one for one, _ in found)), max(consumers, sum(one for _, one in found)), ownerless
 
     def _known_users(self, use: _Use) -> tuple[int, int]:
-        """Producers that are registered, and members, idle ones too."""
+        """Numbers of registered producers, and of members, also idle ones."""
         topic_path = use.topology.topic.path
         producers = 0 if use.subscription is not None else self._users.producers(topic_path, use.created_at)
         return producers, self._users.consumers(topic_path, use.subscription)
@@ -301,14 +299,14 @@ class Deletions:
             raise
 
     async def _repeat(self, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Until it is done; whatever stands in the way passes. Ends with the term, and with `DataCorrupt`."""
+        """Repeat `attempt` until it succeeds; other errors pass. Ends with the term, and with `DataCorrupt`."""
         pause_s = self._random.uniform(*RETRY_S)
         while True:
             try:
                 if await attempt():
                     return
             except DataCorrupt:
-                raise  # whoever waits is told, as it does not pass by itself
+                raise  # the callers receive it, as it needs a repair
             except TxnError as error:
                 log.info("deletion_waits", error=str(error))
                 if not self._leadership.valid():
@@ -319,8 +317,8 @@ class Deletions:
     def _go_on(
         self, tasks: dict[K, asyncio.Task[None]], key: K, attempt: Callable[[], Awaitable[bool]], *, name: str, of: str
     ) -> asyncio.Task[None]:
-        """The task of a deletion, begun where there is none. Raises `NotOwner`."""
-        if self._over:  # ▲ of a request that has outlived the term: nobody would end it any more
+        """The task of a deletion; starts it if there is none. Raises `NotOwner`."""
+        if self._over:  # ▲ for a request that has outlived the term: `close` would not cancel its task
             raise NotOwner("this process is the controller no longer; look it up again")
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -335,20 +333,20 @@ class Deletions:
         return task
 
     def _later(self, what: tuple[str, str], go_on: Callable[[], object]) -> None:
-        """▲ A record that cannot be read, or a segment that its owner has found damaged, is mended by somebody who does
-        not know of the deletion: nobody else would go on with it during this term."""
+        """▲ Try again later: whoever repairs an unreadable record or a damaged segment does not know of the deletion,
+        and nothing else would restart it during this term."""
 
         def now() -> None:
             del self._again[what]
             go_on()
 
-        if what not in self._again:  # one for all who ask meanwhile
+        if what not in self._again:  # one timer for all calls meanwhile
             self._again[what] = asyncio.get_running_loop().call_later(DAMAGED_RETRY_S, now)
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What is to be deleted unless it is used. `created_at`: the create revision of its record."""
+    """A topic or subscription to delete unless it has users. `created_at`: the create revision of its record."""
 
     topology: Topology
     subscription: str | None
@@ -368,7 +366,7 @@ def _marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]
 
 
 def _found_marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionRecord]) -> bool:
-    """One that cannot be read keeps no controller from leading."""
+    """As `_marked`; False for an unreadable record, which must not stop a controller from leading."""
     try:
         return _marked(record, kind)
     except DataCorrupt as error:
@@ -377,7 +375,7 @@ def _found_marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionR
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:
-    """Its end, whatever becomes of whoever waits. Raises `NotOwner` where the term is over before."""
+    """Wait for a deletion, which goes on if the caller is cancelled. Raises `NotOwner` if the term ends before."""
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -398,7 +396,7 @@ async def _all(limit: int, paths: tuple[str, ...], call: Callable[[str], Awaitab
 def _report_end(task: asyncio.Task[None]) -> None:
     if task.cancelled() or (error := task.exception()) is None:
         return
-    if isinstance(error, NotOwner):  # the term is over, and whoever leads next goes on
+    if isinstance(error, NotOwner):  # the term is over: the next controller goes on
         log.info("deletion_left", task=task.get_name())
     else:
         log.error("deletion_stopped", task=task.get_name(), error=repr(error))

@@ -1,8 +1,8 @@
-"""Splitting and merging segments: the elected controller's part (DESIGN §8; scenarios S3, S6, S10).
+"""Drives splits and merges of segments at the elected controller (DESIGN §8; scenarios S3, S6, S10).
 
-A change that was accepted, which is to say whose intent stands in the topic's record, is driven until it is done or
-given up, whoever asked for it and whoever leads: a new term takes up every intent it finds. What the steps are:
-`segments.layout.layout_transitions`.
+A change is accepted once its intent is in the topic's record. It is then driven until it is done or given up, even if
+its caller leaves or the controller changes: a new term takes up every intent it finds.
+`segments.layout.layout_transitions` has the steps.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ TOPICS_AT_ONCE: Final = 32
 
 
 class SealCalls(Protocol):
-    """What the controller asks of a parent's owner."""
+    """The controller's calls to a parent's owner."""
 
     async def seal(self, segment: str, change_id: str) -> Seal:
-        """Have `segment` sealed for a change that its topic's record tells of; repeating it is harmless.
+        """Have `segment` sealed for a change in its topic's record; a repeated call is harmless.
 
-        Raises `NotOwner` where nobody owns it at the moment, `InvalidArgument` where no such change is under way,
-        `Timeout` while what is in flight there does not end."""
+        Raises `NotOwner` if no broker owns it now, `InvalidArgument` if no such change is under way, `Timeout` while
+        operations in flight there do not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutStatistics:
-    """Of this term, but for `under_way`, of now."""
+    """Counts since the term began; `under_way`: now."""
 
     under_way: int = 0
     splits: int = 0
@@ -81,8 +81,8 @@ class LayoutStatistics:
 
 
 class LayoutChanges:
-    """Of one term. `patience_s`: how long a parent may keep a change waiting before it is given up, as its producers
-    wait meanwhile. `on_deposed`: called when a write tells that another leads."""
+    """Drives the layout changes of one term. `patience_s`: how long a parent may delay a change before it is given up,
+    as its producers wait meanwhile. `on_deposed`: called when a write shows that another process leads."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class LayoutChanges:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def take_up(self) -> None:
-        """Go on with what an earlier term has begun. Raises `StoreUnavailable`; repeating it is harmless."""
+        """Go on with the changes that earlier terms began. Raises `StoreUnavailable`; a repeated call is harmless."""
         end = keys.prefix_end(keys.TOPIC)
         async for page in in_pages(self._store, keys.TOPIC, end, at_once=TOPICS_AT_ONCE):
             for record in page:
@@ -118,21 +118,21 @@ class LayoutChanges:
     def _take_up(self, record: KeyValue) -> None:
         try:
             topology = read_topology(record)
-        except DataCorrupt as error:  # one that cannot be read keeps no controller from leading
+        except DataCorrupt as error:  # an unreadable record must not stop a controller from leading
             log.error("record_unreadable", error=str(error))
             return
         for change in topology.record.changes:
             self._drive(record.key, change)
 
     def follow(self, topology: Topology) -> None:
-        """Some layout of a topic, as it is heard of. An intent that nobody drives is taken up: its writer has not
-        learned that it stands (its time ran out, say), and nobody may ask for it again."""
+        """Take up intents of a new layout that are not driven: a request may have timed out before it learned that its
+        intent was stored, and its caller may never ask again."""
         if not topology.deleting:
             for change in topology.record.changes:
                 self._drive(keys.topic(topology.topic.path), change)
 
     async def close(self) -> None:
-        """The term is over: another takes it up."""
+        """The term is over: the next one takes the changes up."""
         tasks = list(self._driven.values())
         for task in tasks:
             task.cancel()
@@ -144,14 +144,14 @@ class LayoutChanges:
     # ---- asking -----------------------------------------------------------------------------------------------------
 
     async def split(self, segment: SegmentName, at: int | None) -> LayoutChanged:
-        """Returns once the new layout stands; repeating it joins the one under way, or finds it done.
+        """Returns once the new layout is stored; a repeated call joins the running split, or finds it done.
 
-        Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow, `NotAllowed` while another change
-        of the segment is under way, `Timeout` where it was given up, `NotOwner`, `StoreUnavailable`."""
+        Raises `TopicNotFound`, `InvalidArgument` if the layout does not allow it, `NotAllowed` while another change of
+        the segment is under way, `Timeout` if it was given up, `NotOwner`, `StoreUnavailable`."""
         return await self._change((segment,), lambda ids: Wanted(SPLIT, ids, at))
 
     async def merge(self, segment_a: SegmentName, segment_b: SegmentName) -> LayoutChanged:
-        """As `split`, of two segments of one topic whose ranges are adjacent."""
+        """As `split`, for two segments of one topic with adjacent ranges."""
         return await self._change((segment_a, segment_b), lambda ids: Wanted(MERGE, ids))
 
     async def _change(
@@ -196,11 +196,11 @@ class LayoutChanges:
                     await self._give_up(key, change, why)
                 if (done := await self._attempt(key, change)) is not None:
                     return done
-                continue  # something was written meanwhile: look again at once
+                continue  # the record has changed: try again at once
             except TopicNotFound:
-                raise  # ▲ S8: the intent goes with the topic, and what was sealed is erased with it
+                raise  # ▲ S8: the topic's deletion also erases the intent and the sealed segments
             except DataCorrupt:
-                raise  # nothing that passes; a later term finds the intent
+                raise  # does not pass; a later term finds the intent
             except TxnError as error:
                 why = error
                 log.info("layout_change_waits", change=change.id, error=str(error))
@@ -210,7 +210,7 @@ class LayoutChanges:
             pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
 
     async def _attempt(self, key: bytes, change: LayoutChange) -> LayoutChanged | None:
-        """Everything that is still to be done, once. None: look again."""
+        """Try all remaining steps once. None: try again."""
         record, topology = await self._read(key)
         if find_change(topology, change.id) is None:
             if any(parent not in topology.segments for parent in change.parents):
@@ -226,11 +226,11 @@ class LayoutChanges:
         else:
             self._merges += 1
         log.info("layout_changed", topic=str(topology.topic), kind=change.kind, change=change.id)
-        return None  # what stands now is read, and told
+        return None  # the next attempt reads the new layout and returns it
 
     async def _seals(self, topology: Topology, change: LayoutChange) -> dict[int, int]:
-        """Each parent's id → the revision of its `/ledger` with the seal in it. What is sealed already is not asked
-        for again: its owner may have died since."""
+        """Each parent's id → the revision of its `/ledger` record with the seal. Does not ask for a seal that exists
+        already: the owner may have died since."""
         paths = {parent: topology.paths[parent] for parent in change.parents}
         _, found = await self._store.get_many([keys.ledger(path) for path in paths.values()])
         seals: dict[int, int] = {}
@@ -244,7 +244,7 @@ class LayoutChanges:
             *(self._owners.seal(path, change.id) for path in asked.values()), return_exceptions=True
         )
         for parent, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, DataCorrupt):  # of that segment, which cannot be sealed: the change is given up
+            if isinstance(answer, DataCorrupt):  # the segment cannot be sealed: give the change up
                 raise NotAllowed(f"{asked[parent]} cannot be sealed: {answer}") from answer
             if isinstance(answer, BaseException):
                 raise answer
@@ -252,8 +252,8 @@ class LayoutChanges:
         return seals
 
     async def _give_up(self, key: bytes, change: LayoutChange, why: TxnError) -> None:
-        """▲ The intent goes; the owners of what was sealed for it find that out by themselves, running or recovering.
-        Raises `_GivenUp` once it is gone; returns to be tried again where the record was changed meanwhile."""
+        """▲ Delete the intent; the owners of parents sealed for it follow the record, or read it on recovery, and open
+        them again. Raises `_GivenUp` once it is deleted; returns if the record has changed: try again."""
         record, topology = await self._read(key)
         if find_change(topology, change.id) is None:
             return
@@ -284,11 +284,11 @@ class LayoutChanges:
 
 
 class _GivenUp(Exception):
-    """Ends the driving; whoever asked is told a `Timeout`."""
+    """The change was given up; its callers receive `Timeout`."""
 
 
 def _id_of(topology: Topology, segment: SegmentName) -> int:
-    """Raises `NameNotFound` for one this topic does not have."""
+    """Raises `NameNotFound` if the topic has no such segment."""
     if segment.topic != topology.topic or topology.paths.get(segment.segment_id) != segment.path:
         raise NameNotFound(
             f"{topology.topic} has no segment {segment.path.rpartition('/')[2]} at layout epoch {topology.epoch}; "
@@ -298,8 +298,8 @@ def _id_of(topology: Topology, segment: SegmentName) -> int:
 
 
 async def _end_of(task: asyncio.Task[LayoutChanged]) -> LayoutChanged:
-    """Its end, whatever becomes of whoever waits. Raises `NotOwner` where the term is over before, `Timeout` where the
-    change was given up."""
+    """Wait for a change, which goes on if the caller is cancelled. Raises `NotOwner` if the term ends before, `Timeout`
+    if the change was given up."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

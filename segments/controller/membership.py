@@ -1,8 +1,7 @@
-"""Who belongs to one stream subscription, and what its next assignment record is to be (DESIGN §8). Pure.
+"""Keeps the members of one stream subscription, and plans its next assignment record (DESIGN §8). Pure.
 
-What stands in etcd is the last assignment record; who is connected, and until when one that is not may come back, lives
-here. A consumer is a `name@incarnation` (`segments.layout.assignment.consumer_id`); of one name there is one
-incarnation.
+Etcd holds the last assignment record. Only memory holds which members are connected, and until when a disconnected one
+may return. A consumer is a `name@incarnation` (`segments.layout.assignment.consumer_id`); one name has one incarnation.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _REPLACED_REMEMBERED = 1000
 
 
 class GroupMembership:
-    """Members and the confirmed record of one subscription. Times are monotonic seconds.
+    """Holds the members and the confirmed record of one subscription. Times are monotonic seconds.
 
-    Attributes: `record`, `mod_revision`: what is known to stand in etcd (None and 0: nothing yet).
+    Attributes: `record`, `mod_revision`: the record known to be in etcd (None and 0: none so far).
     """
 
     def __init__(self, record: AssignmentRecord | None, mod_revision: int, *, gone_at: float) -> None:
-        """Everyone in `record` is a member that is not connected and is given up at `gone_at`."""
+        """Every consumer in `record` is a member without a connection, given up at `gone_at`."""
         self.record = record
         self.mod_revision = mod_revision
         self._epoch = record.epoch if record else 0
@@ -40,11 +39,11 @@ class GroupMembership:
         return consumer in self._gone_at
 
     def join(self, consumer: str, *, again: bool = False) -> tuple[str, ...]:
-        """`consumer` is connected. Returns the other incarnations of its name, which it replaces at once.
+        """Add a connected `consumer`. Returns the other incarnations of its name, which it replaces at once.
 
-        Raises `NotAllowed` if it has itself been replaced, so that two processes given one name do not take turns;
-        `Overloaded` past `MAX_CONSUMERS`. ▲ `again`: it was a member before, so an incarnation of its name that is one
-        now has replaced it, under whichever controller: one that wakes up late must not take the name back.
+        Raises `NotAllowed` if it was itself replaced, so that two processes with one name do not take turns;
+        `Overloaded` past `MAX_CONSUMERS`. ▲ `again`: it was a member before, so a present member of its name has
+        replaced it, perhaps under another controller: a consumer that wakes up late must not take the name back.
         """
         name = consumer_name(consumer)
         if consumer in self._replaced:
@@ -66,16 +65,16 @@ class GroupMembership:
         self._gone_at.pop(consumer, None)
 
     def disconnect(self, consumer: str, *, gone_at: float) -> None:
-        """Its connection is gone; unless it joins again it is given up at `gone_at`."""
+        """The connection of `consumer` is gone: give it up at `gone_at` unless it joins again."""
         if consumer in self._gone_at:
             self._gone_at[consumer] = gone_at
 
     def connected(self) -> tuple[str, ...]:
-        """Members that have not been told of as gone."""
+        """Members without a call of `disconnect` since they joined."""
         return tuple(consumer for consumer, gone_at in self._gone_at.items() if gone_at is None)
 
     def expire(self, now: float) -> tuple[str, ...]:
-        """Give up those whose time has come, and return them."""
+        """Give up the members whose time is over, and return them."""
         gone = tuple(c for c, gone_at in self._gone_at.items() if gone_at is not None and gone_at <= now)
         for consumer in gone:
             del self._gone_at[consumer]
@@ -85,9 +84,9 @@ class GroupMembership:
         return min((gone_at for gone_at in self._gone_at.values() if gone_at is not None), default=None)
 
     def plan(self, segments: Sequence[str]) -> AssignmentRecord | None:
-        """The record that should stand in etcd, with the next epoch; None if the confirmed one is right already.
+        """The next record to write, with the next epoch; None if the confirmed one is right already.
 
-        A replaced consumer's segments go to its successor, everyone else keeps theirs as far as balance allows.
+        A replaced consumer's segments go to its successor; all others keep theirs as far as balance allows.
         """
         by_name = {consumer_name(consumer): consumer for consumer in self._gone_at}
         previous = {by_name.get(consumer_name(c), c): held for c, held in self.assigned.items()}
@@ -97,7 +96,7 @@ class GroupMembership:
         return AssignmentRecord(epoch=self._epoch + 1, consumers=wanted)
 
     def confirm(self, record: AssignmentRecord | None, mod_revision: int) -> None:
-        """`record` is what stands in etcd at `mod_revision`: written just now, or found there. Epochs never go back."""
+        """`record` is in etcd at `mod_revision`: written now, or found there. Epochs never go back."""
         self.record = record
         self.mod_revision = mod_revision
         self._epoch = max(self._epoch, record.epoch if record else 0)

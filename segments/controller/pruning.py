@@ -1,11 +1,11 @@
-"""Forgetting sealed segments of which nothing is left, so that a topic's record stays bounded however often its layout
-changes: the elected controller's part (DESIGN §8; scenario S9).
+"""Prunes empty sealed segments at the elected controller, so that a topic's record stays bounded after many layout
+changes (DESIGN §8; scenario S9).
 
     owner: nothing is left ─► mark in `/topic` ─► its owners erase it, under an epoch of their own ─► out of the graph
         ─► its drained records, once this process has followed that
 
-From the roots of the graph on: whoever reads parents before children sees a whole graph at every moment. What the steps
-are: `segments.layout.layout_transitions`; how a segment is erased: `segments.log.erasing`.
+It prunes from the roots of the graph: a reader that reads parents before children always sees a complete graph.
+`segments.layout.layout_transitions` has the steps; `segments.log.erasing` erases a segment.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ DRAINED_READ_AT_ONCE: Final = 1000
 SEGMENTS_AT_ONCE: Final = 16
 """Owners asked at the same time."""
 FIRST_PAUSE_S: Final = 0.02
-"""Between looks at what others do: erasing, following; longer each time."""
+"""Pause while others erase or follow; longer each time."""
 PATIENCE_S: Final = 10.0
-"""With one topic in a round; the next round goes on."""
+"""Time for one topic in a round; the next round goes on."""
 
 
 class _Step(Enum):
@@ -56,14 +56,14 @@ class _Step(Enum):
 
 
 class PruneCalls(Protocol):
-    """What the controller asks of a sealed segment's owner."""
+    """The controller's call to a sealed segment's owner."""
 
     async def forgotten(self, segment: str) -> bool:
-        """Whether nothing is left of it that anybody could want. Raises `NotOwner` where nobody owns it."""
+        """Whether the segment holds nothing more. Raises `NotOwner` if no broker owns it."""
 
 
 class Pruning:
-    """Of one term: one task that looks at every topic every `pause_s` seconds. `pruned`: segments since it began."""
+    """Prunes in one term: one task checks every topic every `pause_s` seconds. `pruned`: segments since the start."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Pruning:
         self._task = restarted(self._run, name="pruning")
 
     async def close(self) -> None:
-        """The term is over: another goes on with it."""
+        """The term is over: the next one goes on."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -99,7 +99,7 @@ class Pruning:
             await self.round()
 
     async def round(self) -> None:
-        """Look at every topic once. What cannot be done now is left to the next round."""
+        """Check every topic once. The next round goes on with what cannot be done now."""
         for path, topology in list(self._directory.topics().items()):
             if not topology.deleting and (find_candidates(topology) or topology.record.pruning):
                 try:
@@ -108,7 +108,7 @@ class Pruning:
                     log.info("pruning_waits", topic=path, error=str(error))
 
     async def _prune(self, path: str) -> None:
-        """As far as one topic gets for now. Raises what is in the way."""
+        """Prune one topic as far as possible now. Raises the error that stops it."""
         pause_s, waited_s = FIRST_PAUSE_S, 0.0
         while waited_s < PATIENCE_S:
             record = await self._store.get(keys.topic(path))
@@ -137,7 +137,7 @@ class Pruning:
         return _Step.MADE
 
     async def _find_never_used(self, topology: Topology, forgotten: list[int]) -> list[int]:
-        """Those of which nothing was trimmed: forgotten as they are, they never held anything."""
+        """Those of `forgotten` without a trimmed entry: they never held one."""
         _, found = await self._store.get_many([keys.ledger(topology.paths[one]) for one in forgotten])
         return [
             one
@@ -146,7 +146,7 @@ class Pruning:
         ]
 
     async def _find_forgotten(self, topology: Topology) -> list[int]:
-        """Ask the owners of the roots, then of what is behind those that may go, and so on."""
+        """Ask the owners of the roots, then those of the children of each segment that may go, and so on."""
         forgotten: list[int] = []
         asked: dict[int, None] = {}
         while found := [one for one in find_candidates(topology, forgotten) if one not in asked][:SEGMENTS_AT_ONCE]:
@@ -165,7 +165,7 @@ class Pruning:
             return False
 
     async def _take_out(self, record: KeyValue, topology: Topology) -> _Step:
-        """The first that is erased by now, of the roots that are marked."""
+        """Take the first marked root that is erased out of the graph."""
         for segment_id in topology.record.pruning:
             entry = topology.segments.get(segment_id)
             if entry is None or entry.parents or self._directory.owner(topology.paths[segment_id]) is not None:
@@ -177,7 +177,7 @@ class Pruning:
         return _Step.WAIT
 
     async def _forget_drained(self, path: str, record: KeyValue, pruned: list[int]) -> _Step:
-        """▲ Behind what this process, which assigns segments, has followed of the graph: see `plan_forget_drained`."""
+        """▲ Only once this process, which assigns segments, has followed the new graph: see `plan_forget_drained`."""
         followed = self._directory.topics().get(path)
         if followed is None or any(one in followed.segments for one in pruned):
             return _Step.WAIT

@@ -1,8 +1,8 @@
-"""A queue subscription at the elected controller: every consumer has every segment that is not drained, parents and
+"""A queue subscription at the elected controller: every consumer reads every segment that is not drained, parents and
 children alike, so nothing is assigned or fenced.
 
-Nothing of it is written to etcd but the subscription's record; consumers that join are told the segments, and told
-again when the layout changes.
+Etcd holds only the subscription's record. The controller sends the segments to consumers that join, and again when the
+layout changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txnwire.proto import txn_pb2 as pb
 
 
 class QueueGroup:
-    """Members during one term of the controller. `links`: the connected ones, over all terms."""
+    """Sends the members of one queue their segments during one term. `links`: connected members, over all terms."""
 
     def __init__(
         self, directory: Directory, *, topic_path: str, subscription: str, links: dict[str, ConsumerLink]
@@ -26,16 +26,16 @@ class QueueGroup:
         self._subscription = subscription
         self._links = links
         self._told: dict[str, tuple[int, tuple[str, ...]]] = {}
-        """Layout epoch and segments, by consumer."""
+        """By consumer: the layout epoch and segments sent last."""
         self._isolations: dict[str, int] = {}
-        """Of those that have said so."""
+        """By consumer, if it has named one."""
         self._ended: TxnError | None = None
 
     async def join(
         self, consumer: str, link: ConsumerLink, *, again: bool = False, isolation: int | None = None
     ) -> pb.Assignment:
-        """Take `consumer` in. Joining again changes nothing. Raises `InvalidArgument` (another `isolation` than the
-        others'), `Overloaded`, `TopicNotFound`, or what ended it."""
+        """Add `consumer`. A repeated join changes nothing. Raises `InvalidArgument` (another `isolation` than the
+        others'), `Overloaded`, `TopicNotFound`, or the error given to `close`."""
         if self._ended is not None:
             raise self._ended
         if isolation is not None:
@@ -63,7 +63,7 @@ class QueueGroup:
         self._forget(consumer)
 
     def disconnected(self, consumer: str, *, grace_s: float) -> None:
-        """Nobody waits for it: what it had goes to the others as soon as the brokers miss it."""
+        """Forget it at once, without grace: brokers redeliver its messages once they miss its connection."""
         self._forget(consumer)
 
     def _forget(self, consumer: str) -> None:
@@ -72,7 +72,7 @@ class QueueGroup:
         self._isolations.pop(consumer, None)
 
     def refresh(self) -> None:
-        """The layout may have changed, or something was drained: every consumer is told the segments there are now."""
+        """Send consumers the present segments: the layout may have changed, or a segment was drained."""
         for consumer, link in self._links.items():
             assignment = self._assignment(consumer)
             if assignment is None:

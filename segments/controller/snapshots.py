@@ -1,5 +1,5 @@
-"""Taking snapshot cuts: the questions of `segments.controller.cut`, asked of the owners and the store until nothing has
-moved."""
+"""Takes snapshot cuts: asks owners and store the questions of `segments.controller.cut`, and starts over until nothing
+has moved meanwhile."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _PAUSE_S: Final = (0.02, 0.2)
-"""Before a cut is begun again: the directory has to hear of what has moved."""
+"""Pause before a cut starts over: the directory must learn of the change."""
 
 _WAITED_OUT: Final = (ServiceError, InvalidArgument, TopicNotFound)
-"""What an owner replies and may pass: also what a broker says that knows another layout."""
+"""Replies of an owner that may pass, also those of a broker that knows another layout."""
 
 _FIRST_PAUSE_S: Final = (0.005, 0.015)
-"""Before a segment that did not answer is asked again: one that was just made is owned a moment later."""
+"""Pause before a segment is asked again: a new segment gets its owner a moment later."""
 
 _SETTLED_AT_MOST: Final = 100_000
-"""Segments remembered as settled; beyond it all are forgotten, and asked once more."""
+"""Segments remembered as settled; beyond this, all are forgotten and asked again."""
 
 
 class SegmentQuestions(Protocol):
-    """What a cut asks the owner of a segment, by its path. Raises `NotOwner` and whatever else the owner replies."""
+    """A cut's questions to the owner of a segment, by its path. Raises `NotOwner`, or the error that it replies."""
 
     async def resolved(self, segment: str) -> Resolved: ...
     async def tail(self, segment: str, revision: int, resolved: Position) -> Tail: ...
@@ -67,7 +67,7 @@ class SegmentQuestions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatistics:
-    """Counts since the start. `taken_s`: what all that were taken took, in seconds, starting over included."""
+    """Counts since the start. `taken_s`: total time of the snapshots taken, in seconds, with starting over."""
 
     taken: int
     started_over: int
@@ -76,7 +76,7 @@ class SnapshotStatistics:
 
 
 class Snapshots:
-    """Takes cuts. Any number may be under way at once."""
+    """Takes cuts. Any number may run at once."""
 
     def __init__(self, store: MetadataStore, questions: SegmentQuestions, clock: Clock, random: Random) -> None:
         self._store = store
@@ -91,11 +91,11 @@ class Snapshots:
         return SnapshotStatistics(self._taken, self._started_over, self._failed, self._taken_s)
 
     async def take(self, topics: Sequence[TopicName], *, at_least: int = 0, timeout_s: float) -> Snapshot:
-        """A cut over all segments of `topics`, at a revision read meanwhile: whatever was committed before the call is
-        in it. `at_least`: it is taken once the store has come to this revision.
+        """A cut over all segments of `topics`, at a revision read during the call: it holds everything committed before
+        the call. `at_least`: wait until the store has reached this revision.
 
-        Raises `TopicNotFound`, `DataCorrupt`, `Overloaded` where more transactions are under way than fit an answer,
-        and `Timeout` that says what kept it from ending: a segment without an owner, say.
+        Raises `TopicNotFound`, `DataCorrupt`, `Overloaded` if more transactions are open than fit an answer, `Timeout`
+        naming what it waited for, e.g. a segment without an owner.
         """
         store = await self._store.incarnation()
         begun_s = self._clock.monotonic()
@@ -127,10 +127,10 @@ class Snapshots:
         return replace(outcome, store=store)
 
     async def _attempt(self, topics: Sequence[TopicName], at_least: int, waits: deque[str]) -> Snapshot | StartOver:
-        """`waits`: is told what it waits for."""
+        """`waits`: receives the reason for each wait."""
         try:
             revision, layouts = await self._layouts(topics)
-            # ▲ Told of a commit by another client, the asker would miss its messages in a cut from before it.
+            # ▲ A cut at an older revision would miss a commit that the caller learned of from another client.
             while revision < at_least:
                 waits.append(
                     f"the metadata store is at revision {revision} and at_least asks for {at_least}: is that one of "
@@ -145,11 +145,11 @@ class Snapshots:
         except DataCorrupt:
             raise
         except _WAITED_OUT as error:
-            # Also what a broker says that does not know the newest layout yet. What stays so ends by the time limit.
+            # Also the reply of a broker that does not know the newest layout yet. The time limit ends a lasting error.
             return StartOver(str(error))
 
     async def _layouts(self, topics: Sequence[TopicName]) -> tuple[int, Layouts]:
-        """As they are now, and the revision of that."""
+        """The present layouts, and their revision."""
         revision, found = await self._store.get_many(topic_keys(topics))
         return revision, read_layouts(topics, found).knowing(self._settled)
 
@@ -158,8 +158,8 @@ class Snapshots:
         pause_s = self._random.uniform(*_FIRST_PAUSE_S)
         while True:
             why = await self._ask_first(layouts.unanswered(resolved), resolved)
-            # ▲ R is read only behind every first answer, with the layouts at R: what was decided before one of the
-            # answers was decided before R, and what was committed by R is in segments that stood at R.
+            # ▲ Read R only after every first answer, with the layouts at R: a decision before any answer was then made
+            # before R, and everything committed by R is in segments that existed at R.
             revision, layouts = await self._layouts(topics)
             if missing := layouts.unanswered(resolved):
                 _, ledgers = await self._store.get_many([keys.ledger(path) for path in missing], revision=revision)
@@ -167,7 +167,7 @@ class Snapshots:
             if not layouts.unanswered(resolved):
                 break
             if why is not None:
-                # What has answered need not do so again: a layout that goes on changing would never be answered whole.
+                # Keep the answers: asking all again would never end while the layout keeps changing.
                 waits.append(why)
                 await asyncio.sleep(pause_s)
                 pause_s = min(_PAUSE_S[1], pause_s * 1.5)
@@ -178,7 +178,7 @@ class Snapshots:
         return await taking_turns(cut.conclude(found))
 
     async def _ask_first(self, segments: Sequence[str], resolved: dict[str, Resolved]) -> str | None:
-        """Put the answers there are into `resolved`. Why there are not more of them, if there are not."""
+        """Put the answers into `resolved`. Returns why one is missing; None if all answered."""
         answers = await asyncio.gather(*map(self._questions.resolved, segments), return_exceptions=True)
         why: str | None = None
         for path, answer in zip(segments, answers, strict=True):
@@ -192,7 +192,7 @@ class Snapshots:
 
 
 async def _all(questions: Iterable[Awaitable[T]]) -> list[T]:
-    """Every answer, in order. All are waited for: none is left asking when another has failed."""
+    """All answers, in order. Waits for all: no question keeps running after another has failed."""
     answers = await asyncio.gather(*questions, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):

@@ -1,8 +1,8 @@
-"""The shell of one stream subscription at the elected controller: writes what `GroupMembership` plans, tells the
-consumers.
+"""The shell of one stream subscription at the elected controller: writes the assignments that `GroupMembership` plans,
+and sends them to the consumers.
 
-One CAS per change: joins, leaves and deaths that gather while a write is on its way share the next one. Whatever a
-crash interrupts is found in the record by the next controller.
+One CAS per change: joins, leaves and losses during a write share the next one. After a crash the next controller goes
+on from the record.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = (0.05, 0.5)
 _SETTLE_AGAIN_S = 1.0
-"""After an assignment could not be written for a reason that no repetition at once would mend."""
+"""Pause after an assignment failed with an error that an immediate retry would not fix."""
 
 
 class ConsumerLink(Protocol):
-    """What is needed of a consumer's connection (`txnwire.calls.Peer`)."""
+    """A consumer's connection (`txnwire.calls.Peer`), as far as a group uses it."""
 
     def push(self, command: pb.Command) -> None: ...
 
 
 class StreamGroup:
-    """Members of one subscription during one term of the controller. `links`: the connected ones, over all terms."""
+    """Manages one stream subscription during one term. `links`: connected members, over all terms."""
 
     def __init__(
         self,
@@ -85,22 +85,21 @@ class StreamGroup:
             if consumer in membership.assigned:
                 membership.join(consumer)
             else:
-                # ▲ Left, or given up, while another process led. Who has heard nothing of that one joins again; to who
-                # has left this means nothing.
+                # ▲ It left, or was given up, while another process led. A client unaware of it joins again; one that
+                # left ignores this.
                 gone = unassigned(self._topic_path, self._subscription, consumer, epoch=0)
                 links.pop(consumer).push(pb.Command(assignment=gone))
-        # ▲ Of what an earlier term had written last, without an answer, nobody has been told: nor would they be, where
-        # it is what members and layout call for.
+        # ▲ An earlier term sent its last write to no consumer if that was never answered. If the record is already
+        # right, no later write would send it either.
         self._tell()
         self.refresh()
 
-    # ---- what happens to members ------------------------------------------------------------------------------------
+    # ---- members ----------------------------------------------------------------------------------------------------
 
     async def join(self, consumer: str, link: ConsumerLink, *, again: bool = False) -> pb.Assignment:
-        """Take `consumer` in; returns once a record that names it stands in etcd. Joining again changes nothing, and
-        says so (`again`).
+        """Add `consumer`; returns once a record in etcd names it. A repeated join changes nothing; `again` marks one.
 
-        Raises `NotAllowed` (replaced by another of its name), `Overloaded`, or what ended the group.
+        Raises `NotAllowed` (replaced by another of its name), `Overloaded`, or the error that ended the group.
         """
         for replaced in self._membership.join(consumer, again=again):
             if (old := self._links.pop(replaced, None)) is not None:
@@ -115,26 +114,26 @@ class StreamGroup:
         return self._assignment(consumer)
 
     async def leave(self, consumer: str) -> None:
-        """Give `consumer` up now; returns once no record names it any more."""
+        """Remove `consumer` now; returns once the record does not name it."""
         self._links.pop(consumer, None)
         self._membership.leave(consumer)
         self.refresh()
         await self._wait(consumer, lambda: consumer not in self._membership.assigned)
 
     def disconnected(self, consumer: str, *, grace_s: float) -> None:
-        """Its connection is gone: it has `grace_s` seconds to join again."""
+        """The connection of `consumer` is gone: it has `grace_s` seconds to join again."""
         self._membership.disconnect(consumer, gone_at=self._clock.monotonic() + grace_s)
         self.refresh()
 
     def links_changed(self, *, gone_at: float) -> None:
-        """Members that are not connected any more are given up at `gone_at`, unless they join again."""
+        """Give up members without a connection at `gone_at`, unless they join again."""
         for consumer in self._membership.connected():
             if consumer not in self._links:
                 self._membership.disconnect(consumer, gone_at=gone_at)
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at members, clock and layout again, and see to it that the record follows."""
+        """Check members, clock and layout again, and start writing the record if it must change."""
         if self._ended is not None:
             return
         for consumer in self._membership.expire(self._clock.monotonic()):
@@ -167,8 +166,8 @@ class StreamGroup:
     # ---- the record -------------------------------------------------------------------------------------------------
 
     def _plan(self) -> AssignmentRecord | None:
-        """None also while the directory does not know the topic (a successor's may lag behind its predecessor's), or
-        cannot read its record: nobody loses anything over that."""
+        """The record to write, or None. None also while the directory does not know the topic (a successor's may lag
+        behind its predecessor's) or cannot read its record: consumers then keep their segments."""
         topology = self._directory.topics().get(self._topic_path)
         if topology is None:
             return None
@@ -176,7 +175,7 @@ class StreamGroup:
         return self._membership.plan(assignable(topology, drained))
 
     async def _settle(self) -> None:
-        """Write until the record in etcd is the one that members and layout call for."""
+        """Write until the record in etcd matches members and layout."""
         while (record := self._plan()) is not None:
             try:
                 result = await self._store.commit(self._commit(record))
@@ -195,9 +194,9 @@ class StreamGroup:
                 return
 
     def _commit(self, record: AssignmentRecord) -> Commit:
-        """▲ Fenced by the controller's epoch (`still_held`), and a late old value never lands on a newer one (DESIGN
-        §4): every rewrite compares the revision of the record it was planned from. ▲ Nor does it land after the
-        subscription was deleted: nobody would ever delete it."""
+        """▲ Fenced by the controller's epoch (`still_held`). A late old value never overwrites a newer one (DESIGN §4):
+        every write compares the revision of the record it was planned from. ▲ It fails once the subscription is
+        deleted: no process would ever delete the record."""
         subscription = keys.subscription(self._topic_path, self._subscription)
         return Commit(
             compares=(
@@ -210,7 +209,7 @@ class StreamGroup:
         )
 
     def _take_in(self, result: CommitVerdict) -> bool:
-        """A refused write: the record is not what was thought (an earlier, unanswered write landed after all), or the
+        """Handle a refused write: the record has changed (an earlier, unanswered write landed after all), or the
         election is lost. Returns False for the latter."""
         found, holder, _ = result.reads
         if not holder or holder[0].create_revision != self._leadership.epoch:
@@ -229,8 +228,8 @@ class StreamGroup:
                 waiter.set_result(None)
 
     def _tell(self) -> None:
-        """Every connected member gets its assignment of the new epoch, a replaced one an empty one. One that is still
-        joining gets it as the reply."""
+        """Send every connected member its assignment of the new epoch, and a replaced one an empty assignment. One that
+        is still joining gets it as the reply."""
         joining = {consumer: None for consumer, _ in self._waiters.values()}
         for consumer, link in (*self._links.items(), *self._evicted.items()):
             if consumer not in joining:
@@ -248,7 +247,7 @@ class StreamGroup:
         if task.cancelled():
             return
         if (error := task.exception()) is None:
-            self.refresh()  # somebody may have come or gone since the task looked last
+            self.refresh()  # members may have changed since the task's last plan
             return
         log.error("assignment_failed", key=self._key.decode(), error=repr(error))
         self._fail_waiters(error if isinstance(error, TxnError) else InternalError(f"{type(error).__name__}: {error}"))
@@ -268,7 +267,7 @@ class StreamGroup:
             self._timer.cancel()
 
     async def close(self, error: TxnError) -> None:
-        """The term is over: whoever waits gets `error`, and nothing more is written."""
+        """The term is over: fail all waiting requests with `error`, and write nothing more."""
         self._end(error)
         if (settling := self._settling) is not None:
             settling.cancel()
@@ -276,7 +275,7 @@ class StreamGroup:
 
 
 def unassigned(topic_path: str, subscription: str, consumer: str, *, epoch: int) -> pb.Assignment:
-    """No segments; with epoch 0 it tells the consumer to join again."""
+    """An assignment of no segments; with epoch 0 it tells the consumer to join again."""
     name, incarnation = parse_consumer_id(consumer)
     return pb.Assignment(
         topic=f"topic://{topic_path}", subscription=subscription, consumer=name, incarnation=incarnation, epoch=epoch

@@ -1,4 +1,4 @@
-"""The subscriptions of one term of the controller: taken up from etcd, created by their first consumer."""
+"""The subscriptions of one term of the controller: taken up from etcd, or created by their first consumer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ log = structlog.get_logger(__name__)
 
 PositionLookup = Callable[[str, int, int], Awaitable[Position]]
 """(segment path, revision, 0) → the segment's `max_read_position` once its owner has followed decisions to that
-revision: where "latest" starts behind (SCENARIOS V5). With a time in ms instead of 0: where that starts behind. Raises
-`NotOwner` while nobody owns it."""
+revision: "latest" starts behind it (SCENARIOS V5). With a time in ms instead of 0: the position behind which that time
+starts. Raises `NotOwner` while no broker owns it."""
 
 GroupKey = tuple[str, str]
 """(topic path, subscription)"""
@@ -38,7 +38,7 @@ GroupKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class GroupPorts:
-    """What every term works with."""
+    """The objects that all terms share."""
 
     store: MetadataStore
     directory: Directory
@@ -48,8 +48,8 @@ class GroupPorts:
 
 
 class StreamGroups:
-    """By (topic path, subscription). `links`: consumers' connections by subscription, over all terms; whoever is named
-    by an assignment and has none is given up `rejoin_s` seconds after its group was taken up."""
+    """Opens and drops groups by (topic path, subscription). `links`: consumers' connections, over all terms. An
+    assigned consumer without one is given up `rejoin_s` seconds after its group was taken up."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class StreamGroups:
         self._groups: dict[GroupKey, StreamGroup | QueueGroup] = {}
         self._types: dict[GroupKey, str] = {}
         self._lives: dict[GroupKey, int] = {}
-        """The create revision of each one's record."""
+        """Create revision of each subscription's record."""
         self._opening: dict[GroupKey, asyncio.Lock] = {}
         self._over: TxnError | None = None
 
@@ -79,27 +79,27 @@ class StreamGroups:
         return self._groups.get(key)
 
     def take_up(self, record: KeyValue) -> None:
-        """Go on with a subscription whose assignment was found in etcd. Repeating it is harmless. Raises `DataCorrupt`
-        if it cannot be read."""
+        """Go on with a subscription whose assignment was found in etcd. A repeated call is harmless. Raises
+        `DataCorrupt` for an unreadable record."""
         key = keys.topic_and_name(record.key)
         if key not in self._groups:
             self._make(key, record)
 
     def take_up_linked(self) -> None:
-        """Tell whoever is connected since an earlier term, and of whose subscription no assignment is in etcd, to join
-        again. ▲ Nobody else would: while another process led, the subscription may have been deleted, and its standbys
-        would wait for ever; those of a queue would hear of no other layout, or count though they have left."""
+        """Tell consumers connected since an earlier term to join again if their subscription has no assignment in etcd.
+        ▲ It may have been deleted while another process led: its standbys would wait for ever, and consumers of a queue
+        would get no new layout, or count although they left."""
         for key in [key for key in self._links if key not in self._groups]:
             self._tell_to_join(key)
 
     async def open(
         self, key: GroupKey, asked: str, start: pb.Start, *, again: bool = False, life: int = 0
     ) -> StreamGroup | QueueGroup:
-        """The group of a subscription, whose record is created, from `start`, if there is none; its type must be the
-        one `asked`. `again`: for who was a member of it before, in this `life` of it (0: not known).
+        """The group of a subscription, whose type must be the one `asked`. Creates the record, with `start`, if there
+        is none. `again`: the consumer was a member before, in this `life` of the subscription (0: not known).
 
         Raises `InvalidArgument` (another type, a start in no segment of the topic), `TopicNotFound`,
-        `SubscriptionNotFound` (`again`, and it was deleted, whether there is another now or not), `NotOwner`,
+        `SubscriptionNotFound` (`again`, and it was deleted, even if another exists now), `NotOwner`,
         `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
         """
         async with self._opening.setdefault(key, asyncio.Lock()):
@@ -107,16 +107,16 @@ class StreamGroups:
                 self._types[key] = await self._load(key, asked, start, again)
         check_type(key, self._types[key], asked)
         if again and life not in (0, self._lives[key]):
-            # ▲ It would go on in the next one of the name, having acked in the first.
+            # ▲ Otherwise a consumer that acked in the deleted one would go on in the next one of the name.
             raise SubscriptionNotFound(f"subscription {key[1]} of topic://{key[0]} was deleted, and made again since")
         return self._groups[key]
 
     def life(self, key: GroupKey) -> int:
-        """Of a subscription that was opened: another one of its name has another."""
+        """The create revision of an opened subscription: distinguishes it from another one of its name."""
         return self._lives.get(key, 0)
 
     async def _load(self, key: GroupKey, asked: str, start: pb.Start, again: bool) -> str:
-        """The subscription's type, its group made."""
+        """Load or create the subscription and make its group. Returns its type."""
         subscription_key = keys.subscription(*key)
         wanted = [subscription_key, keys.assignment(*key), keys.topic(key[0])]
         revision, (subscription, assignment, topic) = await self._ports.store.get_many(wanted)
@@ -148,9 +148,9 @@ class StreamGroups:
     async def _create(
         self, key: GroupKey, asked: str, wanted: pb.Start, revision: int, topic: KeyValue
     ) -> KeyValue | int:
-        """Put the record, ▲ if its `topic` is as it was read, so not being deleted, and without segments that no start
-        was found for. "latest" and a time become positions here, so that they mean this moment, whatever crashes
-        later. Returns the record of whoever was first, the revision of this call's if that was this one."""
+        """Put the record, ▲ if `topic` is unchanged: not being deleted, and without new segments that have no start
+        position. "latest" and a time become positions now, so a later crash does not move them. Returns the revision of
+        this call's record, or the existing record if another call was first."""
         layout = decode(TopicRecord, topic.value, key=topic.key)
         topology = Topology(TopicName.from_path(key[0]), layout)
         start = start_record(wanted, topology)
@@ -195,21 +195,20 @@ class StreamGroups:
         )
 
     async def drop(self, key: GroupKey, error: TxnError) -> None:
-        """The subscription is being deleted: whoever waits gets `error`, and no assignment of it is written any more.
-        ▲ One on its way is refused: it compares that the subscription's record stands."""
+        """The subscription is being deleted: fail waiting requests with `error`, and write no more assignments. ▲ One
+        in flight is refused: it compares that the subscription's record exists."""
         async with self._opening.setdefault(key, asyncio.Lock()):
             group = self._groups.pop(key, None)
             self._types.pop(key, None)
             self._lives.pop(key, None)
             if group is not None:
                 await group.close(error)
-            # ▲ A standby, and who has been assigned a segment and is not with its broker yet, hear of this from nobody
-            # else.
+            # ▲ No broker tells this to a standby, or to a consumer that has not attached to its assigned segment yet.
             self._tell_to_join(key)
         self._opening.pop(key, None)
 
     def _tell_to_join(self, key: GroupKey) -> None:
-        """All members that are connected; to who has left this means nothing."""
+        """Tell all connected members to join again; one that left ignores it."""
         for consumer, link in self._links.pop(key, {}).items():
             link.push(pb.Command(assignment=unassigned(*key, consumer, epoch=0)))
 
@@ -231,16 +230,17 @@ class StreamGroups:
                 group.refresh()
 
     def links_changed(self) -> None:
-        """Consumers may have gone since their groups were taken up."""
+        """Check for consumers that disconnected since their groups were taken up."""
         gone_at = self._ports.clock.monotonic() + self._rejoin_s
         for group in self._groups.values():
             if isinstance(group, StreamGroup):
                 group.links_changed(gone_at=gone_at)
 
     async def close(self, error: TxnError) -> None:
-        """The term is over: whoever waits gets `error`, ▲ as does who still waits for etcd: no group comes behind."""
+        """The term is over: fail waiting requests with `error`, ▲ also those that wait for etcd: none may make a group
+        later."""
         self._over = error
-        async with AsyncExitStack() as ends:  # ▲ all of them, also where whoever calls is cancelled meanwhile
+        async with AsyncExitStack() as ends:  # ▲ all of them, even if the caller is cancelled meanwhile
             for group in self._groups.values():
                 ends.push_async_callback(group.close, error)
 

@@ -1,6 +1,6 @@
-"""Who uses topics, as the controller knows it: registered producers, and members of subscriptions, idle ones too.
+"""Counts the users of topics known to the controller: registered producers, and members of subscriptions, idle or not.
 
-Kept over the terms of one process: connections outlive them, and their clients need not notice another term.
+Kept over all terms of one process: connections outlive terms, and their clients may not notice a new one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from segments.controller.stream_groups import GroupKey
 
 
 class TopicUsers:
-    """`links`: members of subscriptions by their connections; `joining`: those that are on their way in."""
+    """Counts users per topic. `links`: members of subscriptions, with their connections; `joining`: joins in flight."""
 
     def __init__(
         self, links: Mapping[GroupKey, Mapping[str, ConsumerLink]], joining: Mapping[tuple[GroupKey, str], object]
@@ -22,30 +22,30 @@ class TopicUsers:
         self._links = links
         self._joining = joining
         self._producers: dict[str, dict[tuple[ConsumerLink, int], None]] = {}
-        """Topic path → connections with producers of it, and of which life of it."""
+        """Topic path → (connection with producers of it, life of the topic)."""
         self._topics: dict[ConsumerLink, dict[tuple[str, int], None]] = {}
         self._coming: dict[object, tuple[str, ConsumerLink, int]] = {}
-        """Registrations of which it is not known yet whether there is such a topic."""
+        """Registrations whose topic is not yet known to exist."""
         self._marking: dict[str, dict[asyncio.Future[None], None]] = {}
 
     # ---- producers --------------------------------------------------------------------------------------------------
 
     def comes(self, topic_path: str, link: ConsumerLink, life: int) -> object:
-        """A connection registers, and counts from now on, until `came`."""
+        """A connection registers, and counts provisionally from now until `came`."""
         coming = object()
         self._coming[coming] = topic_path, link, life
         return coming
 
     def came(self, coming: object, life: int | None) -> None:
-        """It has producers of this life of the topic; None: of none that there is. ▲ Nothing if it was closed, or lost,
-        meanwhile: it would count for ever."""
+        """The registration is for this life of the topic; None: it failed. ▲ Ignored if it left or was lost meanwhile:
+        it would count for ever."""
         if (found := self._coming.pop(coming, None)) is not None and life is not None:
             topic_path, link, _ = found
             self._producers.setdefault(topic_path, {})[link, life] = None
             self._topics.setdefault(link, {})[topic_path, life] = None
 
     def leave(self, topic_path: str, link: ConsumerLink, life: int) -> None:
-        """It has no producers of that life any more, 0: of any. ▲ Those of the next life may be there already."""
+        """The connection has no more producers of that life; 0: of any. ▲ It may have some of the next life already."""
         for coming, found in list(self._coming.items()):
             if found == (topic_path, link, life):
                 del self._coming[coming]
@@ -72,7 +72,7 @@ class TopicUsers:
     # ---- counting ---------------------------------------------------------------------------------------------------
 
     def producers(self, topic_path: str, life: int) -> int:
-        """Connections with producers of this topic."""
+        """Number of connections with producers of this life of the topic."""
         found = {link: None for link, known in self._producers.get(topic_path, {}) if known == life}
         coming = {
             link: None for path, link, known in self._coming.values() if path == topic_path and known in (0, life)
@@ -80,7 +80,7 @@ class TopicUsers:
         return len(found | coming)
 
     def consumers(self, topic_path: str, subscription: str | None) -> int:
-        """Members of a subscription, or of all, that are connected or on their way in."""
+        """Number of connected or joining members of a subscription, or of all."""
         found: dict[tuple[GroupKey, str], None] = {}
         for key, links in self._links.items():
             if key[0] == topic_path and subscription in (None, key[1]):
@@ -94,8 +94,8 @@ class TopicUsers:
 
     @contextmanager
     def marking(self, topic_path: str) -> Iterator[None]:
-        """▲ Who comes in it waits, and then reads whether the mark stands: or it would come between the last count and
-        the mark, be told that it is in, and lose what it uses."""
+        """▲ Registrations and joins wait in this context, then check for the mark. Otherwise one could slip between the
+        last count and the mark, succeed, and lose its topic."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._marking.setdefault(topic_path, {})[over] = None
         try:

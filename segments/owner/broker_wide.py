@@ -1,4 +1,4 @@
-"""What all segments of one broker have in common."""
+"""The objects that all segments of one broker share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchers.decisions import DecisionWatch
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BrokerContext:
-    """Made by the broker, handed to each of its segments."""
+    """Holds the broker's shared objects. The broker makes it and passes it to each of its segments."""
 
     store: MetadataStore
     clock: Clock
@@ -33,6 +33,6 @@ class BrokerContext:
     measures: Measures
     op_counter: Callable[[], int]
     topology: Callable[[str], Topology | None]
-    """The layout of a topic (path), as known to this process."""
+    """Returns the layout of a topic (by path), as this process knows it."""
     wake_housekeeping: Callable[[str], None]
     """Called with a segment's path when one of its ledgers was closed."""

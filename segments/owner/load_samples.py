@@ -1,8 +1,7 @@
-"""The load of a broker's segments, published for whoever decides about splits and merges: `/load/<segment>` (PIP-483).
+"""Publishes the load of a broker's segments for autoscale, which splits and merges by it: `/load/<segment>` (PIP-483).
 
-Cheap: rates over the last minute from counters that are there anyway, looked at every ten seconds, and written only
-where they have changed by a quarter since they were last written. A segment under steady load writes once and is
-silent; an idle one writes one zero.
+Cheap: rates over the last minute from existing counters, computed every ten seconds, and written only if they changed
+by a quarter since the last write. A segment under steady load writes once; an idle one writes one zero.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ log = structlog.get_logger(__name__)
 WINDOW_S: Final = 60.0
 CHANGE: Final = 0.25
 LEAST: Final = SegmentLoad(messages_per_s=10, bytes_per_s=100_000)
-"""A change below this is none, whatever its share: of no threshold that anybody would set."""
+"""A change below this never counts, even if it exceeds `CHANGE`: no sensible threshold depends on it."""
 
 
 class Stored(NamedTuple):
-    """What a segment has stored since its broker owns it."""
+    """Messages and bytes that a segment has stored since its broker took it over."""
 
     messages: int
     bytes: int
 
 
 class LoadMeter:
-    """The rates of one segment over the last minute, and whether they are worth telling. Pure."""
+    """Measures the rates of one segment over the last minute, and decides whether to publish them. Pure."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, Stored]] = deque()
         self._told: SegmentLoad | None = None
 
     def measure(self, stored: Stored, now_s: float) -> tuple[SegmentLoad, float] | None:
-        """The load, and the seconds it was measured over; None at the first look."""
+        """The load, and the seconds it was measured over; None at the first call."""
         while len(self._marks) > 1 and now_s - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
         self._marks.append((now_s, stored))
@@ -57,7 +56,7 @@ class LoadMeter:
         return SegmentLoad(messages / window_s, size / window_s), window_s
 
     def worth_telling(self, load: SegmentLoad) -> bool:
-        """Whether it differs enough from what was told last."""
+        """Whether it differs enough from the last published load."""
         told = self._told
         return told is None or any(
             abs(now - then) > max(CHANGE * then, least) for now, then, least in zip(load, told, LEAST, strict=True)
@@ -68,7 +67,7 @@ class LoadMeter:
 
 
 class MeasuredSegment(Protocol):
-    """What the reporter asks a segment."""
+    """A segment, as the reporter reads it."""
 
     path: str
     epoch: int
@@ -82,7 +81,7 @@ class MeasuredSegment(Protocol):
 
 
 class LoadReporter:
-    """Of one broker. `segments`: those it serves at the moment. `every_s`: between looks, 0: never looks."""
+    """Writes the load samples of one broker. `segments`: those it serves now. `every_s`: between rounds; 0: never."""
 
     def __init__(
         self, store: MetadataStore, clock: Clock, segments: Callable[[], Iterable[MeasuredSegment]], *, every_s: float
@@ -94,7 +93,7 @@ class LoadReporter:
         self._meters: dict[tuple[str, int], LoadMeter] = {}
         self._task: asyncio.Task[None] | None = None
         self.written = 0
-        """Samples since the start."""
+        """Number of samples written since the start."""
 
     def start(self) -> None:
         if self._every_s <= 0:
@@ -114,7 +113,7 @@ class LoadReporter:
             await asyncio.sleep(self._every_s)
 
     async def report(self) -> None:
-        """One look at every segment. A sample that cannot be written is written with the next look."""
+        """Measure every segment once. A sample whose write fails is due again in the next round."""
         now_s, commits = self._clock.monotonic(), []
         served = {(one.path, one.epoch): one for one in self._segments() if one.takes_writes}
         self._meters = {key: self._meters.get(key) or LoadMeter() for key in served}
@@ -133,7 +132,7 @@ class LoadReporter:
             taken_ms=self._clock.wall_ms(),
         )
         commit = Commit(
-            # ▲ A former owner would tell of a load that is somebody else's, or leave it behind when all else is erased.
+            # ▲ A former owner could overwrite its successor's load, or leave a record after all others are erased.
             compares=(created_at(keys.owner(segment.path), segment.epoch),),
             puts=(Put(keys.load(segment.path), records.encode(sample)),),
         )

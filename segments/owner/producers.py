@@ -1,4 +1,4 @@
-"""One connection's hold on one producer of a segment."""
+"""The session of one producer on one connection to a segment."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 OnClosed = Callable[[TxnError, int], None]
-"""Called with why it is over, and, where that is a seal, the last sequence id that is stored here."""
+"""Called with the error that ended the session and, after a seal, the producer's last sequence id stored here."""
 
 
 class ProducerSession:
-    """`on_closed` hears once why it is over, unless the client closes it itself."""
+    """Passes on one producer's sends. Calls `on_closed` once when the session ends, unless the client closes it."""
 
     def __init__(self, segment: Segment, name: str, token: int, line: ProducerLine, on_closed: OnClosed) -> None:
         self._segment = segment
@@ -29,20 +29,20 @@ class ProducerSession:
         self.error: TxnError | None = None
 
     def send(self, entry: IncomingEntry, reply: SendReply) -> None:
-        """See `Pipeline.send`. Raises why the session is over, once it is."""
+        """See `Pipeline.send`. Raises the error that ended the session."""
         if self.error is not None:
             raise self.error
         self._segment.pipeline.send(self.line, self._token, entry, reply)
 
     def end(self, error: TxnError, last_sequence_id: int = NOTHING_STORED) -> None:
-        """From the segment's side: fenced, or the segment is gone; or it is sealed: `last_sequence_id` is the last of
-        what is stored here of this producer, for good."""
+        """End the session from the segment's side: fenced, the segment is gone, or it is sealed. After a seal
+        `last_sequence_id` is this producer's last one stored here, for good."""
         on_closed, self._on_closed, self.error = self._on_closed, None, error
         if on_closed is not None:
             on_closed(error, last_sequence_id)
 
     def close(self) -> None:
-        """From the client's side. What is in flight goes on."""
+        """End the session from the client's side. Sends in flight go on."""
         if self._on_closed is not None:
             self._on_closed = None
             self.error = NotOwner(f"producer {self._name} was closed: open it again")

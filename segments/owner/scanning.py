@@ -1,4 +1,4 @@
-"""Heads of stored entries, a page at a time: what a reader needs to know of a range without reading it."""
+"""Reads heads of stored entries a page at a time: a client plans its reads of a range without the messages."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from txnwire.turns import in_turns
 T = TypeVar("T")
 
 PAGE_ENTRIES: Final = 10_000
-"""Of a page, at most, whatever is asked for: a quarter of a megabyte on the wire."""
+"""The most entries of a page, even if a client asks for more: a quarter of a megabyte on the wire."""
 
 PAGE_READ_BYTES: Final = 64 * 1024 * 1024
-"""Read for one page, about. Entries are read whole, so this, and not their number, bounds how long a page takes."""
+"""About the most read for one page. Entries are read whole, so their bytes, not their number, bound its time."""
 
 HEADS_AT_ONCE: Final = 500
-"""Made in one turn of the event loop."""
+"""Heads made in one turn of the event loop."""
 
 
 class _Row(NamedTuple):
-    """Of one entry what is a number, in the order of the columns of `pb.HeadColumns`."""
+    """The numbers of one entry's head, in the order of the columns of `pb.HeadColumns`."""
 
     ledger_id: int
     entry_id: int
@@ -41,13 +41,13 @@ class _Row(NamedTuple):
 
 
 class Heads:
-    """Of one page."""
+    """Collects the heads of one page, and encodes them."""
 
     def __init__(self, is_aborted: Callable[[TxnId, int], bool]) -> None:
         self._is_aborted = is_aborted
         self._rows: list[_Row] = []
         self._txn_ids: dict[tuple[int, int], tuple[int, TxnId]] = {}
-        """By their bits, most first: their places, from 1."""
+        """Bits (most, least) of a transaction id → (its place, from 1, and the id)."""
         self._names: dict[tuple[str, int], int] = {}
         self._pieces: dict[int, pb.PieceHead] = {}
 
@@ -82,7 +82,7 @@ class Heads:
         )
 
     def _txn(self, metadata: pb.EntryMetadata, writer: int) -> tuple[int, bool]:
-        """The place of the entry's transaction, and whether it is aborted, or this writer of it does not count."""
+        """The place of the entry's transaction, and whether it is aborted or this writer does not count."""
         bits = metadata.txnid_most_bits, metadata.txnid_least_bits
         found = self._txn_ids.get(bits)
         if found is None:
@@ -117,7 +117,7 @@ class Heads:
         )
 
     def one_by_one(self) -> list[pb.EntryHead]:
-        """For older programs."""
+        """The heads as messages, for older clients."""
         bits = [(0, 0), *self._txn_ids]
         return [
             pb.EntryHead(
@@ -141,7 +141,7 @@ def _unless_zero(column: tuple[T, ...]) -> tuple[T, ...]:
 
 
 class ScannedPage(NamedTuple):
-    """`through`: the last position that was looked at. `ended`: nothing that is stored follows up to the end."""
+    """`through`: the last position scanned. `ended`: no stored entry follows up to the requested end."""
 
     heads: Heads
     through: Position
@@ -151,9 +151,9 @@ class ScannedPage(NamedTuple):
 async def scan(
     segment: Segment, after: Position, end: Position, *, max_entries: int, skip_trimmed: bool, read_bytes: int
 ) -> ScannedPage:
-    """The heads of (after, end], as many as make a page. Raises `DataTrimmed`, `DataCorrupt`, `NotOwner`.
+    """The heads of (after, end], at most one page. Raises `DataTrimmed`, `DataCorrupt`, `NotOwner`.
 
-    One read of `read_bytes` at a time, of which nothing but the heads is kept."""
+    Reads `read_bytes` at a time and keeps only the heads."""
     ledgers = segment.ledgers
     heads = Heads(segment.buffer.is_aborted)
     through, read = after, 0
@@ -176,7 +176,7 @@ async def scan(
         async for some in in_turns(found[: max_entries - len(heads)], HEADS_AT_ONCE):
             segment.check()
             if some[0][0] <= ledgers.trimmed_through:
-                break  # ▲ meanwhile: what was aborted in a ledger is forgotten with it
+                break  # ▲ trimmed meanwhile, and its aborted transactions are forgotten
             for position, entry in some:
                 heads.add(position, entry)
                 through = position

@@ -1,11 +1,11 @@
-"""Sealing a segment for a split or a merge, by its owner (DESIGN §8; scenarios S3, S4, S10).
+"""Seals a segment for a split or a merge, by its owner (DESIGN §8; scenarios S3, S4, S10).
 
     the topic's record tells of the change ─► hold sends back ─► finish what is in flight ─► close the ledger
         ─► ▲ seal in `/ledger`, if the record still stands ─► tell the producers ─► the layout has it as sealed: end
                                                                             └─► given up: go on in a new ledger
 
-Sends that come meanwhile wait; nobody is told of a seal that does not stand. A seal that stands may still be taken
-back, until the layout has the segment as sealed: only then is anybody who reads told of its end.
+Sends wait meanwhile; producers learn only of a seal that stands in `/ledger`. Such a seal may still be taken back until
+the layout lists the segment as sealed: only then do readers learn of its end.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = structlog.get_logger(__name__)
 
 
 class Sealing:
-    """Of one segment. One thing is done at a time: sealing it, or taking a seal back."""
+    """Seals one segment, and takes a seal back. Does one of them at a time."""
 
     def __init__(self, store: MetadataStore, segment: Segment, *, wait_s: float) -> None:
-        """`wait_s`: how long what is in flight may take to end."""
+        """`wait_s`: how long operations in flight may take to end."""
         self._store = store
         self._segment = segment
         self._wait_s = wait_s
@@ -60,11 +60,10 @@ class Sealing:
     # ---- sealing ----------------------------------------------------------------------------------------------------
 
     async def seal(self, change_id: str) -> Seal:
-        """Repeating it joins the one under way, or finds it done.
+        """Seal the segment. A repeated call joins the running one, or finds it done.
 
-        Raises `InvalidArgument` where the topic's record does not tell of such a change of this segment, `NotAllowed`
-        while something else is done here, `Timeout` where what is in flight did not end, `NotOwner`,
-        `StoreUnavailable`."""
+        Raises `InvalidArgument` if the topic's record has no such change of this segment, `NotAllowed` while another
+        change is handled here, `Timeout` if operations in flight did not end, `NotOwner`, `StoreUnavailable`."""
         segment = self._segment
         segment.check()
         if segment.ledgers.record.sealed_by != change_id:
@@ -96,12 +95,12 @@ class Sealing:
 
     async def _seal(self, change_id: str) -> None:
         segment = self._segment
-        # ▲ A late request, of a change that was given up since: nothing happens, nobody waits.
+        # ▲ A late request for a change given up since must hold no sends back.
         topic = await self._look(change_id)
         if topic is None:
             raise InvalidArgument(f"{self._name.topic} tells of no change {change_id} of {segment.path}")
         with self._holding_back():
-            if segment.ledgers.sealed:  # for a change that was given up: no two of one segment are under way
+            if segment.ledgers.sealed:  # by a change that was given up: a segment has one change at a time
                 await segment.pipeline.unseal(topic)
             await self._wait_idle()
             await segment.pipeline.seal(change_id, _Looks(self, change_id, topic))
@@ -109,7 +108,7 @@ class Sealing:
 
     @contextmanager
     def _holding_back(self) -> Iterator[None]:
-        """▲ Nothing is admitted while it is open whether there is a ledger for it; it is told what has come of that."""
+        """▲ Admit no send while no ledger may be there for it; afterwards fail the held ones or admit them."""
         segment = self._segment
         segment.pipeline.hold_back()
         try:
@@ -128,7 +127,7 @@ class Sealing:
             raise Timeout(f"{self._segment.path}: what is in flight did not end within {self._wait_s} s") from error
 
     async def _look(self, change_id: str) -> KeyValue | None:
-        """The topic's record as it stands now, if it tells of this change of this segment. Raises `StoreUnavailable`,
+        """The topic's record as stored now, if it has this change of this segment. Raises `StoreUnavailable`,
         `DataCorrupt`."""
         record = await self._store.get(keys.topic(self._name.topic.path))
         if record is None or (topology := read_topology(record)).deleting:
@@ -136,11 +135,11 @@ class Sealing:
         change = find_change(topology, change_id)
         return record if change is not None and self._name.segment_id in change.parents else None
 
-    # ---- what becomes of a seal -------------------------------------------------------------------------------------
+    # ---- after a seal -----------------------------------------------------------------------------------------------
 
     def follow(self, topology: Topology) -> None:
-        """`topology`: some layout of the topic, perhaps an old one. A segment is sealed for good once any layout says
-        so; whether its change was given up the store is asked."""
+        """`topology`: a layout of the topic, perhaps an old one. A segment is sealed for good once any layout says so;
+        only the store tells whether its change was given up."""
         ledgers = self._segment.ledgers
         if not ledgers.sealed or ledgers.ended or self._task is not None:
             return
@@ -157,8 +156,8 @@ class Sealing:
         self._segment.seal_is_final()
 
     async def _take_back(self) -> None:
-        """▲ The change was given up: this owner, or one that came since, goes on where it was. The store is asked,
-        as a directory that lags shows the layout from before the change."""
+        """▲ The change was given up: open the segment again. Reads the store first, as a directory that lags shows the
+        layout from before the change."""
         record = await self._store.get(keys.topic(self._name.topic.path))
         if record is None or (topology := read_topology(record)).deleting:
             return
@@ -174,7 +173,7 @@ class Sealing:
 
 
 class _Looks:
-    """The topic's record: first as it was read before the sends were held back, then anew each time."""
+    """Returns the topic's record: first the one read before sends were held back, then a new read each time."""
 
     def __init__(self, sealing: Sealing, change_id: str, first: KeyValue) -> None:
         self._sealing = sealing

@@ -1,4 +1,4 @@
-"""One segment owned by this broker: its pipeline, transaction buffer, subscriptions and readers, and its end."""
+"""One segment owned by this broker: its pipeline, transaction buffer, subscriptions, readers, and how it stops."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 
 
 class Segment:
-    """Made by `take_over.take_over_segment`. `on_lost` is called once, when it cannot go on here (the broker then drops
-    it); `on_doubt` when it should be checked whether it still has its owner."""
+    """Serves one owned segment. Made by `take_over.take_over_segment`. Calls `on_lost` once, when it cannot go on here
+    (the broker then drops it), and `on_doubt` when the broker should check that it still owns the segment."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Segment:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Serve. Everything it was recovered from has been taken in."""
+        """Begin to serve. Recovery is complete."""
         self._shared.caches.join(self._cache)
         for target in self._targets:
             self._shared.clean_up.add(target)
@@ -147,15 +147,15 @@ class Segment:
         return (self._writes, *self.subscriptions.targets)
 
     def check(self) -> None:
-        """Raises why the segment is over, once it is; `NotOwner` where it may be without having heard of it: what a
-        broker knew before a long pause is no answer (L3)."""
+        """Raises the error that ended the segment, or `NotOwner` if its broker's lease may have expired: after a long
+        pause the broker must not answer from old state (L3)."""
         if self._over is not None:
             raise self._over
         if not self._may_ack():
             raise NotOwner(f"{self.path}: its broker's lease may have expired, look up the owner again")
 
     def lost(self, error: TxnError) -> None:
-        """▲ Ownership or the ledger is lost: everyone who waits hears it now, nothing more is written or acked (R4)."""
+        """▲ Ownership or the ledger is lost: fail all that wait now, and write and ack nothing more (R4)."""
         if self._over is None:
             log.warning("segment_lost", segment=self.path, epoch=self.epoch, error=str(error))
             if isinstance(error, LedgerFailed):
@@ -164,7 +164,7 @@ class Segment:
             self._on_lost(self, error)
 
     def stop(self, error: TxnError) -> None:
-        """Let go of everything at once, telling producers and consumers `error`. Idempotent."""
+        """Release everything at once, and close producers and consumers with `error`. Idempotent."""
         if self._over is not None:
             return
         self._over = error
@@ -188,14 +188,14 @@ class Segment:
         await self.dispatcher.wait_closed()
 
     async def wait_kept(self) -> None:
-        """Until a round of housekeeping that was under way as the segment was stopped has ended. No other begins."""
+        """Wait for a round of housekeeping that ran when the segment was stopped. No other one begins."""
         async with self._one_round:
             return
 
     async def hand_over(self, *, timeout_s: float) -> None:
-        """Finish what is in flight, write everything, close the ledger; then stop. A successor has nothing to recover.
+        """Finish operations in flight, write everything, close the ledger; then stop. A successor recovers nothing.
 
-        Whatever does not end within `timeout_s` is left to the successor, as after a crash.
+        The successor recovers what does not end within `timeout_s`, as after a crash.
         """
         error = NotOwner(f"{self.path}: its broker is shutting down, look up the owner again")
         self.pipeline.refuse(error)
@@ -222,8 +222,8 @@ class Segment:
             raise SegmentSealed(f"{self.path} is sealed: look up the layout again")
         connected = self._dedup.connect(name, incarnation, self._shared.clock.monotonic())
         if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
-            # ▲ Only another incarnation is another producer. This one may have come twice, in any order: an opening
-            # it gave up on, delayed on its way, must not tell it that it is fenced for good.
+            # ▲ Only another incarnation is another producer. The same one may open twice, in any order: a delayed
+            # opening that it gave up on must not fence it for good.
             if fenced.line.key == (name, incarnation):
                 fenced.end(NotOwner(f"producer {name} was opened anew: open it again"))
             else:
@@ -235,13 +235,13 @@ class Segment:
         return session, connected.last_sequence_id
 
     def last_sequence_id(self, name: str, incarnation: int) -> int:
-        """Of what is stored of this producer, -1 for nothing; final once the segment is sealed, ▲ for whoever owns it
-        (dedup is in the footer)."""
+        """The last sequence id stored for this producer, -1 for none; final once the segment is sealed, ▲ under any
+        owner (dedup is in the footer)."""
         self.check()
         return self._dedup.last_sequence_id(name, incarnation)
 
     def end_producers(self) -> None:
-        """The seal stands: everybody is told, each what is stored of its own, and then what was held back fails."""
+        """The seal stands: close every producer with its last stored sequence id, then fail the sends held back."""
         error = SegmentSealed(f"{self.path} is sealed: look up the layout again")
         sessions, self._sessions = self._sessions, {}
         for token, session in sessions.items():
@@ -252,13 +252,13 @@ class Segment:
         self.pipeline.refuse_held(error)
 
     def seal_is_final(self) -> None:
-        """The layout has the segment as sealed: what ends is told to whoever reads."""
+        """The layout lists the segment as sealed: tell readers and consumers its end."""
         for subscription in self.subscriptions:
             self.subscriptions.wake_clean_up(subscription)
         self.dispatcher.wake()
 
     def producer_closed(self, token: int, line: ProducerLine) -> None:
-        """By `ProducerSession.close`."""
+        """Called by `ProducerSession.close`."""
         self._sessions.pop(token, None)
         self._dedup.disconnect(token, self._shared.clock.monotonic())
         self.pipeline.retire(line)
@@ -275,14 +275,14 @@ class Segment:
         whole: bool | None = None,
         permits_are_kib: bool = False,
     ) -> DispatchConsumer:
-        """`of_snapshot`: from one on, or up to one. `whole`: whether it fails where something is trimmed that it was to
-        read, or goes on behind that; None: by what it starts from. Raises `DataCorrupt`, `NotOwner`, `Timeout`,
-        `DataTrimmed`; `InvalidArgument` for a snapshot that is of another cluster."""
+        """`of_snapshot`: it reads from a snapshot on, or up to one. `whole`: True: it fails if an entry it had to read
+        is trimmed; False: it skips that; None: derived from its start. Raises `DataCorrupt`, `NotOwner`, `Timeout`,
+        `DataTrimmed`; `InvalidArgument` for a snapshot of another cluster."""
         if min_revision:
             await self.wait_followed(min_revision, patience_s=READER_PATIENCE_S)
-        self.check()  # ▲ what was confirmed before a long pause says nothing about the snapshot
+        self.check()  # ▲ after a long pause `last_confirmed` is too old to judge the snapshot
         if isolation is Isolation.SNAPSHOT and end is not None and end > self.last_confirmed:
-            # What was confirmed stays so over every change of owner: its reader would wait for ever.
+            # Confirmed entries survive every change of owner, so the reader would wait for ever.
             raise InvalidArgument(
                 f"the snapshot ends at {end} in {self.path}, which reaches to {self.last_confirmed}: it is of another "
                 "cluster, or of a topic that was deleted since"
@@ -291,7 +291,7 @@ class Segment:
         latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
         point = await resolve_start(start, self.path, self.ledgers, latest)
         self.check()
-        # ▲ A place that is named is one that an older snapshot was read to, also the very beginning; "earliest" is not.
+        # ▲ A named position is the end of an older snapshot, also the very beginning; "earliest" is not.
         named = start.segment == self.path or point.after > EARLIEST
         if whole is None:
             whole = isolation is Isolation.SNAPSHOT or (of_snapshot and named)
@@ -319,11 +319,11 @@ class Segment:
 
     @property
     def shown_revision(self) -> int:
-        """Whatever is visible here was decided at or before it."""
+        """Every visible transaction here was decided at or before this revision."""
         return self._shared.decisions.shown_revision
 
     async def wait_followed(self, revision: int, *, patience_s: float | None = None) -> None:
-        """Until every decision up to `revision` counts here; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""
+        """Wait until decisions are followed to `revision`; `patience_s` as in `DecisionWatch`. Raises `Timeout`."""
         wait_s = self._shared.settings.follow_wait_s
         await self._shared.decisions.wait_followed(revision, timeout_s=wait_s, patience_s=patience_s)
 
@@ -336,7 +336,7 @@ class Segment:
         self.subscriptions.decided(decision)
 
     def header_absent(self, txn_id: TxnId) -> None:
-        """▲ Still pinned; but perhaps somebody else owns the segment and has finished it."""
+        """▲ Keep it pinned, and check ownership: another owner may have completed the transaction."""
         log.warning("header_absent", segment=self.path, transaction=str(txn_id))
         self._on_doubt(self)
 
@@ -346,8 +346,8 @@ class Segment:
         self._membership.add(txn_id)
 
     def let_go(self, txn_id: TxnId) -> None:
-        """Also of one whose decision was delivered: while that waited for an op in flight, another op of it, that was
-        to be refused, has asked for it again."""
+        """Drop the transaction unless it is held here. Also after its decision was delivered: while that waited for an
+        op in flight, another op, refused later, may have added it again."""
         if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):
             self._membership.drop(txn_id)
         self.cuts.woken()
@@ -408,17 +408,17 @@ class Segment:
     async def checkpoint(self) -> None:
         if self.ledgers.ended:
             await self.ledgers.keep_footer(await snapshot_in_turns(self._dedup, self._shared.clock.monotonic()))
-        elif not self.ledgers.sealed:  # nor only while there is a writer: one may be on its way, as the log rolls
+        elif not self.ledgers.sealed:  # also without a writer: the log may be rolling to a new ledger
             await self.pipeline.checkpoint()
 
     @property
     def open_bytes(self) -> int:
-        """Of entries in the open ledger."""
+        """Bytes of entries in the open ledger."""
         return 0 if self.ledgers.writer is None else self.ledgers.writer.appended_bytes
 
     async def forgotten(self) -> bool:
-        """Whether nothing of the segment is left that anybody could want: sealed for good, every entry trimmed (or
-        never there), no transaction, no aborted record, its producers forgotten. It stays so: nothing can come.
+        """Whether the segment holds nothing more: sealed for good, every entry trimmed (or none written), no
+        transaction, no aborted record, its producers forgotten. Once true it stays true.
 
         Raises `NotOwner`, `StoreUnavailable`."""
         self.check()
@@ -452,8 +452,7 @@ class Segment:
     # ---- statistics -------------------------------------------------------------------------------------------------
 
     def users(self, subscription: str | None) -> tuple[int, int]:
-        """How many producers, and how many consumers and readers, are connected; with `subscription`, its consumers
-        alone."""
+        """Numbers of connected producers, and of consumers and readers; with `subscription`, only its consumers."""
         consumers = [
             len(one.consumers)
             for one in self.subscriptions.statistics()
@@ -465,7 +464,7 @@ class Segment:
         return len(self._sessions), readers + sum(consumers)
 
     def statistics(self, *, pins: int = PINNING_SHOWN) -> SegmentStatistics:
-        """`pins`: how many of the transactions that hold readers back are told at most."""
+        """`pins`: the most transactions to list in `pinning`."""
         buffer = self.buffer.statistics()
         pinning = tuple(self.buffer.pinning(pins))
         last = self.buffer.last_confirmed
@@ -479,7 +478,7 @@ class Segment:
             max_read_position=self.buffer.max_read_position,
             buffer=buffer,
             pinning=pinning,
-            # An op record comes before its data: what holds back may stand where nothing is yet.
+            # An op record precedes its data: a transaction may pin at a position without an entry so far.
             entries_behind=tuple(max(0, self.ledgers.entries_between(position, last)) for _, position in pinning),
             open_transactions=buffer.open,
             inflight=self.pipeline.inflight,
@@ -499,7 +498,7 @@ class Segment:
 
 
 def _for_clients(error: TxnError, path: str) -> TxnError:
-    """What producers and consumers are told: something that makes them look for the next owner."""
+    """The error for producers and consumers: one that makes them look up the next owner."""
     if isinstance(error, NotOwner | Timeout):
         return error
     return NotOwner(f"{path} is being taken over anew ({error}): look up the owner again")

@@ -1,4 +1,4 @@
-"""A segment's answers to a cut: how far it is resolved, and, later, where it ends (DESIGN §10)."""
+"""A segment's two answers to a cut: its resolved position, and later its end (DESIGN §10)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from txnwire.turns import taking_turns
 from watchers.visibility import BufferCut, TransactionBuffer
 
 NOTED_FOR_S: Final = 30.0
-"""How long decisions are noted after a cut's first question: longer than a controller tries the rest of it."""
+"""How long decisions are noted after a cut's first question: longer than a controller retries the second one."""
 
 PATIENCE_S: Final = 0.02
-"""How long a cut waits for events of the watch before it reads the headers of what is held. R is seldom the revision of
-an event under `/txn/`, and on a quiet system no event would ever say that it is followed."""
+"""How long a cut waits for watch events before it reads the headers of held transactions. R is seldom the revision of
+an event under `/txn/`, and on a quiet system no event would ever confirm that it is followed."""
 
 READER_PATIENCE_S: Final = 0.1
-"""The same of a reader that begins. It was told of a revision, mostly that of an event, which is on its way then."""
+"""The same for a reader that begins: its revision is mostly that of an event, which is then on its way."""
 
 
 class SegmentCuts:
-    """`check` raises why the segment cannot answer; `wait_followed` waits for decisions up to a revision. `woken` is to
-    be called whenever an operation that was in flight has ended, and when the segment is over."""
+    """Answers the cuts of one segment. `check` raises if the segment cannot answer; `wait_followed` waits for decisions
+    up to a revision. Call `woken` whenever an operation in flight has ended, and when the segment stops."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SegmentCuts:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     def begin(self) -> Position:
-        """The first answer: all up to here is decided. From now on, for a while, decisions are noted for the second."""
+        """The first answer: everything up to here is decided. Notes decisions from now on for the second answer."""
         self._check()
         self._noting = True
         self._noted_until_s = self._clock.monotonic() + NOTED_FOR_S
@@ -58,14 +58,14 @@ class SegmentCuts:
     async def answer(self, revision: int, resolved: Position) -> BufferCut:
         """The second answer, for a cut at `revision`.
 
-        ▲ Only once decisions are followed to `revision` and no transaction decided by then has an operation in flight:
-        its entry would come to stand behind the end, and the cut would hold the rest of it. Raises `NotOwner`,
-        `Timeout` (among others if it was begun so long ago that decisions are not noted any more).
+        ▲ Waits until decisions are followed to `revision` and no transaction decided by then has an operation in
+        flight: its entry would land behind the end, and the cut would hold only the rest of it. Raises `NotOwner`,
+        `Timeout` (also if the cut began so long ago that decisions are no longer noted).
         """
         await self._wait_followed(revision)
         await self._wait_settled(revision)
         self._check()
-        found = await taking_turns(self._buffer.cut(revision, resolved))  # ▲ begun in this turn: see there
+        found = await taking_turns(self._buffer.cut(revision, resolved))  # ▲ must begin in this turn: see there
         if found is None:
             raise Timeout(f"{self._segment}: a cut at revision {revision} was begun too long ago: begin it again")
         return found
@@ -91,7 +91,7 @@ class SegmentCuts:
             self._waiters.pop(waiter, None)
 
     def woken(self) -> None:
-        """Look again whether what a cut waits for has come; and whether decisions need no noting any more."""
+        """Let waiting cuts check again, and stop noting decisions after `NOTED_FOR_S`."""
         if self._waiters:
             for waiter in list(self._waiters):
                 if not waiter.done():

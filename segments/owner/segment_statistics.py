@@ -1,4 +1,4 @@
-"""What a segment tells of itself."""
+"""The statistics of a segment."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PINNING_SHOWN = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
-    """`recovery_s`: what its take-over took. `pinning`: the transactions that hold readers back first, with their first
-    positions here, at most 100; `entries_behind`: of each of them, how many entries stand behind that position.
-    `kept_bytes`: of entries, in all its ledgers. `aborted_in_store`: aborted records in etcd, in no sidecar."""
+    """`recovery_s`: time of its take-over. `pinning`: the transactions that hold readers back, earliest first, with
+    their first positions here, at most 100; `entries_behind`: for each of them, the entries behind that position.
+    `kept_bytes`: of entries, in all its ledgers. `aborted_in_store`: aborted records in etcd, not in a sidecar."""
 
     path: str
     epoch: int

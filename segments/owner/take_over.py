@@ -1,9 +1,9 @@
-"""From an ownership epoch to a serving segment: recovery exactly as DESIGN §6 orders it (R1, R2, R5, R6).
+"""Recovers a segment under a new ownership epoch, in the order of DESIGN §6 (R1, R2, R5, R6).
 
     join decisions → fence and close the old ledger, its length into /ledger → etcd state at one revision → entry
     headers behind the watermark → dedup from the last footer and the tail → decided leftovers → decisions since
 
-Cost: open transactions and the tail, never history.
+Its cost grows with the open transactions and the tail, never with history.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ENTRIES_AT_ONCE = 1000
 DECISIONS_AT_ONCE = 200
 ACKS_AT_ONCE = 500
 FOOTER_AFTER_ENTRIES = 1024
-"""Scanning more entries than this for dedup is not to happen twice: the closed ledger gets the footer it lacks."""
+"""After scanning more entries than this for dedup, the closed ledger gets its missing footer: no second scan."""
 
 
 class _Joining:
-    """Stands in for the segment while it is made: nothing is delivered before `Membership.loaded`."""
+    """Stands in for the segment while it is made: no decision is delivered before `Membership.loaded`."""
 
     def __init__(self) -> None:
         self.segment: Segment | None = None
@@ -66,13 +66,13 @@ async def take_over_segment(
     on_lost: Callable[[Segment, TxnError], None],
     on_doubt: Callable[[Segment], None],
 ) -> Segment:
-    """A serving segment. On any error, cancellation included, nothing is left behind: no watch, no open ledger (R4).
+    """Recover and start a segment. On any error or cancellation it leaves no watch and no open ledger behind (R4).
 
     Raises `NotOwner`, `DataCorrupt` (R5), `StoreUnavailable`, `Timeout`, `LedgerFailed`.
     """
     begun_s = shared.clock.monotonic()
     joining = _Joining()
-    # ▲ Joined before anything is read: a decision made while the segment loads is kept for it.
+    # ▲ Join before any read: a decision made while the segment loads is then kept for it.
     membership = shared.decisions.join(joining)
     ledgers = SegmentLog(
         shared.store,
@@ -90,7 +90,7 @@ async def take_over_segment(
         buffer = await state.transaction_buffer(
             last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers)
         )
-        # ▲ What of it has left etcd is aborted all the same, before anything is read.
+        # ▲ Aborted records that have left etcd for sidecars must be loaded before the first read.
         for ledger_id, aborted in (await ledgers.load_sidecars()).items():
             buffer.in_sidecar(ledger_id, aborted)
             await asyncio.sleep(0)
@@ -133,7 +133,7 @@ async def take_over_segment(
 
 
 def _fenced_below(ledgers: SegmentLog) -> Position:
-    """The place before the ledger this owner has opened: everything older was fenced by it."""
+    """The place before the ledger that this owner opened: opening it fenced everything older."""
     return ledgers.last_confirmed if ledgers.writer is None else Position(ledgers.writer.ledger_id, -1)
 
 
@@ -145,9 +145,9 @@ async def _scan(
     *,
     now_s: float,
 ) -> int:
-    """Read the headers of the tail; returns how many. An open transaction pins at its own first entry here (R1).
+    """Read the headers of the tail; returns their number. An open transaction pins at its own first entry here (R1).
 
-    ▲ Dedup is rebuilt from the last footer, not from the watermark: entries below the watermark are decided, but their
+    ▲ Rebuild dedup from the last footer, not from the watermark: entries below the watermark are decided, but their
     producers may still resend them.
     """
     covered, snapshot = await ledgers.last_footer()
@@ -156,7 +156,7 @@ async def _scan(
     replayed = scanned = 0
     async for position, metadata in _headers(ledgers, min(watermark, covered)):
         scanned += 1
-        if scanned % turn_size(ENTRIES_AT_ONCE) == 0:  # of the smallest, one read has tens of thousands
+        if scanned % turn_size(ENTRIES_AT_ONCE) == 0:  # one read holds tens of thousands of small entries
             await asyncio.sleep(0)
         if position > watermark and (txn_id := txn_of(metadata)) is not None:
             buffer.scanned(txn_id, metadata.writer, position)
@@ -179,13 +179,13 @@ async def _headers(ledgers: SegmentLog, after: Position) -> AsyncIterator[tuple[
 
 
 async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
-    """Cursors, and ▲ every pending ack restored (P5) before any consumer attaches."""
+    """Load cursors, and ▲ restore every pending ack (P5) before any consumer attaches."""
     for name in state.subscriptions:
         table, stored = segment.subscriptions, state.cursor_blocks.get(name, ())
         try:
             definition = await table.definition(name)
         except SubscriptionNotFound:
-            # Deleted; what is left of it still has to be decided and cleaned.
+            # Deleted: its remaining acks must still be decided and cleaned up.
             type, cursor = STREAM, table.cursor(None, EARLIEST, stored)
         else:
             type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
@@ -200,7 +200,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
 
 
 async def _apply_decisions(segment: Segment, state: SegmentState) -> None:
-    """Decided leftovers, ▲ before the first read: what was aborted is in the aborted set from the start (R2)."""
+    """Apply decided leftovers, ▲ before the first read: the aborted set is complete from the start (R2)."""
     async for part in in_turns(state.decisions, DECISIONS_AT_ONCE):
         for decision in part:
             segment.decide(decision)

@@ -1,4 +1,4 @@
-"""What a cumulative ack means for a cursor where some of what it covers is kept out of it. Pure."""
+"""Computes what a cumulative ack adds to a cursor if some messages that it covers are left out. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from watchers.acks import BLOCK_ENTRIES, WHOLE, AckPosition, Block, LeftOut, bit
 
 
 class CursorLedgers(Protocol):
-    """The segment's ledgers, as far as a cursor cares."""
+    """The segment's ledgers, as a cursor uses them."""
 
     def next_after(self, position: Position) -> Position:
-        """The place of the entry behind `position`: an entry that exists, or where the next one will be appended. Entry
-        id -1 is the place before a ledger's first."""
+        """The position of the entry behind `position`: an existing entry, or the place of the next append. Entry id -1
+        is the place before a ledger's first entry."""
 
 
 def acks_around(ledgers: CursorLedgers, ack: AckPosition, kept: LeftOut) -> tuple[dict[Block, int], list[AckPosition]]:
-    """What lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept` names,
-    which lies up to `ack`. As bitmaps of whole entries by block, and entries of which a part is left. O(blocks and
-    parts)."""
+    """The messages from the first of `kept` up to those that `ack` names, without those that `kept` names; all of
+    `kept` lies up to `ack`. As bitmaps of whole entries by block, and entries acked in part. O(blocks and parts)."""
     run: dict[Block, int] = {}
     _add_run(ledgers, run, kept.first, ack.position if ack.indexes == WHOLE else _before(ack.position))
     out = dict(kept.whole)
@@ -42,7 +41,7 @@ def _before(position: Position) -> Position:
 
 
 def _add_run(ledgers: CursorLedgers, blocks: dict[Block, int], after: Position, last: Position) -> None:
-    """Add the entries behind `after` up to `last` to the bitmaps of their blocks."""
+    """Set the entries behind `after` up to `last` in the bitmaps of their blocks."""
     position = ledgers.next_after(after)
     while position <= last:
         block = ledger_id, number = block_of(position)
@@ -54,7 +53,7 @@ def _add_run(ledgers: CursorLedgers, blocks: dict[Block, int], after: Position, 
 
 
 def _last_entry(ledgers: CursorLedgers, position: Position, end: int) -> int:
-    """The last one of that ledger, which another one follows, up to `end`."""
+    """The last entry up to `end` of the ledger of `position`, which another ledger follows."""
     ledger_id, first = position
     others = range(first, end)
     return first + bisect_left(

@@ -1,12 +1,11 @@
-"""What a subscription has consumed of one segment: a mark-delete position, and bitmaps of what is acked beyond. Pure.
+"""Keeps what a subscription has acked in one segment: a mark-delete position, and bitmaps beyond it. Pure.
 
-Everything at or below the mark-delete position is acked. Beyond it, entries are acked individually, kept by *block* of
-4 096 positions of one ledger; entries of which only some messages are acked are kept by index. Both are bounded: past
-the bound an ack is refused with `Overloaded`, unless room was promised for it. State only grows (P6): acking twice, in
-any order, changes nothing.
+Everything at or below the mark-delete position is acked. Beyond it, whole entries are kept by *block* of 4 096
+positions of one ledger, and entries acked in part by message index. Both are bounded: past the bound an ack is refused
+with `Overloaded`, unless room was promised for it. State only grows (P6): repeated or reordered acks change nothing.
 
 On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark` with the mark-delete position, one record
-`<ledger>-<n>` per block, and `<ledger>-<n>-<m>` for what of it would make that one too large
+`<ledger>-<n>` per block, and pages `<ledger>-<n>-<m>` for what would make that one too large
 (`segments.subscription.partial_acks`). Each is rewritten on its own, comparing its mod revision ▲ (P11).
 Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ranges).
 """
@@ -29,7 +28,7 @@ from watchers.acks import WHOLE, AckPosition, LeftOut, block_of, names_all
 from watchers.pending_acks import BlockWrite
 
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
-"""What the entries acked in part take of the store, of one subscription in one segment."""
+"""Bytes of the store for the entries acked in part of one subscription in one segment."""
 MARK: Final = "mark"
 
 
@@ -42,8 +41,8 @@ class CursorStatistics:
 
 
 class _Block(Record):
-    """`acked`: bitmap of whole entries. `parts`: the entries acked in part. `holds`: acks that may still come and for
-    which room was promised."""
+    """Holds the acks of one block. `acked`: bitmap of whole entries. `parts`: the entries acked in part. `holds`: acks
+    that may still come and have room promised."""
 
     __slots__ = ("acked", "holds", "parts")
 
@@ -69,9 +68,9 @@ def _bitmap(text: str) -> int:
 
 
 class Cursor:
-    """`start`: the last position *not* to be delivered. `max_blocks`, `max_partial` entries acked in part of at most
-    `partial_bytes` in the store: the bound. The first unacked entry may always be acked, whatever the bound, so a full
-    cursor never stays full for want of room. `record_bytes`: of the entries acked in part in one record."""
+    """Applies acks and plans the writes that persist them. `start`: the last position *not* to be delivered. The bound:
+    `max_blocks`, and `max_partial` entries acked in part of at most `partial_bytes` in the store. The first unacked
+    entry may always be acked, so a full cursor can always empty. `record_bytes`: of such entries in one record."""
 
     def __init__(
         self,
@@ -86,13 +85,13 @@ class Cursor:
         self._ledgers = ledgers
         self._mark = start
         self._generation = 0
-        """Counts all changes, so that no two states of a block ever bear the same number."""
+        """Counts all changes, so that no two states of a block share a number."""
         self._mark_generation = 0
         self._mark_stored = 0
         self._mark_mod_revision = 0
         self._rewound = False
         self.seeks = 0
-        """How often it was set anew: what consumers received before the last time is void."""
+        """Number of seeks: messages received before the last one are void."""
         self._blocks: dict[tuple[int, int], _Block] = {}
         self._gone: dict[str, int] = {}
         """Records to be deleted, with their mod revisions."""
@@ -111,7 +110,7 @@ class Cursor:
         partial_bytes: int = PARTIAL_BYTES,
         record_bytes: int = RECORD_BYTES,
     ) -> Cursor:
-        """From the records under `keys.cursor_blocks`; `start` counts only where no mark has been stored. Raises
+        """Load from the records under `keys.cursor_blocks`; `start` applies only if no mark is stored. Raises
         `DataCorrupt` naming the key."""
         if any(record.key.endswith(b"/" + MARK.encode()) for record in stored):
             start = EARLIEST
@@ -135,7 +134,7 @@ class Cursor:
         return self._mark
 
     def following(self, position: Position) -> Position:
-        """The place of the entry behind `position`."""
+        """The position of the entry behind `position`."""
         return self._ledgers.next_after(position)
 
     def acked(self, position: Position) -> int:
@@ -150,7 +149,7 @@ class Cursor:
         return block.parts.get(position.entry_id)[1]
 
     def next_unacked(self, position: Position) -> Position:
-        """The first place at or behind `position` that is not wholly acked. O(blocks)."""
+        """The first position at or behind `position` that is not wholly acked. O(blocks)."""
         if position <= self._mark:
             position = self._ledgers.next_after(self._mark)
         while (block := self._blocks.get(block_of(position))) is not None:
@@ -163,7 +162,7 @@ class Cursor:
     # ---- acks
 
     def hold(self, ack: AckPosition, *, bounded: bool = True) -> None:
-        """Keep room to apply `ack` later, whatever else is acked until then. Raises `Overloaded`, if `bounded`."""
+        """Reserve room to apply `ack` later, even if the cursor is full by then. Raises `Overloaded`, if `bounded`."""
         partial = ack.indexes != WHOLE
         first = self._is_first(ack.position)
         if partial and bounded and not first:
@@ -173,7 +172,7 @@ class Cursor:
             self._room.take(ack.position, ack.messages)
 
     def unhold(self, ack: AckPosition) -> None:
-        """`ack` has been applied, or will not be."""
+        """Release the room of `ack`, which has been applied or never will be."""
         key = block_of(ack.position)
         block = self._blocks[key]
         block.holds -= 1
@@ -186,11 +185,11 @@ class Cursor:
         return not self._room.full or position in self._room
 
     def promise(self, position: Position, messages: int) -> None:
-        """The entry is with a consumer: acks of some of its messages are taken in, however full it is by then."""
+        """Reserve room for an entry with a consumer: it may ack single messages even if the cursor is full by then."""
         self._room.take(position, messages)
 
     def withdraw(self, position: Position) -> None:
-        """It is with nobody any more."""
+        """Release the room of `promise`: no consumer has the entry."""
         self._room.give(position)
 
     def ack(self, ack: AckPosition, *, held: bool = False) -> bool:
@@ -220,8 +219,8 @@ class Cursor:
         return True
 
     def ack_cumulative(self, ack: AckPosition) -> bool:
-        """Ack everything before `ack.position`, and of that entry what `ack` names: always possible. Returns whether
-        anything changed."""
+        """Ack everything before `ack.position`, and the messages of that entry that `ack` names: always possible.
+        Returns whether anything changed."""
         position = ack.position
         if ack.indexes == WHOLE:
             if position <= self._mark:
@@ -235,9 +234,8 @@ class Cursor:
         return self.ack(ack, held=True) or moved
 
     def ack_around(self, ack: AckPosition, kept: LeftOut) -> bool:
-        """Ack what lies between the first of `kept` and `ack`, and of that entry what `ack` names, but for what `kept`
-        names. Returns whether anything changed. Raises `Overloaded`, changing nothing. See
-        `segments.subscription.acks_around`."""
+        """Ack the messages from the first of `kept` up to `ack`, without those that `kept` names. Returns whether
+        anything changed. Raises `Overloaded`, changing nothing. See `segments.subscription.acks_around`."""
         blocks, parts = acks_around(self._ledgers, ack, kept)
         added = sum(1 for key in blocks if key not in self._blocks)
         if added and len(self._blocks) + added > self._max_blocks:
@@ -254,13 +252,14 @@ class Cursor:
         return changed
 
     def advance(self) -> None:
-        """Let the mark-delete position pass what is acked behind it (also after a ledger was closed or trimmed)."""
+        """Move the mark-delete position past the acked entries behind it (also after a ledger was closed or
+        trimmed)."""
         if self._blocks:
             self._move_mark(self._mark, everywhere=True)
 
     def seek(self, position: Position) -> None:
-        """Forget everything and start over behind `position`: the one way back, asked for by an operator or client.
-        Nothing may be held."""
+        """Forget all acks and restart behind `position`: the only way back, at an operator's or client's request. No
+        room may be held."""
         for block in self._blocks.values():
             self._forget(block)
         self._blocks.clear()
@@ -280,10 +279,10 @@ class Cursor:
         )
 
     def block_writes(self) -> Sequence[BlockWrite]:
-        """The records that differ from what is stored, `mark` first, deletions last: valid in this order, also in
-        parts: a deleted block's acks lie at or below the mark, ▲ what a page is written without stands in its block
-        before, and what has moved from a block to a page stands there before the block is written without. Behind a
-        seek ▲ deletions come first: a mark that has gone back must never stand beside acks from before."""
+        """The records that differ from the store, `mark` first, deletions last. Every prefix of this order is valid: a
+        deleted block's acks lie at or below the mark; ▲ an ack that left a page stands in its block before the page is
+        rewritten, and one that moved to a page stands there before its block is rewritten. ▲ After a seek deletions
+        come first: a mark that moved back must never stand beside older acks."""
         writes: list[BlockWrite] = []
         if self._rewound:
             writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
@@ -299,7 +298,7 @@ class Cursor:
         return writes
 
     def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None:
-        """They are stored; `revisions` has the mod revision of each block that was put."""
+        """`writes` are stored; `revisions` has the mod revision of each block that was put."""
         for write in writes:
             mod_revision = 0 if write.value is None else revisions[write.block]
             if write.block == MARK:
@@ -318,7 +317,7 @@ class Cursor:
                 self._gone.pop(write.block, None)
 
     def reload(self, block: str, value: bytes | None, mod_revision: int) -> None:
-        """A compare was lost: merge what is stored (acks only add up) and write on top of that from now on. Raises
+        """A compare was lost: merge the stored record (acks only add up) and base later writes on it. Raises
         `DataCorrupt`."""
         if value is not None and not self._rewound:
             self._merge(block.encode(), value, mod_revision)
@@ -342,7 +341,7 @@ class Cursor:
     # ---- inside
 
     def _is_first(self, position: Position) -> bool:
-        """Whether it is the first place that is not wholly acked."""
+        """Whether it is the first position that is not wholly acked."""
         mark = self._mark
         if position.ledger_id == mark.ledger_id:
             return position.entry_id == mark.entry_id + 1
@@ -383,7 +382,7 @@ class Cursor:
         if entry_id not in block.parts:
             self._room.take(Position(block.ledger_id, entry_id), messages)
         record = block.parts.put(entry_id, messages, acked, stored_in=stored_in)
-        if (mod_revision := self._gone.pop(record.name, 0)) != 0:  # of an earlier page with that number
+        if (mod_revision := self._gone.pop(record.name, 0)) != 0:  # an earlier page had that number
             record.mod_revision = mod_revision
             record.stored = -1
         return record
@@ -397,7 +396,7 @@ class Cursor:
             self._gone[emptied.name] = emptied.mod_revision
 
     def _forget(self, block: _Block) -> None:
-        """Its records go."""
+        """Drop the block's entries acked in part, and mark its records for deletion."""
         for entry_id in block.parts:
             self._drop_part(block, entry_id)
         if block.mod_revision:
@@ -422,9 +421,9 @@ class Cursor:
         return block.parts.pages.get(int(page[0])) if block is not None and page else block
 
     def _move_mark(self, mark: Position, *, everywhere: bool = False) -> None:
-        """To `mark` and past whatever is acked behind it; blocks that hold nothing beyond go. While it moves within one
-        block, only that one is looked at, unless `everywhere`: else ten thousand acks in order would look at hundreds
-        of blocks ten thousand times."""
+        """Move the mark to `mark` and past the acked entries behind it, and drop blocks that hold nothing beyond.
+        Within one block it examines only that block, unless `everywhere`: ten thousand acks in order would otherwise
+        examine hundreds of blocks each."""
         if self._blocks:
             mark = self._contiguous(mark)
         within = not everywhere and block_of(mark) == block_of(self._mark)
@@ -454,7 +453,7 @@ class Cursor:
                 self._drop_part(block, entry_id)
 
     def _drop_if_done(self, key: tuple[int, int], block: _Block) -> None:
-        """A block behind whose acks the mark has moved goes; its record goes with the next write, or one after it."""
+        """Drop a block if the mark has passed all its acks; a later write deletes its record."""
         if block.holds or not block.done_by(self._mark):
             return
         del self._blocks[key]

@@ -1,8 +1,7 @@
-"""From a segment to its consumers: permits, isolation, filtering, catch-up and tailing (DESIGN §7, "Dispatch").
+"""Dispatches entries to consumers: permits, isolation, filtering, catch-up and tailing (DESIGN §7, "Dispatch").
 
-One pass serves every attached consumer from memory; it runs once per turn of the event loop however much has happened.
-Whatever must be waited for (a read from disk, a slow connection, a revision to be followed) is one owned task of that
-one consumer, and ends in another pass.
+One pass serves every attached consumer from memory; it runs at most once per turn of the event loop. A consumer that
+must wait (for a disk read, a slow connection, a revision) does so in one owned task, which then triggers a new pass.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Isolation(Enum):
-    """What a consumer or reader is shown."""
+    """Selects the entries that a consumer or reader receives."""
 
     READ_COMMITTED = "up to the read position, without what was aborted"
     READ_UNCOMMITTED = "everything that is confirmed (V7)"
@@ -38,17 +37,17 @@ class Isolation(Enum):
 
 
 BATCH_ENTRIES: Final = 500
-"""Looked at for one consumer, whether delivered or passed over, before the others have their turn."""
+"""Entries delivered or passed over for one consumer before the other consumers have their turn."""
 
 PASS_ENTRIES: Final = 1_000
-"""Looked at in one pass for all consumers, before whatever else there is to do on the event loop has its turn."""
+"""Entries delivered or passed over for all consumers in one pass, before other tasks of the event loop run."""
 
 PARSED_AT_ONCE: Final = 500
 """Entries of one read."""
 
 
 class Delivery(NamedTuple):
-    """`skip`: bitmap, LSB first, of the message indexes not to be shown; empty for none."""
+    """`skip`: bitmap, LSB first, of the message indexes not to deliver; empty for none."""
 
     position: Position
     data: bytes
@@ -57,9 +56,9 @@ class Delivery(NamedTuple):
 
 
 class DeliverySink(Protocol):
-    """Where one consumer's deliveries go: its connection, seen from here. Calls on a closed one do nothing.
+    """Sends one consumer's deliveries over its connection. Calls on a closed one do nothing.
 
-    `passed`: nothing that follows what was delivered, up to there, will ever be delivered to it."""
+    `passed`: no entry between the last delivered one and `through` will ever be delivered to it."""
 
     @property
     def closed(self) -> bool: ...
@@ -74,7 +73,7 @@ class DeliverySink(Protocol):
 
 
 class Visibility(Protocol):
-    """What dispatch asks the transaction buffer."""
+    """The transaction buffer, as dispatch reads it."""
 
     @property
     def max_read_position(self) -> Position: ...
@@ -84,22 +83,22 @@ class Visibility(Protocol):
 
 
 class AckState(Protocol):
-    """What dispatch asks a subscription. A reader has none."""
+    """A subscription, as dispatch reads it. A reader has none."""
 
     def holds_back(self) -> bool:
         """▲ P12: whether a predecessor's pending acks are still undecided."""
 
     def skip(self, position: Position, messages: int = 0) -> int:
-        """Bitmap of the indexes acked or pending, `WHOLE` for all of the entry."""
+        """Bitmap of the indexes acked or pending; `WHOLE` for the whole entry."""
 
     def redelivery_count(self, position: Position) -> int: ...
 
     def pass_over(self, position: Position, messages: int) -> None:
-        """An aborted entry: nobody will ever ack it."""
+        """Count an aborted entry as consumed: no consumer will ever ack it."""
 
 
 class DispatchConsumer:
-    """One attached stream consumer or reader and how far it has read. Created by `Dispatcher.attach`'s callers."""
+    """Holds one attached stream consumer or reader and its read position. Created by `Dispatcher.attach`'s callers."""
 
     def __init__(
         self,
@@ -115,8 +114,8 @@ class DispatchConsumer:
         whole: bool = False,
         permits_are_kib: bool = False,
     ) -> None:
-        """`whole`: it fails, rather than go on behind what was trimmed before it was read. `permits_are_kib`: of
-        entries, not messages."""
+        """`whole`: it fails if an entry is trimmed before it is read, and never skips it. `permits_are_kib`: permits
+        count KiB of entries, not messages."""
         self.holder = holder
         self.whole = whole
         self.sink = sink
@@ -143,14 +142,14 @@ class DispatchConsumer:
 
 
 class DispatchSource(Protocol):
-    """What serves consumers of its own in each pass: a queue subscription."""
+    """Serves its own consumers in each pass: a queue subscription."""
 
     def serve(self) -> None: ...
     def close(self, error: TxnError) -> None: ...
 
 
 class Dispatcher:
-    """Serves the consumers of one segment. `wake` after anything that may let one of them go on."""
+    """Serves the consumers of one segment. Callers `wake` it after anything that may unblock a consumer."""
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class Dispatcher:
         self.wake()
 
     def add_source(self, source: DispatchSource) -> None:
-        """`source` is served in every pass from now on."""
+        """Serve `source` in every pass from now on."""
         self._sources[source] = None
         self.wake()
 
@@ -210,7 +209,7 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._pass)
 
     def close(self, error: TxnError) -> None:
-        """Tell every consumer that it is over here."""
+        """Detach every consumer and close it with `error`."""
         self._closed = True
         for consumer in self.consumers:
             self.detach(consumer)
@@ -230,12 +229,12 @@ class Dispatcher:
             looked_at = self._serve(consumer)
             left -= looked_at
             if looked_at and consumer in self._consumers:
-                self._consumers[consumer] = self._consumers.pop(consumer)  # behind those that the pass may not reach
+                self._consumers[consumer] = self._consumers.pop(consumer)  # behind those not reached
         for source in list(self._sources):
             source.serve()
 
     def _serve(self, consumer: DispatchConsumer) -> int:
-        """Returns how many entries it has looked at."""
+        """Returns the number of entries examined."""
         if consumer.acks is not None and consumer.acks.holds_back():
             return 0
         if self._followed_revision() < consumer.min_revision:
@@ -257,7 +256,7 @@ class Dispatcher:
         return looked_at
 
     def _has_lost_some(self, consumer: DispatchConsumer) -> bool:
-        """▲ A read of a snapshot, or from one on, that goes on behind a gap would show a part of a transaction."""
+        """▲ A reader of or from a snapshot that skipped a trimmed gap would see part of a transaction."""
         end = consumer.end or consumer.next_read
         return not consumer.ended and consumer.next_read <= min(end, self._ledgers.trimmed_through)
 
@@ -266,7 +265,7 @@ class Dispatcher:
         return self._visibility.max_read_position if committed else self._visibility.last_confirmed
 
     def _deliver_up_to(self, consumer: DispatchConsumer, limit: Position) -> int:
-        """Returns how many entries it has looked at: so many at most as make a turn."""
+        """Returns the number of entries examined, at most one turn's worth."""
         batch: list[Delivery] = []
         batch_bytes = looked_at = 0
         through = consumer.next_read
@@ -280,7 +279,7 @@ class Dispatcher:
                 if entry is None:
                     self._wait(consumer, partial(self._read_ahead, consumer, limit))
                     break
-                # V4: filtered here, at the moment of delivery, however long the read was parked.
+                # V4: filter at delivery, even if the read waited long.
                 delivery = self._filter(consumer, entry, skip)
                 if delivery is not None:
                     batch.append(delivery)
@@ -291,9 +290,8 @@ class Dispatcher:
         if batch:
             consumer.sink.deliver(batch)
         elif looked_at:
-            # ▲ An entry that was looked at, never the place behind it: up to `limit`, as it stood when the entries were
-            # judged, everything is decided (or was delivered, to whoever reads what is not). Told any further, a reader
-            # that comes back would leave out what a transaction that is open yet has written there.
+            # ▲ Name an examined entry, never the place behind it: only entries up to `limit` are decided. A reader told
+            # a later position would skip, when it comes back, entries that an open transaction has written there.
             consumer.sink.passed(through)
         return looked_at
 
@@ -306,7 +304,7 @@ class Dispatcher:
         return self._cache.get(consumer.next_read)
 
     def _skip(self, consumer: DispatchConsumer) -> int:
-        """Indexes of the entry at `next_read` that are not to be shown."""
+        """Bitmap of the indexes of the entry at `next_read` not to deliver."""
         if consumer.acks is not None:
             return consumer.acks.skip(consumer.next_read)
         position, left_out = consumer.first_entry
@@ -335,8 +333,8 @@ class Dispatcher:
             consumer.ended = True
             consumer.sink.end_of_segment(sealed=False)
         elif (end := self._ledgers.end) is not None and consumer.next_read > end:
-            # Told again behind a rewind. Of a subscription it says that all was delivered, not that all is acked: what
-            # of a value in pieces has come by now is all there is of it.
+            # Sent again after a rewind. To a subscription it means that all was delivered, not that all is acked: no
+            # further piece of a chunked value will come.
             consumer.ended = True
             consumer.sink.end_of_segment(sealed=True)
 
@@ -347,7 +345,7 @@ class Dispatcher:
         consumer.waiting = self.own(self._waiting(consumer, condition))
 
     def own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """A task that `wait_closed` waits for."""
+        """Start a task that `wait_closed` waits for."""
         task = errand(work, name="dispatch")
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -368,7 +366,7 @@ class Dispatcher:
         self.wake()
 
     def _fail(self, consumer: DispatchConsumer, error: TxnError) -> None:
-        """Give one consumer up, telling it why; the others go on."""
+        """Close one consumer with `error`; the others go on."""
         if not consumer.detached:
             log.warning("consumer_failed", position=str(consumer.next_read), error=str(error))
             consumer.detached = True
@@ -380,7 +378,7 @@ class Dispatcher:
         return self._cache.get(position)
 
     def followed(self, revision: int) -> bool:
-        """Whether every decision up to `revision` counts here."""
+        """Whether this broker has followed every decision up to `revision`."""
         return self._followed_revision() >= revision
 
     async def wait_followed(self, revision: int) -> None:
@@ -394,9 +392,9 @@ class Dispatcher:
         except InvalidArgument:
             if self._ledgers.contains(first):
                 raise
-            return deque()  # trimmed meanwhile: whoever asked goes on behind
+            return deque()  # trimmed meanwhile: the caller goes on behind it
         entries: deque[LogEntry] = deque()
-        async for some in in_turns(found, PARSED_AT_ONCE):  # of the smallest, one read has tens of thousands
+        async for some in in_turns(found, PARSED_AT_ONCE):  # one read holds tens of thousands of small entries
             entries.extend(to_log_entry(position, data) for position, data in some)
         return entries
 
@@ -416,13 +414,13 @@ class Dispatcher:
 
 
 def to_log_entry(position: Position, data: bytes) -> LogEntry:
-    """Raises `DataCorrupt` naming what of the entry's header or metadata is wrong."""
+    """Raises `DataCorrupt` naming the fault in the entry's header or metadata."""
     metadata = parse_metadata(data)
     return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer, chunk_key(metadata))
 
 
 def trimmed_from_snapshot(through: Position) -> DataTrimmed:
-    """For a reader between snapshots that has yet to read what is gone."""
+    """The error for a reader of a snapshot, or between two, that has not read the trimmed entries."""
     return DataTrimmed(
         f"what was to be read has been trimmed, up to {through}: take a snapshot and read it from the earliest on"
     )

@@ -1,8 +1,8 @@
-"""Telling the controller that a subscription has consumed all of a sealed segment, so that its children may be read.
+"""Records that a subscription has consumed all of a sealed segment: the controller may then assign its children.
 
-The record (`/drained/<topic>/<subscription>/<segment id>`) is the owner's, and follows the cursor: ▲ it is put only
-when the cursor that stands in etcd is at the segment's end and no ack is pending, and deleted before a cursor goes
-back. Otherwise it stands, whoever owns the segment and whatever crashes (DESIGN §8, "drained"; scenario S7). Pure.
+The owner writes the record (`/drained/<topic>/<subscription>/<segment id>`), and it follows the cursor: ▲ put only when
+the cursor in etcd is at the segment's end and no ack is pending, deleted before a cursor moves back. Between the two it
+survives crashes and changes of owner (DESIGN §8, "drained"; scenario S7). Pure.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from txnwire.names import SegmentName
 
 
 class Consumption(Protocol):
-    """What of a subscription tells whether it is done."""
+    """A subscription's progress, as a `DrainedMark` reads it."""
 
     @property
     def drained(self) -> bool:
-        """Whether its cursor, in memory, is at the end of a segment that is sealed for good, with no ack pending."""
+        """Whether its cursor in memory is at the end of a finally sealed segment, with no ack pending."""
 
 
 class DrainedMark:
-    """Of one (segment, subscription). Implements `clean_up_plans.BehindCursor`.
+    """Plans the writes of one (segment, subscription)'s drained record. Implements `clean_up_plans.BehindCursor`.
 
-    `end`: the segment's end, asked once it is drained. `subscription_created`: the create revision of the
+    `end`: returns the segment's end, called once it is drained. `subscription_created`: the create revision of the
     subscription's record.
     """
 
@@ -53,17 +53,17 @@ class DrainedMark:
         self._consumption = consumption
         self._end = end
         self._settled = False
-        """It stands, or its subscription is gone."""
+        """The record exists, or its subscription is gone."""
         self._held = False
 
     @property
     def due(self) -> bool:
-        """Whether it is to be put, once the cursor stands in the store."""
+        """Whether the record must be put once the cursor is stored."""
         return not self._settled and not self._held and self._consumption.drained
 
     def commit(self) -> Commit:
-        """▲ Only by the segment's owner, and only for the subscription it knows, not for one made anew under its
-        name."""
+        """▲ Compares the segment's owner and the subscription's create revision: a subscription recreated under the
+        same name must not get the mark."""
         end = self._end()
         assert end is not None
         return Commit(
@@ -80,13 +80,13 @@ class DrainedMark:
         """Take the verdict of `commit`. Raises `NotOwner`."""
         if not result.succeeded:
             self._check_owner(result)
-        self._settled = True  # also where a predecessor has put it, or the subscription is gone
+        self._settled = True  # also if a predecessor has put it, or the subscription is gone
 
     # ---- going back -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is due meanwhile: the cursor is about to go back."""
+        """Nothing is due in this context: the cursor is about to move back."""
         self._held = True
         try:
             yield
@@ -94,7 +94,7 @@ class DrainedMark:
             self._held = False
 
     def take_back(self) -> Commit:
-        """▲ Before the cursor goes back, and with no `commit` on its way. It is put again once it is due again."""
+        """▲ Call before the cursor moves back, with no `commit` in flight. The record is put again once due again."""
         self._settled = False
         return Commit(
             compares=(created_at(self._owner_key, self._owner_epoch),),

@@ -1,7 +1,7 @@
-"""Entries of which only some messages are acked: how many a cursor has room for, and which record holds each. Pure.
+"""Entries of which only some messages are acked: bounds their number, and chooses the record for each. Pure.
 
-Most stand in the record of their block. What would make that record too large goes to pages, records of their own that
-are bounded by bytes: so no record outgrows what the store takes, whatever is acked of how many large entries.
+Most stand in the record of their block. Those that would make it too large go to pages: records of their own, bounded
+in bytes. So no record exceeds the store's limit, even with acks spread over many large entries.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from txnwire.ids import Position
 from watchers.acks import bitmap_bytes
 
 RECORD_BYTES: Final = 200_000
-"""Of the entries in one record, as `stored_bytes` counts them. An entry of the most messages takes 25 KB."""
+"""Bound for the entries of one record, as `stored_bytes` counts them. The largest entry takes 25 KB."""
 
 
 def stored_bytes(messages: int) -> int:
-    """The most that an entry acked in part takes of a record: its bitmap in hex, and the numbers around it."""
+    """Upper bound for an entry acked in part within a record: its bitmap in hex, and the numbers around it."""
     return messages // 4 + 64
 
 
 class PartialRoom:
-    """What a cursor has promised room for, by entry: one that is acked in part, held by pending acks or with a consumer
-    takes room once, until the last of these is over. The bound is for those who ask whether it is full."""
+    """Counts the room a cursor has promised. An entry acked in part, held by pending acks or with a consumer takes room
+    once, until the last of these ends. Callers that respect the bound check `full`."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._taken: dict[Position, tuple[int, int]] = {}
-        """(how often, bytes)"""
+        """(times taken, bytes)"""
         self.bytes = 0
 
     def __contains__(self, position: Position) -> bool:
@@ -61,7 +61,7 @@ class PartialRoom:
 
 class Record:
     """One record of a cursor besides the mark. `partial`: entry id → (messages, bitmap of acked indexes). `generation`
-    names its last change, `stored` the one last written. `moved`: it holds what another record is stored with."""
+    names its last change, `stored` the last written one. `moved`: another record still stores some of its entries."""
 
     __slots__ = (
         "bytes",
@@ -101,7 +101,7 @@ class Record:
 
 
 class Parts:
-    """The entries of one block that are acked in part: `own` is the block's record, which takes the first of them."""
+    """Holds the entries of one block that are acked in part. `own` is the block's record, which is filled first."""
 
     __slots__ = ("_places", "_record_bytes", "own", "pages")
 
@@ -122,12 +122,12 @@ class Parts:
         return iter(list(self._places))
 
     def get(self, entry_id: int) -> tuple[int, int]:
-        """(messages, bitmap), zeros for one that is not acked in part."""
+        """(messages, bitmap); zeros for an entry not acked in part."""
         record = self._places.get(entry_id)
         return (0, 0) if record is None else record.partial[entry_id]
 
     def put(self, entry_id: int, messages: int, indexes: int, *, stored_in: Record | None = None) -> Record:
-        """The record that has changed, perhaps a page that is new. `stored_in`: the page that it was read from."""
+        """Returns the changed record, perhaps a new page. `stored_in`: the page from which the entry was read."""
         record = self._places.get(entry_id)
         if record is None:
             record = self._places[entry_id] = stored_in or self._with_room(stored_bytes(messages))
@@ -136,8 +136,8 @@ class Parts:
         return record
 
     def drop(self, entry_id: int) -> Record | None:
-        """The page that has nothing left with it, if any: its record is to be deleted. ▲ A page is not written anew for
-        what has left it: it may be stored with that until the block, which holds the whole ack, is stored."""
+        """Returns the page if it is now empty: its record must be deleted. ▲ A page is not rewritten for an entry that
+        left it: the stored page keeps that entry until the block, which holds the whole ack, is stored."""
         record = self._places.pop(entry_id)
         messages, _ = record.partial.pop(entry_id)
         record.bytes -= stored_bytes(messages)
@@ -155,7 +155,7 @@ class Parts:
 
     def _with_room(self, size: int) -> Record:
         for record in (self.own, *self.pages.values()):
-            # ▲ No record outgrows what the store takes: it would be refused for good, and every ack behind it.
+            # ▲ The store would refuse a record above its limit for ever, and with it every later ack.
             if record.bytes + size <= self._record_bytes:
                 return record
         number = 1

@@ -1,7 +1,7 @@
-"""What of one segment goes to which consumer of a queue subscription, next and again (DESIGN §7, "Dispatch"). Pure.
+"""Chooses the queue consumer for each delivery and redelivery (DESIGN §7, "Dispatch"). Pure.
 
-A queue promises no order, so nothing waits behind an open transaction. Every message behind the mark-delete position
-that is not acked is in one of these places, and comes out of each by itself:
+A queue promises no order, so no message waits behind an open transaction. Every unacked message behind the mark-delete
+position is in one of these places, and stays in none for ever:
 
     ahead ──► set aside, while its transaction is open ──commit──► due        (abort: passed over)
       └─────► delivered to one consumer ──ack──► acked, or pending in a transaction ──abort──► due
@@ -9,10 +9,10 @@ that is not acked is in one of these places, and comes out of each by itself:
                   └───────────────────────────────────────────────── due, lowest position first
 
 Places are kept as positions or intervals of them, never as data, and their number is bounded: past the bound the queue
-stops reading ahead, which loses nothing. Whether a message is acked or pending is the subscription's to tell, so a
-place may be stale (the message was acked meanwhile): it is checked when its turn comes.
+stops reading ahead, which loses nothing. Only the subscription knows whether a message is acked or pending. A place may
+be stale (the message was acked meanwhile), so it is checked when its turn comes.
 
-All pieces of one chunked value go to one consumer, else nobody could put it together.
+All pieces of one chunked value go to one consumer, otherwise no consumer could assemble it.
 Source: Pulsar's `PersistentDispatcherMultipleConsumers` (round robin by permits, replay set, delayed delivery).
 """
 
@@ -33,17 +33,17 @@ from txnwire.turns import turn_size
 from watchers.acks import WHOLE, AckPosition, block_of
 
 PASSED_AT_ONCE: Final = 5000
-"""Entries that are acked or pending, of which there may be a hundred thousand."""
+"""Acked or pending entries passed in one turn; there may be a hundred thousand."""
 
 
 class QueueAcks(Protocol):
-    """What the queue asks about acks."""
+    """The subscription's acks, as the queue uses them."""
 
     def skip(self, position: Position, messages: int = 0) -> int:
-        """Bitmap of indexes acked or pending; `WHOLE`: all of the entry."""
+        """Bitmap of indexes acked or pending; `WHOLE`: the whole entry."""
 
     def pass_over(self, position: Position, messages: int) -> None:
-        """An aborted entry: nobody will ever ack it."""
+        """Count an aborted entry as consumed: no consumer will ever ack it."""
 
     @property
     def mark_delete(self) -> Position: ...
@@ -51,16 +51,16 @@ class QueueAcks(Protocol):
     def next_unacked(self, position: Position) -> Position: ...
     def following(self, position: Position) -> Position: ...
     def has_room(self, position: Position) -> bool:
-        """Whether the entry may be given out, and its messages acked one by one."""
+        """Whether the cursor has room for the entry's messages to be acked one by one."""
 
     def promise(self, position: Position, messages: int) -> None:
-        """The entry is given out: room for acks of any of its messages, until it is withdrawn."""
+        """Keep room for acks of any of the entry's messages until `withdraw`: it is with a consumer."""
 
     def withdraw(self, position: Position) -> None: ...
 
 
 class QueueOutcomes(Protocol):
-    """What the queue asks the transaction buffer."""
+    """The transaction buffer, as the queue reads it."""
 
     def holds(self, txn_id: TxnId) -> bool: ...
     def is_aborted(self, txn_id: TxnId, writer: int) -> bool: ...
@@ -68,8 +68,8 @@ class QueueOutcomes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBounds:
-    """`places`: positions and intervals kept. `unacked`: entries with one consumer. `blocks`: of `cursor.BLOCK_ENTRIES`
-    positions between the mark-delete position and the read position, so that the cursor has room for every ack."""
+    """`places`: positions and intervals kept. `unacked`: entries with one consumer. `blocks`: blocks of
+    `cursor.BLOCK_ENTRIES` positions between mark-delete and read position, so the cursor has room for every ack."""
 
     places: int
     unacked: int
@@ -78,8 +78,8 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatistics:
-    """Entries. `unacked`: with consumers. `due`: intervals of what is to be delivered again, or now at last.
-    `redelivered`: those not acked yet of which something has been given back."""
+    """Numbers of entries. `unacked`: with consumers. `due`: intervals to deliver again, or to deliver after a commit.
+    `redelivered`: unacked entries with a message that was given back."""
 
     unacked: int = 0
     set_aside: int = 0
@@ -90,7 +90,8 @@ class QueueStatistics:
 
 
 class QueueConsumer:
-    """One consumer as the queue sees it. `blocked`: it takes nothing, whatever its permits. Identity is equality."""
+    """Holds the queue's state of one consumer. `blocked`: it receives nothing despite its permits. Equality is
+    identity."""
 
     __slots__ = ("__weakref__", "blocked", "held", "kept", "permits")
 
@@ -98,23 +99,23 @@ class QueueConsumer:
         self.permits = 0
         self.blocked = False
         self.held: dict[Position, None] = {}
-        """Entries it has messages of."""
+        """Entries with messages that it has."""
         self.kept: list[Position] = []
-        """Pieces of a value it has other pieces of, until it can take them."""
+        """Pieces reserved for it, as it has other pieces of the value, until it can take them."""
 
 
 ConsumerT = TypeVar("ConsumerT", bound=QueueConsumer)
 
 
 class Handout(NamedTuple, Generic[ConsumerT]):
-    """`parts`: (indexes not shown, redelivery count) of each delivery: several where counts differ within an entry."""
+    """`parts`: (indexes not to deliver, redelivery count) per delivery: several if counts differ within the entry."""
 
     consumer: ConsumerT
     parts: tuple[tuple[int, int], ...]
 
 
 class _Value(Generic[ConsumerT]):
-    """A chunked value some pieces of which are with `consumer`, or kept for it."""
+    """A chunked value with pieces at `consumer`, or kept for it."""
 
     __slots__ = ("consumer", "key", "pieces")
 
@@ -125,7 +126,7 @@ class _Value(Generic[ConsumerT]):
 
 
 class _Out(Generic[ConsumerT]):
-    """Messages of one entry that are with one consumer; a chain where several have some."""
+    """Messages of one entry that one consumer has; a linked list if several consumers have some."""
 
     __slots__ = ("consumer", "indexes", "next", "value")
 
@@ -149,22 +150,22 @@ class Queue(Generic[ConsumerT]):
         self._bounds = bounds
         self.uncommitted = False
         self.cut_short = False
-        """Set where `next_due` or `next_ahead` has more to pass than is passed in one go: ask again, after others."""
+        """Set if `next_due` or `next_ahead` has more to pass than one call passes: call again after other work."""
         self._next_read = next_read
         self._span: deque[tuple[int, int]] = deque()
         """Blocks between the mark-delete position and the read position."""
         self._ready: OrderedDict[ConsumerT, None] = OrderedDict()
-        """Consumers that can take something, the one whose turn it is first."""
+        """Consumers that can take an entry, in the order of their turns."""
         self._out: dict[Position, _Out[ConsumerT]] = {}
         self._promised: dict[Position, None] = {}
-        """Those of them that may be acked in part."""
+        """Entries of `_out` with room promised, as they may be acked in part."""
         self._due: list[Interval] = []
-        """Heap. Intervals may overlap, or name what is somewhere else by now."""
+        """Heap. Intervals may overlap, or name entries that have left for another place."""
         self._set_aside: dict[TxnId, list[Interval]] = {}
         self._intervals = self._entries_aside = 0
         self._aside_index: list[Interval] | None = None
         self._passing: deque[Interval] = deque()
-        """Of aborted transactions, to be passed over."""
+        """Intervals of aborted transactions, to pass over."""
         self._delayed: dict[Position, int] = {}
         self._delays: list[tuple[float, Position, int]] = []
         """Heap of (when, position, indexes)."""
@@ -175,11 +176,11 @@ class Queue(Generic[ConsumerT]):
 
     @property
     def turn(self) -> ConsumerT | None:
-        """Whose turn it is among the consumers that can take something."""
+        """The next of the consumers that can take an entry."""
         return next(iter(self._ready), None)
 
     def update(self, consumer: ConsumerT) -> None:
-        """Its permits or `blocked` have changed; a new one is taken in by this."""
+        """Call after its permits or `blocked` have changed; also adds a new consumer."""
         if consumer.permits > 0 and not consumer.blocked:
             for position in consumer.kept:
                 heappush(self._due, (position, position))
@@ -190,7 +191,7 @@ class Queue(Generic[ConsumerT]):
         self._ready.pop(consumer, None)
 
     def leave(self, consumer: ConsumerT, *, counted: bool = True) -> None:
-        """It is gone: what it has not acked is due, delivered once more often if `counted`."""
+        """Remove a consumer: its unacked messages are due; `counted` raises their redelivery count."""
         consumer.blocked = True
         self._ready.pop(consumer, None)
         positions = [*consumer.held]
@@ -201,11 +202,11 @@ class Queue(Generic[ConsumerT]):
         self._make_due([*positions, *consumer.kept])
         consumer.kept.clear()
 
-    # ---- what comes next --------------------------------------------------------------------------------------------
+    # ---- next entries -----------------------------------------------------------------------------------------------
 
     def next_due(self) -> Position | None:
         """The first entry that is due again, or whose transaction has committed. `offer` it, then `due_done`. None also
-        where many were passed that are acked by now: see `cut_short`."""
+        after passing many entries acked meanwhile: see `cut_short`."""
         for _ in range(turn_size(PASSED_AT_ONCE)):
             if not self._due:
                 return None
@@ -218,11 +219,11 @@ class Queue(Generic[ConsumerT]):
         return None
 
     def due_run(self) -> Position:
-        """The last position of the interval that `next_due` begins: what may be read with it."""
+        """The last position of the interval that `next_due` begins: a read may extend to it."""
         return self._due[0][1]
 
     def due_done(self) -> None:
-        """Nothing of the entry `next_due` is due any more."""
+        """Remove the entry `next_due` from the due ones."""
         first, last = self._due[0]
         if first == last:
             heappop(self._due)
@@ -231,8 +232,7 @@ class Queue(Generic[ConsumerT]):
 
     def next_ahead(self, limit: Position) -> Position | None:
         """The first entry not read yet, up to `limit`: `offer` it, then `ahead_done`. None also while the bound is
-        reached. Passes what is acked or pending without reading it; None also where that is many entries: see
-        `cut_short`."""
+        reached. Passes acked and pending entries without reading them; None also after many: see `cut_short`."""
         acks = self._acks
         at = acks.next_unacked(acks.following(_before(self._next_read)))
         passed = 0
@@ -251,11 +251,11 @@ class Queue(Generic[ConsumerT]):
         self._next_read = self._acks.following(self._next_read)
 
     def _has_room(self, position: Position) -> bool:
-        """▲ Whether the cursor can hold an ack there, of some of its messages too, whatever is acked before it: read no
-        further otherwise, or acks of what was delivered would be refused."""
+        """▲ Whether the cursor can hold an ack there, also of single messages, in any order of acks. Otherwise read no
+        further: acks of delivered messages would be refused."""
         if self._promised and not self._acks.has_room(position):
-            # With nothing given out the next entry is, whatever is acked: else a queue that is taken over with its
-            # cursor full would never read what it waits for.
+            # With no entry promised, the next one is always given out: a queue taken over with a full cursor would
+            # never read the entry whose ack frees room.
             return False
         span, block = self._span, block_of(position)
         if span and span[-1] == block:
@@ -270,17 +270,17 @@ class Queue(Generic[ConsumerT]):
 
     @property
     def places(self) -> int:
-        """What is kept in memory, in positions and intervals."""
+        """Number of positions and intervals in memory."""
         return len(self._out) + len(self._due) + self._intervals + len(self._passing) + len(self._delays)
 
     def all_given_out(self, end: Position) -> bool:
-        """Whether everything up to `end` is acked or with a consumer. What a consumer has may still come again."""
+        """Whether every message up to `end` is acked or with a consumer, which may still give it back."""
         given = not (self._due or self._set_aside or self._passing or self._delays)
         return given and self._acks.next_unacked(self._acks.following(_before(self._next_read))) > end
 
     def may_complete(self, consumer: ConsumerT) -> bool:
-        """Of a segment that has been given out to its end: whether `consumer` has a whole value in pieces, which may be
-        on its way back in parts, or pieces are kept for it."""
+        """Whether `consumer` has all pieces of a chunked value, and may give some back, or pieces are kept for it.
+        For a segment given out to its end."""
         if consumer.kept:
             return True
         return any(value.consumer is consumer and value.pieces >= key.pieces for key, value in self._values.items())
@@ -288,18 +288,18 @@ class Queue(Generic[ConsumerT]):
     # ---- giving out -------------------------------------------------------------------------------------------------
 
     def offer(self, entry: LogEntry) -> Handout[ConsumerT] | None:
-        """Find the entry's place: with the consumer whose turn it is (returned), or elsewhere. Some consumer must be
+        """Place the entry: with the consumer whose turn it is (returned), or elsewhere (None). A consumer must be
         ready."""
         position, txn_id = entry.position, entry.txn_id
         if txn_id is not None and not self.uncommitted:
-            # V8: read at this moment, however long the entry has been due, or its read has taken.
+            # V8: ask for the outcome now, not when the entry became due or its read began.
             if self._outcomes.holds(txn_id):
                 self._put_aside(txn_id, position)
                 return None
             if self._outcomes.is_aborted(txn_id, entry.writer):
                 self._pass_over(position, entry.messages)
                 return None
-        everything = (1 << entry.messages) - 1  # bounded where the entry was sent
+        everything = (1 << entry.messages) - 1  # the producer's send bounds it
         free = everything & ~self._elsewhere(position, entry.messages)
         if not free:
             return None
@@ -327,7 +327,7 @@ class Queue(Generic[ConsumerT]):
         else:
             self._out[position] = _Out(consumer, indexes, value, out)
             if out is None and messages > 1:
-                # ▲ Also of what comes again: what a consumer has it may ack, message by message, whoever acks besides.
+                # ▲ Also for redeliveries: a consumer may ack its messages one by one while others fill the cursor.
                 self._promised[position] = None
                 self._acks.promise(position, messages)
             consumer.held[position] = None
@@ -351,11 +351,11 @@ class Queue(Generic[ConsumerT]):
     # ---- acks and nacks ---------------------------------------------------------------------------------------------
 
     def holds(self, position: Position) -> bool:
-        """Whether some of the entry is with a consumer."""
+        """Whether a consumer has messages of the entry."""
         return position in self._out
 
     def settled(self, acks: Iterable[AckPosition]) -> None:
-        """They are acked, or pending in a transaction: nobody has them any more, whoever acked them."""
+        """`acks` are applied, or pending in a transaction: take their messages from every consumer."""
         for ack in acks:
             if ack.position in self._out:
                 self._take_out(ack.position, None, ack.indexes)
@@ -365,8 +365,8 @@ class Queue(Generic[ConsumerT]):
     def given_back(
         self, acks: Iterable[AckPosition], consumer: ConsumerT | None = None, *, due_s: float | None = None
     ) -> None:
-        """Messages come again, delivered once more often, at `due_s` or at once: those of `acks` that `consumer` has (a
-        nack, an ack refused before it was recorded); without one all of them (pending acks, released)."""
+        """Redeliver messages at `due_s` or at once, and raise their redelivery count: those of `acks` that `consumer`
+        has (a nack, an ack refused before it was recorded); without a consumer all of them (released pending acks)."""
         positions = []
         for ack in acks:
             position, indexes = ack.position, ack.indexes
@@ -386,7 +386,7 @@ class Queue(Generic[ConsumerT]):
         return self._delays[0][0] if self._delays else None
 
     def expire(self, now_s: float) -> None:
-        """What was delayed until now is due."""
+        """Make due what was delayed up to `now_s`."""
         while self._delays and self._delays[0][0] <= now_s:
             _, position, indexes = heappop(self._delays)
             left = self._delayed.pop(position) & ~indexes
@@ -395,7 +395,7 @@ class Queue(Generic[ConsumerT]):
             heappush(self._due, (position, position))
 
     def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
-        """Take `indexes` of an entry from `consumer`, or from all. Returns those that were there."""
+        """Take `indexes` of an entry from `consumer`, or from all consumers. Returns the indexes taken."""
         taken = 0
         kept: _Out[ConsumerT] | None = None
         out = self._out.get(position)
@@ -447,15 +447,15 @@ class Queue(Generic[ConsumerT]):
             self._intervals += 1
 
     def aside(self, position: Position) -> bool:
-        """Whether the entry is set aside. The index for it is made when somebody asks: only late acks do."""
+        """Whether the entry is set aside. Builds its index on demand: only late acks ask."""
         if self._aside_index is None:
             self._aside_index = sorted(interval for found in self._set_aside.values() for interval in found)
         at = bisect_right(self._aside_index, position, key=itemgetter(0)) - 1
         return at >= 0 and position <= self._aside_index[at][1]
 
     def decided(self, txn_id: TxnId, *, committed: bool) -> None:
-        """A transaction's entries here are visible now, or never will be. Writers that do not count are left out when
-        their entries' turn comes."""
+        """A transaction's entries here are visible now, or never will be. `offer` leaves out writers that do not
+        count."""
         intervals = self._set_aside.pop(txn_id, None)
         if intervals is None:
             return
@@ -469,14 +469,14 @@ class Queue(Generic[ConsumerT]):
             heappush(self._due, interval)
 
     def read_uncommitted(self, uncommitted: bool) -> None:
-        """What its consumers are shown from now on: what was set aside may be due."""
+        """Set the consumers' isolation. Uncommitted reads make due all that was set aside."""
         self.uncommitted = uncommitted
         if uncommitted:
             for txn_id in list(self._set_aside):
                 self.decided(txn_id, committed=True)
 
     def pass_over(self, limit: int) -> bool:
-        """Ack away up to `limit` entries of aborted transactions. Returns whether some are left."""
+        """Mark up to `limit` entries of aborted transactions as acked. Returns whether some are left."""
         while self._passing and limit > 0:
             first, last = self._passing.popleft()
             end = min(last.entry_id, first.entry_id + limit - 1)

@@ -1,8 +1,8 @@
 """A queue subscription in one segment: the shell around `segments.subscription.queue` (DESIGN §7, "Dispatch").
 
-Any number of consumers, no holder, no order. Each pass takes entries, those that are due first, and gives each to the
-consumer whose turn it is. Reads from disk for what is due and for what is ahead do not wait for each other, one timer
-serves all delays, and whatever one consumer waits for (its connection, a revision to be followed) holds up nobody else.
+Any number of consumers, no holder, no order. Each pass takes entries, due ones first, and gives each to the consumer
+whose turn it is. Disk reads for due entries and for new ones do not wait for each other, one timer serves all delays,
+and a consumer that waits (for its connection or a revision) does not delay the others.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
 log = structlog.get_logger(__name__)
 
 PASSED_OVER_AT_ONCE: Final = 1000
-"""Entries of aborted transactions that one pass acks away."""
+"""Entries of aborted transactions that one pass marks as acked."""
 
 
 class AttachedConsumer(QueueConsumer):
-    """One consumer with its connection. Implements `subscriptions.Acker`."""
+    """Holds one consumer and its connection. Implements `subscriptions.Acker`."""
 
     __slots__ = ("batch", "batch_bytes", "delivered", "detached", "ended", "holder", "min_revision", "sink", "waiting")
 
@@ -53,7 +53,7 @@ class AttachedConsumer(QueueConsumer):
 
 
 class _Lane:
-    """Entries read from disk ahead of their turn, in order, and the read that is on its way."""
+    """Holds entries read from disk ahead of their turn, in order, and the read in flight."""
 
     __slots__ = ("entries", "reading")
 
@@ -71,11 +71,11 @@ class _Lane:
         self.entries.clear()
         if self.reading is not None:
             self.reading.cancel()
-            self.reading = None  # here, for a task that is cancelled before it has begun does nothing any more
+            self.reading = None  # a task cancelled before it begins never runs its `finally`
 
 
 class QueueSubscription(Subscription):
-    """Implements `dispatch.Source` and `queue.Acks`."""
+    """Delivers one segment to the consumers of a queue. Implements `dispatch.DispatchSource` and `queue.QueueAcks`."""
 
     type = QUEUE
 
@@ -86,12 +86,12 @@ class QueueSubscription(Subscription):
         self._queue = self._new_queue()
         self._consumers: dict[AttachedConsumer, None] = {}
         self._batched: dict[AttachedConsumer, None] = {}
-        """Those with deliveries of this pass."""
+        """Consumers with deliveries of this pass."""
         self._due, self._ahead = _Lane(), _Lane()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._unreadable = ""
-        """Why the last read failed; empty if it did not."""
+        """The error of the last read; empty if it succeeded."""
 
     def _new_queue(self) -> Queue[AttachedConsumer]:
         settings = self._settings
@@ -103,7 +103,7 @@ class QueueSubscription(Subscription):
     # ---- consumers --------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: AttachedConsumer, isolation: Isolation) -> None:
-        """Raises `InvalidArgument` where those attached read with another isolation."""
+        """Raises `InvalidArgument` if the attached consumers read with another isolation."""
         uncommitted = isolation is Isolation.READ_UNCOMMITTED
         if uncommitted is not self._queue.uncommitted:
             if self._consumers:
@@ -120,8 +120,8 @@ class QueueSubscription(Subscription):
         self._dispatcher.wake()
 
     def detach(self, consumer: AttachedConsumer, *, counted: bool = True) -> None:
-        """It has gone: what it has not acked goes to the others, delivered once more often if `counted`: who is lost
-        may have been lost over a message; who leaves in order has nacked what it has begun with."""
+        """Remove a consumer; its unacked messages go to the others. `counted` raises their redelivery count: a message
+        may have crashed a lost consumer. One that leaves in order has nacked the messages it had begun with."""
         if consumer.detached:
             return
         consumer.detached = True
@@ -150,8 +150,8 @@ class QueueSubscription(Subscription):
         self._dispatcher.wake()
 
     def nack(self, consumer: AttachedConsumer, positions: Sequence[AckPosition], *, delay_ms: int = 0) -> None:
-        """Deliver again what of `positions` `consumer` has, after the delay. What it has not (any more) is passed over:
-        it was acked, or is with another one already."""
+        """Deliver again the messages of `positions` that `consumer` has, after the delay. Messages that it does not
+        have are ignored: they were acked, or another consumer has them."""
         due_s = self._clock.monotonic() + delay_ms / 1000 if delay_ms else None
         self._queue.given_back(positions, consumer, due_s=due_s)
         self._set_timer()
@@ -163,7 +163,7 @@ class QueueSubscription(Subscription):
             self._timer = None
 
     def _set_timer(self) -> None:
-        """For the earliest delay, while there is somebody to deliver to: a segment that has moved away is let go."""
+        """Set the timer to the earliest delay, only while a consumer is attached: no timer may keep a lost segment."""
         due_s = self._queue.next_expiry_s() if self._consumers else None
         if due_s is None or due_s < self._timer_s:
             self._stop_timer()
@@ -194,14 +194,14 @@ class QueueSubscription(Subscription):
         self._tell_end()
 
     def _somebody_takes(self) -> bool:
-        """Whether there is a consumer that can take something; those that must wait first begin to."""
+        """Whether a consumer can take an entry now. Blocks each consumer that must wait."""
         while (consumer := self._queue.turn) is not None:
             if consumer.batch or not self._must_wait(consumer):
                 return True
         return False
 
     def _must_wait(self, consumer: AttachedConsumer) -> bool:
-        """Block a consumer that must not get anything now, until it may."""
+        """Block a consumer that may not receive now, until it may."""
         bound = self._dispatcher.shares.pending_bytes
         condition: Callable[[], Awaitable[None]]
         if not self._dispatcher.followed(consumer.min_revision):
@@ -235,7 +235,7 @@ class QueueSubscription(Subscription):
             consumer.sink.consumer_closed(error)
 
     def _serve_due(self) -> bool:
-        """Give out what is due first. Returns whether there may be more to do right now."""
+        """Give out the first due entry. Returns whether there may be more to do now."""
         position = self._queue.next_due()
         if position is None:
             return False
@@ -301,15 +301,15 @@ class QueueSubscription(Subscription):
             self._dispatcher.wake()
 
     def _report(self, error: TxnError) -> None:
-        """Once, however often the consumers come back to be told the same. What may pass by itself is no error yet."""
+        """Log an error once, even if consumers attach again and meet it again. A retriable error is only a warning."""
         if str(error) != self._unreadable:
             self._unreadable = str(error)
             level = log.warning if error.retriable else log.error
             level("queue_read_failed", subscription=self.name, segment=self._segment, error=self._unreadable)
 
     def _tell_end(self) -> None:
-        """To whom everything was given that there is for it. ▲ What it has of a value in pieces by then is all there
-        will ever be of it, and it may ack that away: so not while a whole one may be on its way back from it."""
+        """Send the end to each consumer that has received all its messages. ▲ On the end it may ack incomplete chunked
+        values, as no further piece will come: so not while it may still give a complete value back."""
         end = self._ledgers.end
         if end is None or not self._queue.all_given_out(end):
             return
@@ -318,7 +318,7 @@ class QueueSubscription(Subscription):
                 consumer.ended = True
                 consumer.sink.end_of_segment(sealed=True)
 
-    # ---- queue.Acks -------------------------------------------------------------------------------------------------
+    # ---- queue.QueueAcks --------------------------------------------------------------------------------------------
 
     @property
     def mark_delete(self) -> Position:
@@ -352,8 +352,8 @@ class QueueSubscription(Subscription):
         super()._check(positions, acker, cumulative=cumulative)
 
     def _check_position(self, ack: AckPosition, acker: Acker) -> None:
-        """An ack of what another consumer has by now, or had before the segment changed hands, is an ack: whoever
-        worked on the message has done so. Only what nobody can have been shown is refused."""
+        """Accepts an ack of a message that another consumer has now, or had under a previous owner: the work is done.
+        Refuses only a message that cannot have been delivered to anyone."""
         position = ack.position
         if self._queue.holds(position):
             return
@@ -366,7 +366,7 @@ class QueueSubscription(Subscription):
         self._dispatcher.wake()
 
     def _not_acked(self, positions: Sequence[AckPosition], acker: Acker, error: TxnError) -> None:
-        """The transaction cannot commit with them: they come again, to whomever."""
+        """The transaction cannot commit with them: deliver them again, to any consumer."""
         if isinstance(acker, AttachedConsumer):
             self.nack(acker, positions)
 
@@ -382,7 +382,7 @@ class QueueSubscription(Subscription):
             self._dispatcher.wake()
 
     def _decision_applied(self, applied: AppliedAcks) -> None:
-        """Its messages are settled already."""
+        """Nothing to do: `_settle` has handled its messages."""
 
     def visible(self, decision: Decision) -> None:
         self._queue.decided(decision.txn_id, committed=decision.committed)

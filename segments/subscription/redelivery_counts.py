@@ -1,5 +1,5 @@
-"""How often the messages of a queue have been given back, by message: a poison message must not count for the others
-in its entry. Pure."""
+"""Counts how often each message of a queue was given back: a poison message must not raise the count of the others in
+its entry. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from txnwire.ids import Position
 
 
 class RedeliveryCounts:
-    """Only what has been given back, and is not forgotten, takes memory."""
+    """Keeps counts only of entries given back and not forgotten."""
 
     def __init__(self) -> None:
         self._counts: dict[Position, dict[int, int]] = {}
-        """By entry: count → bitmap of the indexes that have been given back so often."""
+        """By entry: count → bitmap of the indexes given back that many times."""
 
     def __len__(self) -> int:
         """Entries."""
         return len(self._counts)
 
     def given_back(self, position: Position, indexes: int) -> None:
-        """Once more; `indexes` may be `WHOLE`."""
+        """Add one to the count of `indexes`, which may be `WHOLE`."""
         before = self._counts.get(position)
         if before is None:
             self._counts[position] = {1: indexes}
@@ -36,7 +36,7 @@ class RedeliveryCounts:
         self._counts.pop(position, None)
 
     def parts(self, position: Position, everything: int, shown: int) -> tuple[tuple[int, int], ...]:
-        """(indexes not shown, count) for each count among the `shown` ones of an entry; `everything`: all it has."""
+        """(indexes not to deliver, count) for each count among the `shown` indexes; `everything`: all of the entry."""
         counts = self._counts.get(position)
         if counts is None:
             return ((everything & ~shown, 0),)

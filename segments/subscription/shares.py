@@ -1,8 +1,7 @@
-"""What each consumer of a broker may have queued for it, and each segment in memory, so that all of them together stay
-below a bound. Pure.
+"""Divides a broker's memory: queued deliveries among its consumers, cached entries among its segments. Pure.
 
-A consumer that does not read costs what waits for it on its connection and what is read ahead for it. With few of them
-each may have as much as helps; with thousands they share.
+A consumer that does not read costs the bytes queued on its connection and those read ahead for it. A few consumers get
+as much as helps; thousands share the bound.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import TailCache
 
 LEAST_BYTES: Final = 64 * 1024
-"""However many there are: less would be a message at a time."""
+"""The smallest share: less would mean one message at a time."""
 
 
 class DeliveryShares:
-    """`pending_bytes`: queued on a connection before dispatch to it pauses; `deliver_bytes`: of one push; `read_bytes`:
-    of one read ahead. They change as consumers come and go."""
+    """Divides the memory for deliveries evenly among the attached consumers. `pending_bytes`: queued on a connection
+    before dispatch to it pauses; `deliver_bytes`: of one push; `read_bytes`: of one read ahead."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -43,14 +42,14 @@ class DeliveryShares:
     def _divide(self) -> None:
         settings = self._settings
         share = max(LEAST_BYTES, settings.broker_deliveries_bytes // max(1, len(self._consumers)))
-        # Of a share half waits on the connection, a quarter is on its way there, and a quarter is read ahead.
+        # Half of a share waits on the connection, a quarter is on its way there, a quarter is read ahead.
         self.pending_bytes = min(settings.connection_pending_bytes, share // 2)
         self.deliver_bytes = min(settings.deliver_bytes, share // 4)
         self.read_bytes = min(settings.read_bytes, share // 4)
 
 
 class CacheShares:
-    """Keeps the caches of a broker's segments at their shares of `broker_cache_bytes`, as segments come and go."""
+    """Divides `broker_cache_bytes` evenly among the caches of a broker's segments."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Where a reader or a new subscription begins in one segment."""
+"""Finds the position at which a reader or a new subscription begins in one segment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from txnwire.turns import turn_size
 SCAN_BYTES: Final = 4 * 1024 * 1024
 ENTRIES_AT_ONCE: Final = 1000
 MOST_MESSAGES = MAX_BLOCK_BYTES // 4
-"""No entry has more: each takes an offset of four bytes. A client that means a whole entry, whatever its count, names
-a message beyond; bitmaps must not grow with what it names."""
+"""No entry has more: each message takes an offset of four bytes. A client that means a whole entry of unknown count
+names an index beyond it; bitmaps must not grow with that index."""
 
 
 class StartPoint(NamedTuple):
@@ -35,8 +35,8 @@ class StartPoint(NamedTuple):
 
 
 class Start(NamedTuple):
-    """As asked for. `position` and `message` (its index) name a message of `segment`: `behind` it, or at it. `passed`:
-    of a segment that lies wholly before it."""
+    """The start that a client requested. `position` and `message` (its index) name a message of `segment`; the start
+    is at that message, or `behind` it. `passed`: this segment lies wholly before it."""
 
     kind: str = kinds.EARLIEST
     timestamp_ms: int = 0
@@ -62,13 +62,12 @@ class Start(NamedTuple):
 
     @staticmethod
     def from_record(record: SubscriptionRecord, segment: str) -> Start:
-        """A subscription's start in `segment`. "latest" and a time were resolved when the record was made; segments it
-        does not name came later and are read from their beginning. Raises `InvalidArgument` for a kind that is
-        unknown."""
+        """A subscription's start in `segment`. "latest" and a time were resolved when the record was made; a segment
+        that it does not name is newer and is read from its beginning. Raises `InvalidArgument` for an unknown kind."""
         start = record.start
         kind = start.get("kind")
         if kind == kinds.LATEST or (kind == kinds.TIMESTAMP and record.positions):
-            # ▲ A time is not looked for again: what was delivered from here and not acked may be older than it.
+            # ▲ Do not look for the time again: delivered and unacked messages here may be older than it.
             at = record.positions.get(segment)
             if at is None:
                 return Start()
@@ -86,23 +85,23 @@ class Start(NamedTuple):
 
 
 async def placed(start: Start, segment: str, store: MetadataStore) -> Start:
-    """For a seek. Of a message of another segment the topic's record tells, ▲ not a copy that may not know that one
-    yet, whether it lies behind all of this one.
+    """Completes the start of a seek: sets `passed` if the named segment descends from this one. ▲ Reads the topic's
+    record in the store: a copy may not know the named segment yet.
 
-    Raises `InvalidArgument` where the topic has no such segment, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
+    Raises `InvalidArgument` if the topic has no such segment, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
     """
     if start.kind != kinds.MESSAGE_ID or start.segment == segment:
         return start
     topology = await _layout(segment, store)
-    # ▲ A message of another topic, or of an earlier one of this name, would mean "earliest", and reset every cursor.
+    # ▲ A message of another topic, or of a deleted one of this name, would mean "earliest" and reset every cursor.
     topology.check_has(start.segment)
     ancestors = topology.ancestors(SegmentName.from_path(start.segment).segment_id)
     return start._replace(passed=SegmentName.from_path(segment).segment_id in ancestors)
 
 
 async def of_this_life(start: Start, segment: str, store: MetadataStore) -> Start:
-    """For a reader. It may have begun at a message of another of its topics, or of a segment that was pruned since; one
-    of an earlier topic of this name is refused.
+    """Checks the start of a reader. It may name a message of another of its topics, or of a segment pruned since;
+    a message of a deleted topic of the same name is refused.
 
     Raises `InvalidArgument`, `TopicNotFound`, `StoreUnavailable`, `DataCorrupt`.
     """
@@ -125,10 +124,10 @@ async def _layout(segment: str, store: MetadataStore) -> Topology:
 
 
 async def resolve_start(start: Start, segment: str, ledgers: SegmentLog, max_read_position: Position) -> StartPoint:
-    """Raises `DataCorrupt`. A message of another segment starts this one at its beginning, or, if that one came from
-    this one by splits and merges, at its end (API.md, "MessageId")."""
+    """The start point in this segment. A message of another segment starts this one at its beginning, or at its end if
+    that segment descends from this one (API.md, "MessageId"). Raises `DataCorrupt`."""
     if start.kind == kinds.LATEST:
-        return StartPoint(max_read_position)  # V5: what open transactions hold back is still to come
+        return StartPoint(max_read_position)  # V5: entries of open transactions are still to come
     if start.kind == kinds.TIMESTAMP:
         return StartPoint(await before_timestamp(start.timestamp_ms, ledgers))
     if start.kind == kinds.MESSAGE_ID and start.segment == segment:
@@ -136,7 +135,7 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLog, max_rea
         if start.position.entry_id < 0 or (start.behind and start.message >= MOST_MESSAGES):
             return StartPoint(start.position)
         if ledgers.next_after(before) != start.position:
-            # ▲ It is trimmed: the first messages of the next entry would be left out for those before it in its own.
+            # ▲ The entry is trimmed: `left_out` would hide the first messages of the next entry instead.
             return StartPoint(before)
         return StartPoint(before, min(start.message + start.behind, MOST_MESSAGES))
     if start.passed:
@@ -145,10 +144,10 @@ async def resolve_start(start: Start, segment: str, ledgers: SegmentLog, max_rea
 
 
 async def before_timestamp(timestamp_ms: int, ledgers: SegmentLog) -> Position:
-    """The position before the first entry published at or after `timestamp_ms`, the last one where there is none.
+    """The position before the first entry published at or after `timestamp_ms`; the last one if there is none.
 
-    ▲ Nothing that is asked for lies before it, however the stamps are mixed: passed over is only what was read, or what
-    `PublishTimes` knows to be older. Raises `DataCorrupt`, `LedgerFailed`.
+    ▲ No such entry lies before the result, even with stamps out of order: the search skips only entries that it has
+    read or that `PublishTimes` knows to be older. Raises `DataCorrupt`, `LedgerFailed`.
     """
     before, end, scanned = EARLIEST, ledgers.last_confirmed, 0
     while (at := ledgers.next_after(before)) <= end:

@@ -20,7 +20,7 @@ REWINDS_REMEMBERED: Final = 100
 
 
 class StreamSubscription(Subscription):
-    """Implements `dispatch.AckState`. `holder` is `name@incarnation` of whoever attached last."""
+    """Delivers to one holder at a time. Implements `dispatch.AckState`. `holder`: the last, as `name@incarnation`."""
 
     type = STREAM
 
@@ -32,21 +32,21 @@ class StreamSubscription(Subscription):
         self._held_back = False
         self._high_water = cursor.mark_delete
         self._reached = cursor.mark_delete
-        """The last that was delivered since it last went back."""
+        """The last position delivered since the last rewind."""
         self._rewound = False
-        """After an abort, under the consumer that is attached."""
+        """Whether an abort has rewound the attached consumer."""
         self._rewinds: deque[tuple[Position, Position]] = deque(maxlen=REWINDS_REMEMBERED)
-        """What was delivered and is delivered again: from, to."""
+        """Ranges delivered again: (first, last)."""
 
     # ---- holders ----------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: DispatchConsumer, assignment_epoch: int, *, after_abort: bool = False) -> None:
-        """Make `consumer` the one reader, fencing whoever was attached.
+        """Make `consumer` the only reader and fence the previous one.
 
-        ▲ P12: a *new* holder gets nothing before its predecessor's pending acks are decided; they might come back, and
-        then later messages of the same keys would have been processed before them.
+        ▲ P12: a *new* holder gets nothing before its predecessor's pending acks are decided: an abort redelivers those
+        messages, and later ones of the same keys would have been processed before them.
 
-        `after_abort`: it attaches anew for that alone, so what has come again for it already is not counted twice.
+        `after_abort`: it attaches again only because of an abort, so a redelivery already counted is not counted twice.
         Raises `NotAllowed`.
         """
         if assignment_epoch < self.assignment_epoch:
@@ -72,7 +72,7 @@ class StreamSubscription(Subscription):
             consumer.sink.consumer_closed(error)
 
     def detach(self, consumer: DispatchConsumer) -> None:
-        """It has gone by itself."""
+        """Remove a consumer that has left."""
         self._dispatcher.detach(consumer)
         if self.consumer is consumer:
             self.consumer = None
@@ -80,7 +80,7 @@ class StreamSubscription(Subscription):
     # ---- acks and decisions -----------------------------------------------------------------------------------------
 
     def _check_position(self, ack: AckPosition, acker: Acker) -> None:
-        """Who reads uncommitted may also ack what it was shown."""
+        """A consumer with another isolation than `READ_COMMITTED` may ack up to the last confirmed entry."""
         consumer = self.consumer
         if consumer is not None and consumer.isolation is not Isolation.READ_COMMITTED:
             self._check_readable(ack, self._events.last_confirmed)
@@ -88,18 +88,18 @@ class StreamSubscription(Subscription):
             self._check_readable(ack, self._events.max_read_position)
 
     def _settled(self, positions: Sequence[AckPosition]) -> None:
-        """The cursor and the pending acks tell the rest."""
+        """Nothing to do: the cursor and the pending acks hold all state."""
 
     def _not_acked(self, positions: Sequence[AckPosition], acker: Acker, error: TxnError) -> None:
-        """Its transaction is aborted by the client, and that rewinds."""
+        """Nothing to do: the client aborts the transaction, and the abort rewinds."""
 
     def _refused(self, reservations: Sequence[Reservation], error: TxnError) -> None:
         if isinstance(error, TxnConflict | ExpiredTransaction):
-            self._rewind()  # delivered, and its ack will never come
+            self._rewind()  # delivered, and never acked
         self._release_successor()
 
     def _settle(self, acked: Sequence[AckPosition], released: Sequence[AckPosition]) -> None:
-        """It goes back once, when all of it is settled."""
+        """Nothing to do: it rewinds once, in `_decision_applied`."""
 
     def _decision_applied(self, applied: AppliedAcks) -> None:
         if applied.released and not self._held_back:
@@ -107,14 +107,14 @@ class StreamSubscription(Subscription):
         self._release_successor()
 
     def visible(self, decision: Decision) -> None:
-        """Dispatch asks for the read position."""
+        """Nothing to do: dispatch asks for the read position."""
 
     def restart(self) -> None:
         self._high_water = self._reached = self.cursor.mark_delete
         self._rewinds.clear()
 
     def _release_successor(self) -> None:
-        """Let a new holder begin once none of its predecessors' acks are pending any more."""
+        """Let a new holder begin once no ack of its predecessors is pending."""
         if self._held_back and not self._awaits_predecessor():
             self._held_back = False
             if self.consumer is not None:
@@ -122,14 +122,14 @@ class StreamSubscription(Subscription):
             self._dispatcher.wake()
 
     def _rewind(self) -> None:
-        """After an abort: what the consumer has buffered may lie behind messages that are due again."""
+        """After an abort: messages buffered in the consumer may lie behind messages that are due again."""
         if self.consumer is not None:
             self._rewound = True
             self.consumer.rewind_to(self._go_back())
             self._dispatcher.wake()
 
     def _go_back(self, *, counted: bool = True) -> Position:
-        """What was delivered since it last went back comes once more."""
+        """Return the earliest unacked position; everything delivered from there on is delivered again."""
         at = self.pending.earliest_unacked()
         if counted:
             if at <= self._reached:
@@ -140,8 +140,8 @@ class StreamSubscription(Subscription):
     # ---- dispatch.AckState ------------------------------------------------------------------------------------------
 
     def holds_back(self) -> bool:
-        # ▲ A decision that is applied in turns has been followed, and does not count yet: who came back for an abort
-        # would be shown what is newer, and could ack it, before what was released.
+        # ▲ A decision applied in turns counts as followed before it is complete: a consumer that attaches again after
+        # an abort would receive, and could ack, newer messages before the released ones.
         return self._held_back or self.pending.applying
 
     def redelivery_count(self, position: Position) -> int:

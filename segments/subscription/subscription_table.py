@@ -1,4 +1,4 @@
-"""The subscriptions of one segment: loading, attaching (a stream's under an assignment), seeking."""
+"""The subscriptions of one segment: loads them, attaches consumers (a stream's under an assignment), seeks, deletes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from watchers.pending_acks import PendingAcks
 log = structlog.get_logger(__name__)
 
 SUBSCRIPTIONS_AT_ONCE: Final = 1000
-"""Of a topic, read at once."""
+"""Subscription records of a topic read at once."""
 _TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
 
 
 class SubscriptionTable:
-    """`events` is the segment, whose `lost` also ends every clean-up."""
+    """Holds the subscriptions of one segment. `surroundings.events` is the segment; its `lost` also ends clean-up."""
 
     def __init__(self, surroundings: SegmentContext, clean_up: CleanUp) -> None:
         self._surroundings = surroundings
@@ -56,23 +56,23 @@ class SubscriptionTable:
         self._subscriptions: dict[str, Subscription] = {}
         self._targets: dict[str, AckCleanUp] = {}
         self._created: dict[str, int] = {}
-        """Create revisions of the subscriptions' records, as last read."""
+        """Create revision of each subscription's record, as last read."""
         self._drained: dict[str, DrainedMark] = {}
         self._sought: dict[str, int] = {}
-        """How many seeks have begun."""
+        """Number of seeks begun."""
         self._loading: dict[str, asyncio.Lock] = {}
         self._seeking: dict[str, asyncio.Lock] = {}
-        """Held during a seek: nobody attaches meanwhile."""
+        """Held during a seek: no consumer attaches meanwhile."""
         self._dropping: dict[str, asyncio.Task[None]] = {}
         self.cursors_held = asyncio.Lock()
-        """Held while a cursor moves back, and while what all have passed is trimmed."""
+        """Held while a cursor moves back, and while entries that all subscriptions have consumed are trimmed."""
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
 
     @property
     def targets(self) -> tuple[AckCleanUp, ...]:
-        """What clean-up writes of these subscriptions."""
+        """The clean-up targets of these subscriptions."""
         return tuple(self._targets.values())
 
     # ---- attaching --------------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ class SubscriptionTable:
         isolation: Isolation = Isolation.READ_COMMITTED,
         after_abort: bool = False,
     ) -> tuple[StreamSubscription, DispatchConsumer]:
-        """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and what lies
-        before this segment is drained.
+        """Attach `holder` (`name@incarnation`) to a stream subscription, if the assignment names it and the segments
+        before this one are drained.
 
         Raises `NotAllowed`, `SubscriptionNotFound`, `InvalidArgument` (a queue), `DataCorrupt`, `NotOwner`,
         `StoreUnavailable`.
@@ -138,7 +138,7 @@ class SubscriptionTable:
         return found, consumer
 
     async def _load_to_attach(self, name: str) -> Subscription | None:
-        """None where a seek had to be waited for: what was checked before may have changed meanwhile."""
+        """None if it had to wait for a seek: the caller repeats its checks."""
         found = await self.load(name)
         seeking = self._seeking.get(name)
         if seeking is not None and seeking.locked():
@@ -151,7 +151,7 @@ class SubscriptionTable:
         return other_type((self._topic_path, found.name), found.type, asked)
 
     async def _check_assignment(self, subscription: str, holder: str, epoch: int) -> None:
-        """▲ Asked of the store, not of a copy that may lag: the assignment's write is what fences a former holder."""
+        """▲ Reads the store, not a copy that may lag: writing the assignment fences the former holder."""
         key = keys.assignment(self._topic_path, subscription)
         found = await self._store.get(key)
         record = None if found is None else records.decode(AssignmentRecord, found.value, key=key)
@@ -162,9 +162,8 @@ class SubscriptionTable:
             )
 
     async def _check_ancestors(self, subscription: str) -> None:
-        """▲ S7: asked of the store as well. The controller's copy may lag behind a seek, or a subscription made anew,
-        for which what was drained is to be read again first. A seek that comes behind this look comes here too, after
-        it was at the ancestors, and closes who was attached."""
+        """▲ S7: reads the store as well. The controller's copy may lag behind a seek or a recreated subscription, which
+        must read the ancestors again first. A later seek reaches this segment too, and closes its consumer."""
         ancestors = self._surroundings.ancestors()
         if not ancestors:
             return
@@ -179,7 +178,7 @@ class SubscriptionTable:
             )
 
     def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:
-        """Close a holder whose segment was given to somebody else."""
+        """Close the holder if the segment was assigned to another consumer."""
         found = self._subscriptions.get(subscription)
         if not isinstance(found, StreamSubscription) or found.consumer is None or found.holder is None:
             return
@@ -212,7 +211,7 @@ class SubscriptionTable:
         return found
 
     async def _first_messages(self, point: StartPoint) -> AckPosition | None:
-        """The first messages of the entry at the start that are not to be delivered, if any."""
+        """The first messages of the entry at the start that must not be delivered, if any."""
         at = self._ledgers.next_after(point.after)
         if not point.left_out or not self._ledgers.contains(at):
             return None
@@ -232,12 +231,12 @@ class SubscriptionTable:
         return record
 
     async def start_of(self, definition: SubscriptionRecord) -> StartPoint:
-        """Where the subscription begins here if it has no cursor yet."""
+        """The subscription's start here if it has no cursor yet."""
         start = Start.from_record(definition, self._segment)
         return await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
 
     def cursor(self, definition: SubscriptionRecord | None, start: Position, stored: Sequence[KeyValue] = ()) -> Cursor:
-        """A queue's may run far ahead of an open transaction, so it has more room. Raises `DataCorrupt`."""
+        """Load a cursor. A queue's has more room: it may run far ahead of an open transaction. Raises `DataCorrupt`."""
         load = partial(Cursor.load, self._ledgers, start, stored, partial_bytes=self._settings.partial_acks_bytes)
         if definition is not None and definition.type == QUEUE:
             settings = self._settings
@@ -245,8 +244,8 @@ class SubscriptionTable:
         return load()
 
     def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
-        """One that is loaded, or was found by recovery; its `definition` was looked for before. Raises `DataCorrupt`
-        for a type that is unknown."""
+        """Add a subscription that was loaded or found by recovery. The caller has called `definition` before. Raises
+        `DataCorrupt` for an unknown type."""
         if (make := _TYPES.get(type)) is None:
             raise DataCorrupt(
                 f"subscription {name} of topic://{self._topic_path} has type {type!r}: expected {STREAM} or {QUEUE}"
@@ -254,7 +253,7 @@ class SubscriptionTable:
         self._follow_trim(cursor)
         subscription = make(self._surroundings, name, cursor, pending)
         self._subscriptions[name] = subscription
-        if (created := self._created.get(name)) is not None:  # otherwise it is deleted
+        if (created := self._created.get(name)) is not None:  # otherwise it was deleted
             subscription.created = created
             self._drained[name] = DrainedMark(
                 self._segment,
@@ -275,45 +274,45 @@ class SubscriptionTable:
         )
         return subscription
 
-    # ---- seek ------------------------------------------------------------------------------------------------------
+    # ---- seek -------------------------------------------------------------------------------------------------------
 
     async def seek(self, name: str, start: Start) -> None:
-        """Go on from `start` here, forgetting what was acked. Stored when this returns. A seek that fails may have
-        taken effect: repeat it. Over a layout, parents are sought before their children.
+        """Move the cursor to `start` and forget all acks. Stored when this returns. A failed seek may have taken
+        effect: repeat it. In a layout, seek parents before their children.
 
-        Raises `InvalidArgument` (a message of a segment that the topic does not have: nothing has moved),
+        Raises `InvalidArgument` (the topic does not have the message's segment: nothing has moved),
         `SubscriptionNotFound`, `Timeout` (an open transaction holds acks, named), `NotOwner`, `DataCorrupt`,
         `StoreUnavailable`, `OutcomeUnknown`.
         """
-        # ▲ Before anybody is closed or anything moves: a message that is not this topic's would mean "earliest".
+        # ▲ Before any consumer is closed or any cursor moves: a message of another topic would mean "earliest".
         start = await placed(start, self._segment, self._store)
         found = await self.load(name)
         self._sought[name] = self._sought.get(name, 0) + 1
         async with self._seeking.setdefault(name, asyncio.Lock()):
-            # ▲ Whoever is attached goes first, and attaches again under a new consumer id: from here on no ack of what
-            # was received before the seek is admitted.
+            # ▲ Close the attached consumers first; they attach again under a new consumer id. From here on no ack of a
+            # message received before the seek is accepted.
             found.check()
             found.close(NotOwner(f"subscription {name} on {self._segment} is being sought: attach again"))
             await found.wait_nothing_pending(timeout_s=self._settings.seek_wait_s)
             try:
                 with self._mark(name).held():
-                    # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. Nor
-                    # may it be on its way there that the segment is drained.
+                    # ▲ No committed ack op may be left in the store: a successor would apply it to the new cursor. No
+                    # write of the drained mark may be in flight either.
                     await self._write_all(found)
                     async with self.cursors_held:
                         await self._move(found, start)
             finally:
-                # ▲ Where the mark was taken back and the cursor did not move, nothing else would have it put again.
+                # ▲ If the mark was deleted and the cursor did not move, nothing else would write the mark again.
                 if (target := self._targets.get(name)) is not None:
                     self._clean_up.wake(target)
-            # ▲ The mark that has gone back is stored before the seek is answered.
+            # ▲ Store the moved cursor before the seek is answered.
             await self._write_all(found)
 
     async def _move(self, found: Subscription, start: Start) -> None:
         point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
         skipped = await self._first_messages(point)
         sealed = self._ledgers.record.sealed
-        found.check()  # what is drained is said by name: it may be another's by now
+        found.check()  # the drained mark is kept by name: it may be a recreated subscription's by now
         if sealed is not None and (skipped is not None or point.after < Position(*sealed)):
             await self._take_drained_back(found.name)
         self._events.check()
@@ -326,8 +325,8 @@ class SubscriptionTable:
         found.restart()
 
     async def _take_drained_back(self, name: str) -> None:
-        """▲ Before the cursor goes back, whoever has put the mark: whoever reads what came of this segment would
-        otherwise go on while it is read again. It is put again as soon as the subscription is at the end."""
+        """▲ Delete the drained mark before the cursor moves back, even a predecessor's: otherwise consumers of the
+        child segments go on while this one is read again. Written again once the subscription is at the end."""
         mark = self._mark(name)
         mark.taken_back(await self._store.commit(mark.take_back()))
 
@@ -338,7 +337,7 @@ class SubscriptionTable:
         return mark
 
     async def _write_all(self, subscription: Subscription) -> None:
-        """Raises `Timeout`, `NotOwner`, `StoreUnavailable`; what ended the subscription."""
+        """Raises `Timeout`, `NotOwner`, `StoreUnavailable`, or the error that ended the subscription."""
         target = self._targets.get(subscription.name)
         if target is not None:
             await self._clean_up.drain(target, timeout_s=self._settings.seek_wait_s)
@@ -348,12 +347,12 @@ class SubscriptionTable:
     # ---- trimming ---------------------------------------------------------------------------------------------------
 
     async def drained(self) -> Position | None:
-        """The last position here that every subscription of the topic is done with; None where there is none. One that
-        nobody has attached to yet is done with what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
+        """The last position here that every subscription of the topic has consumed; None without subscriptions. One
+        without a consumer so far has consumed what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
         prefix = keys.subscriptions(self._topic_path)
         lowest: Position | None = None
         pages = in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE)
-        # ▲ All of them before any cursor is looked at: a seek back that comes between two pages counts.
+        # ▲ Read all pages before any cursor: a seek back between two pages must count.
         for found in [record async for page in pages for record in page]:
             definition = records.decode(SubscriptionRecord, found.value, key=found.key)
             if definition.deleting_ms:
@@ -364,7 +363,7 @@ class SubscriptionTable:
         return lowest
 
     def follow_trim(self) -> None:
-        """What is trimmed counts as consumed, also by those who had yet to."""
+        """Count trimmed entries as consumed by every subscription."""
         for subscription in self._subscriptions.values():
             if self._follow_trim(subscription.cursor):
                 self.wake_clean_up(subscription)
@@ -377,14 +376,14 @@ class SubscriptionTable:
     # ---- deleting ---------------------------------------------------------------------------------------------------
 
     async def drop(self, name: str) -> None:
-        """Stop a subscription that is marked as being deleted, and erase what the segment holds of it (P9).
+        """Stop a subscription that has a deletion mark, and erase its records in the segment (P9).
 
-        ▲ When this returns nothing of it can come any more under this ownership: whoever loads it finds the mark, and
-        every write of its own that was on its way has been answered. Acks pending in open transactions go. Idempotent.
-        Raises `NotAllowed` where it is not marked, `NotOwner`, `StoreUnavailable`.
+        ▲ After this returns, this owner writes nothing more for it: a load finds the mark, and all its writes in flight
+        have been answered. Acks pending in open transactions are dropped. Idempotent. Raises `NotAllowed` if it has no
+        mark, `NotOwner`, `StoreUnavailable`.
         """
-        # ▲ It goes on without who asked: the next controller, asking again, must not be told that all is gone while
-        # what this one has waited for, or its own deletions, may still land: on a subscription of the same name, say.
+        # ▲ Runs on if the caller is cancelled: a next controller that asks again must not hear "done" while these
+        # writes or deletions may still land, on a new subscription of the same name for example.
         task = self._dropping.get(name)
         if task is None:
             task = self._dropping[name] = errand(self._drop(name), name="dropping a subscription", of=name)
@@ -414,7 +413,7 @@ class SubscriptionTable:
             self._events.check()
             await erase_subscription(self._store, self._segment, self._epoch, name)
 
-    # ---- what concerns all ------------------------------------------------------------------------------------------
+    # ---- all subscriptions ------------------------------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
         for subscription in self._subscriptions.values():
@@ -440,5 +439,5 @@ class SubscriptionTable:
 
 
 def _may_read(record: AssignmentRecord, holder: str, segment: str, epoch: int) -> bool:
-    """Whether the assignment gives `segment` to `holder`, who has heard of it under `epoch`."""
+    """Whether the assignment gives `segment` to `holder`, which learned of it at `epoch`."""
     return epoch <= record.epoch and segment in record.consumers.get(holder, ())

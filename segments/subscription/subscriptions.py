@@ -1,4 +1,4 @@
-"""A subscription in one segment, whatever its type: what is acked, in transactions and outside (DESIGN §6)."""
+"""A subscription of either type in one segment: applies acks, inside transactions and outside (DESIGN §6)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, PendingAckStatistics, Reservation
 
 SEEK_BITS: Final = 24
-"""Of the number that is told to consumers, for the seeks; the revision has the others."""
+"""Low bits of `received_under` that count the seeks; the create revision has the others."""
 MAX_UINT64: Final = (1 << 64) - 1
 
 AckReply = Callable[[TxnError | None], None]
@@ -45,9 +45,9 @@ AckReply = Callable[[TxnError | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
-    """`backlog`: entries behind the mark-delete position up to the last confirmed one. `pending`: of acks. `consumer`:
-    who reads a stream; `consumers`: all that are attached. `held_back`: a stream's new holder waits for its
-    predecessor. `queue`: where a queue's entries are. `drained`: it is done with a segment that is sealed."""
+    """`backlog`: entries behind the mark-delete position up to the last confirmed one. `pending`: pending acks.
+    `consumer`: the reader of a stream; `consumers`: all that are attached. `held_back`: a stream's new holder waits for
+    its predecessor's acks. `queue`: a queue's entries by place. `drained`: it has consumed a sealed segment."""
 
     name: str
     type: str
@@ -65,7 +65,7 @@ class SubscriptionStatistics:
 
 
 class SubscriptionEvents(Protocol):
-    """What the segment has to know."""
+    """The segment, which a subscription notifies and asks."""
 
     def hold(self, txn_id: TxnId) -> None: ...
     def let_go(self, txn_id: TxnId) -> None: ...
@@ -73,7 +73,7 @@ class SubscriptionEvents(Protocol):
     def check(self) -> None: ...
     def op_recorded(self) -> None: ...
     def acked(self, subscription: Subscription) -> None:
-        """There is something to write: a cursor moved or clean-up is queued."""
+        """A write is due: a cursor moved or clean-up is queued."""
 
     @property
     def max_read_position(self) -> Position: ...
@@ -83,7 +83,7 @@ class SubscriptionEvents(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentContext:
-    """What all subscriptions of a segment have in common."""
+    """The objects that all subscriptions of a segment share."""
 
     store: MetadataStore
     settings: BrokerSettings
@@ -96,11 +96,11 @@ class SegmentContext:
     op_counter: Callable[[], int]
     events: SubscriptionEvents
     ancestors: Callable[[], Sequence[int]]
-    """Ids of the segments this one came from, as far as they still are; no later layout adds one."""
+    """Ids of the segment's ancestors that still exist; no later layout adds one."""
 
 
 class Acker(Protocol):
-    """The attached consumer an ack comes from."""
+    """The attached consumer that sent an ack."""
 
     @property
     def holder(self) -> str:
@@ -115,7 +115,7 @@ class _AckOp(NamedTuple):
 
 
 class Subscription(ABC):
-    """What `StreamSubscription` and `QueueSubscription` have in common. Implements what dispatch asks about acks."""
+    """Applies acks and decisions for both types of subscription. Implements most of `dispatch.AckState`."""
 
     def __init__(self, surroundings: SegmentContext, name: str, cursor: Cursor, pending: PendingAcks) -> None:
         self._store = surroundings.store
@@ -126,34 +126,34 @@ class Subscription(ABC):
         self.cursor = cursor
         self.pending = pending
         self.created = 0
-        """The revision at which its record was made, which tells it from another one of the name."""
+        """The create revision of its record: distinguishes it from another subscription of the same name."""
         self._ledgers = surroundings.ledgers
         self._dispatcher = surroundings.dispatcher
         self._op_counter = surroundings.op_counter
         self._events = surroundings.events
         self.gate: OpGate[_AckOp] = OpGate()
         self._ackers: dict[TxnId, dict[str, None]] = {}
-        """Whose acks are pending, by transaction."""
+        """The consumers with pending acks, by transaction."""
         self._fewer_pending = asyncio.Event()
         self._over: TxnError | None = None
         self._applying: asyncio.Task[None] | None = None
-        """While there is a decision on so many acks that it is applied in turns."""
+        """Set while a decision on many acks is applied in turns."""
         self._unanswered = 0
         self._all_answered = asyncio.Event()
         self._all_answered.set()
 
     def stop(self, error: TxnError) -> None:
-        """It is being deleted: its consumers are told, nothing more is acked. Ops on their way go on."""
+        """Begin its deletion: close its consumers and refuse acks. Ops in flight go on."""
         self._over = error
         self.close(error)
 
     def check(self) -> None:
-        """Raises why it is over, once it is being deleted."""
+        """Raises the error given to `stop`, once it is being deleted."""
         if self._over is not None:
             raise self._over
 
     async def wait_all_answered(self) -> None:
-        """Until no ack op is on its way: once stopped, none can land any more after that."""
+        """Wait until no ack op is in flight: after `stop`, none can land later."""
         await self._all_answered.wait()
 
     def _answered(self, reply: AckReply, error: TxnError | None) -> None:
@@ -162,7 +162,7 @@ class Subscription(ABC):
             self._all_answered.set()
         reply(error)
 
-    # ---- what the types differ in -----------------------------------------------------------------------------------
+    # ---- differences of the types -----------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -170,7 +170,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def close(self, error: TxnError) -> None:
-        """Close every attached consumer, telling it `error`."""
+        """Close every attached consumer with `error`."""
 
     @abstractmethod
     def _check_position(self, ack: AckPosition, acker: Acker) -> None:
@@ -178,23 +178,23 @@ class Subscription(ABC):
 
     @abstractmethod
     def _settled(self, positions: Sequence[AckPosition]) -> None:
-        """Acked, or reserved in a transaction."""
+        """`positions` were acked, or reserved in a transaction."""
 
     @abstractmethod
     def _not_acked(self, positions: Sequence[AckPosition], acker: Acker, error: TxnError) -> None:
-        """Refused before anything was reserved."""
+        """An ack was refused before anything was reserved."""
 
     @abstractmethod
     def _refused(self, reservations: Sequence[Reservation], error: TxnError) -> None:
-        """Their ops were refused: released again."""
+        """The ops of `reservations` were refused, and these released."""
 
     @abstractmethod
     def _settle(self, acked: Sequence[AckPosition], released: Sequence[AckPosition]) -> None:
-        """What a decision has been applied to, or part of it."""
+        """A decision, or part of it, has been applied to these positions."""
 
     @abstractmethod
     def _decision_applied(self, applied: AppliedAcks) -> None:
-        """All of it is settled."""
+        """A decision has been applied completely."""
 
     @abstractmethod
     def statistics(self) -> SubscriptionStatistics: ...
@@ -205,13 +205,13 @@ class Subscription(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """The cursor was moved (a seek): go on from it. Nobody is attached."""
+        """Go on from the cursor, which a seek has moved. No consumer is attached."""
 
     # ---- acks -------------------------------------------------------------------------------------------------------
 
     def ack(self, positions: tuple[AckPosition, ...], acker: Acker, *, cumulative: bool) -> None:
-        """Outside any transaction. Persisted within a second; a crash before that redelivers. Raises `InvalidArgument`,
-        `Overloaded`."""
+        """Ack outside any transaction. Persisted within a second; a crash before that redelivers. Raises
+        `InvalidArgument`, `Overloaded`."""
         self._check(positions, acker, cumulative=cumulative)
         try:
             changed = self.pending.ack_cumulative(positions[0]) if cumulative else self.pending.ack(positions)
@@ -232,9 +232,9 @@ class Subscription(ABC):
         cumulative: bool,
         reply: AckReply,
     ) -> None:
-        """In a transaction: ▲ reserved before the op is sent, released only on a definite refusal.
+        """Ack in a transaction: ▲ reserve before the op is sent, release only on a definite refusal.
 
-        Raises `TxnConflict`, `InvalidArgument`, `Overloaded`, and then `reply` hears nothing.
+        Raises `TxnConflict`, `InvalidArgument`, `Overloaded`; it then never calls `reply`.
         """
         self._check(positions, acker, cumulative=cumulative)
         check_op_size(positions)
@@ -295,7 +295,7 @@ class Subscription(ABC):
         )
         try:
             future = self._store.commit_nowait(commit)
-        except TxnError as error:  # the store takes nothing just now: refused like any other, released
+        except TxnError as error:  # the store accepts nothing now: release like any refusal
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
         future.add_done_callback(partial(self._op_done, ack, commit, first))
@@ -307,7 +307,7 @@ class Subscription(ABC):
             read_op_verdict(commit, future.result(), ack.txn_id)
         except OutcomeUnknown as error:
             self._events.lost(error)
-            # Sending it again is harmless, and the next owner knows whether it is pending.
+            # A resend is harmless: the next owner knows whether the ack is pending.
             ack.reply(Timeout(f"{self._segment}: the store was closed before it confirmed an ack, send it again"))
             return
         except TxnError as error:
@@ -343,7 +343,7 @@ class Subscription(ABC):
     # ---- decisions --------------------------------------------------------------------------------------------------
 
     def restored(self, txn_id: TxnId, acker: str | None) -> None:
-        """An ack op found by recovery; `acker` None is taken for somebody else."""
+        """Recovery has found an ack op; `acker` None counts as another consumer than any that attaches."""
         self.gate.loaded(txn_id)
         self._ackers.setdefault(txn_id, {})[acker or ""] = None
 
@@ -351,7 +351,7 @@ class Subscription(ABC):
         self._go_on(self.pending.decided(decision))
 
     def _go_on(self, applied: AppliedAcks | None) -> None:
-        """With what a decision has brought, perhaps: all that there was to apply of it, or nothing yet."""
+        """Continue after a decision: `applied` holds all of it, or is None if nothing is applied so far."""
         if applied is not None:
             self._settle(applied.acked, applied.released)
             self._applied(applied)
@@ -359,7 +359,7 @@ class Subscription(ABC):
             self._applying = errand(self._apply_in_turns(), name="acks applied", of=f"{self.name} of {self._segment}")
 
     async def _apply_in_turns(self) -> None:
-        """▲ Not once it is being deleted: what is left in etcd goes with it."""
+        """▲ Stops once the subscription is being deleted: deletion erases its records in etcd."""
         try:
             while self.pending.applying and self._over is None:
                 part = self.pending.apply_part()
@@ -368,7 +368,7 @@ class Subscription(ABC):
                     self._applied(part.whole)
                 await asyncio.sleep(0)
         except Exception as error:
-            # ▲ A defect. Nobody would apply the rest here, while all that was acked in it is held: a successor does.
+            # ▲ A defect. Give up the segment, so that the next owner applies the rest: its acks would stay held here.
             self._events.lost(InternalError(f"acks of {self.name} on {self._segment} not applied: {error!r}"))
             raise
         finally:
@@ -399,11 +399,11 @@ class Subscription(ABC):
 
     @property
     def received_under(self) -> int:
-        """▲ What is received under another number is not acked here: it was before a seek, or of a subscription of this
-        name that was deleted. It would be consumed and never delivered."""
+        """▲ An ack under another number is not applied: the message was received before a seek, or from a deleted
+        subscription of this name. The ack would consume a message that was never delivered since."""
         return (self.created << SEEK_BITS) + self.cursor.seeks & MAX_UINT64
 
-    # ---- what dispatch asks -----------------------------------------------------------------------------------------
+    # ---- dispatch.AckState ------------------------------------------------------------------------------------------
 
     def skip(self, position: Position, messages: int = 0) -> int:
         return self.pending.skip(position, messages)
@@ -424,7 +424,7 @@ class Subscription(ABC):
 
     @property
     def drained(self) -> bool:
-        """Whether nothing of a sealed segment is left for it to consume."""
+        """Whether it has consumed all of a sealed segment."""
         end = self._ledgers.end
         return end is not None and self.consumed >= end and not self.pending_acks
 

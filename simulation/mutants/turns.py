@@ -366,7 +366,7 @@ MUTANTS = (
         rule="what was trimmed between two parts of a page is told no more",
         section="§10",
         file="segments/owner/scanning.py",
-        old="            if some[0][0] <= ledgers.trimmed_through:\n                break  # ▲ meanwhile: what was aborted in a ledger is forgotten with it\n",
+        old="            if some[0][0] <= ledgers.trimmed_through:\n                break  # ▲ trimmed meanwhile, and its aborted transactions are forgotten\n",
         new="",
         tests=(
             "tests/segments/subscription/test_aborted_gaps.py::test_what_is_trimmed_while_its_heads_are_made_is_judged_no_more",

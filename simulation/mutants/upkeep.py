@@ -15,7 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a segment that was corrupt is tried again under the broker's next lease",
         section="§6",
         file="segments/broker/owned_segments.py",
-        old="        self.holdings.failed.clear()  # so did these: under the next one they are tried again\n",
+        old="        self.holdings.failed.clear()  # these too: try them again under the next lease\n",
         new="",
         tests=(
             "tests/segments/broker/test_claiming.py::"
