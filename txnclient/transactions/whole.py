@@ -41,7 +41,7 @@ class Whole:
         """Nothing to do: the channels flush its sends."""
 
     def withdraw(self, txn: Transaction) -> None:
-        """The transaction no longer waits for it: its caller may not have given the next message yet."""
+        """The transaction stops waiting for it: its caller may not have given the next message yet."""
         self._finish()
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
