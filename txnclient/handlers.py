@@ -75,7 +75,7 @@ async def handle(handler: Handler[V], message: Message[V]) -> Handled:
         return Handled(message, outputs_of(given, message))
     except asyncio.CancelledError as error:
         return Handled(message, error=cancelled_within(error))
-    except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
+    except Exception as error:  # noqa: BLE001 - the user's code; the loop decides
         return Handled(message, error=error)
 
 
@@ -94,7 +94,7 @@ def handle_plainly(handler: Handler[V], message: Message[V]) -> Handled:
     """As `handle`, for a handler that does not await."""
     try:
         return Handled(message, outputs_of(handler(message), message))
-    except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
+    except Exception as error:  # noqa: BLE001 - the user's code; the loop decides
         return Handled(message, error=error)
 
 

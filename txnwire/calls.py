@@ -178,7 +178,7 @@ class Caller:
                 commands = await self._connection.receive()
         except ConnectionLost as lost:
             self._end(lost)
-        except Exception as error:  # noqa: BLE001 - of `on_push`: its state may miss something now
+        except Exception as error:  # noqa: BLE001 - `on_push` failed: its state may be incomplete
             _log.exception("a push of %s could not be handled", self.address)
             self._end(ConnectionLost(f"connection with {self.address}: a push could not be handled: {error!r}"))
 

@@ -307,7 +307,7 @@ class GrpcListener:
             await self._handler(connection)
         except ConnectionLost as lost:
             _log.debug("connection_lost", peer=connection.peer, reason=str(lost))
-        except Exception as error:  # noqa: BLE001 - whatever the handler does, its connection ends and it is told
+        except Exception as error:  # noqa: BLE001 - any failure ends the connection and is logged
             _log.exception("connection_handler_failed", peer=connection.peer, error=repr(error))
             connection.end(InternalError(f"{type(error).__name__}: {error}"))
         finally:

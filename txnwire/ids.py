@@ -89,7 +89,7 @@ class MessageId(NamedTuple):
 
     segment: str
     position: Position
-    index: int  # type: ignore[assignment]  # the field's own word; it hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # the field's usual name; it hides the unused tuple.index
 
     def __str__(self) -> str:
         return f"{self.segment}@{self.position}:{self.index}"

@@ -198,7 +198,7 @@ def _pong(_peer: Peer, _command: pb.Command) -> pb.Command:
 def _tell_disconnected(service: Service, peer: Peer) -> None:
     try:
         service.disconnected(peer)
-    except Exception:  # noqa: BLE001 - the other services must hear of it nevertheless
+    except Exception:  # noqa: BLE001 - the other services must be called all the same
         _log.exception("disconnected_failed", service=type(service).__name__, peer=repr(peer))
 
 
@@ -293,7 +293,7 @@ class _Serving:
                 raise InvalidArgument(_unknown(name))
             check_bounds(str(name), command)  # ▲ before a handler computes anything from a peer's numbers
             outcome = handler(peer, command)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its reply
+        except Exception as error:  # noqa: BLE001 - any exception becomes the reply
             self._fail(name, request_id, error)
             return
         if outcome is None:
@@ -310,7 +310,7 @@ class _Serving:
     ) -> None:
         try:
             reply = await outcome
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its reply
+        except Exception as error:  # noqa: BLE001 - any exception becomes the reply
             self._fail(name, request_id, error)
             return
         if reply is not None:

@@ -46,10 +46,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what was lost and nobody has been told of is raised by the next close (C4)",
         section="§6",
         file="txnclient/producing/producer.py",
-        old=(
-            "        await asyncio.sleep(0)  # callers that wait for a message get its failure first\n        self._tell()"
-        ),
-        new="        await asyncio.sleep(0)  # callers that wait for a message get its failure first\n",
+        old=("        await asyncio.sleep(0)  # waiting callers get their failure first\n        self._tell()"),
+        new="        await asyncio.sleep(0)  # waiting callers get their failure first\n",
         faults=CALM,
         work_s=WORK_S,
     ),

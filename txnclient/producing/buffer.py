@@ -129,7 +129,7 @@ class Buffer:
                 return
             try:
                 result = ask.place()
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            except Exception as error:  # noqa: BLE001 - raised in the waiting send
                 ask.failure = error
                 self._give_up(ask)
             else:

@@ -63,7 +63,7 @@ class _Bulk:
             while self._first_failure() is None and (part := await pull()) is not None:
                 await self._send(part)
                 await asyncio.sleep(0)  # let other tasks run, also the writer of these batches
-        except Exception as error:  # noqa: BLE001 - raised below, whatever the caller's iterator has raised
+        except Exception as error:  # noqa: BLE001 - an error of the caller's iterator; raised below
             failure = error
         unsettled = [batch.settled for batch in self._ids.batches[self._stored :] if not batch.settled.done()]
         if unsettled:

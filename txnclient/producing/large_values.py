@@ -27,7 +27,7 @@ class LargeValueSender(Protocol):
     async def add_piece(
         self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece
     ) -> BulkBatch:
-        """Wait for room, then add the piece. Raises `SegmentSealed` if the channel no longer leads to the segment."""
+        """Wait for room, then add the piece. Raises `SegmentSealed` if the channel has left its segment."""
 
 
 def transaction_of(size: int, txn: Transaction | None) -> Transaction:

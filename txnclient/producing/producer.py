@@ -434,7 +434,7 @@ class Producer(Generic[V]):
             self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
             self._all_closed.set()
             self._on_closed(self)  # ▲ not before: a client closing meanwhile waits for it, too
-        await asyncio.sleep(0)  # callers that wait for a message get its failure first
+        await asyncio.sleep(0)  # waiting callers get their failure first
         self._tell()
 
     async def __aenter__(self) -> Producer[V]:

@@ -230,7 +230,7 @@ class Bridge:
     def _answer(self, answer: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001 - it is the user's, and raised where it was awaited
+        except Exception as error:  # noqa: BLE001 - an error of the user; raised at its await
             problem = _raisable(error)
             self._soon(lambda: None if answer.done() else answer.set_exception(problem))
         else:

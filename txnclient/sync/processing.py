@@ -125,7 +125,7 @@ async def _run(
     stopping = asyncio.Event()
 
     async def watch() -> None:
-        while not stop.is_set():  # noqa: ASYNC110 - of threads, so it cannot be awaited
+        while not stop.is_set():  # noqa: ASYNC110 - a threading.Event cannot be awaited
             await asyncio.sleep(STOP_POLL_S)
         stopping.set()
 
